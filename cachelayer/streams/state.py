@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError, StorageError
 from cachelayer.protocols import Digests
@@ -37,14 +37,6 @@ _LABELS = {
 _NOT_COMPARED = ("dataset", "original", "left_out", "segments")
 
 
-@runtime_checkable
-class Changeable(Protocol):
-    """An order of which only the past is fixed: what comes after the position of a state may change."""
-
-    def past(self, position: int) -> Mapping[str, Any]:
-        """Return what a state says of the order before its position, as a mapping by one name."""
-
-
 def state_of(digests: Digests, name: str, options: StreamOptions, position: int) -> dict[str, Any]:
     """Return the state of a sampler whose next step begins at a position.
 
@@ -60,7 +52,7 @@ def state_of(digests: Digests, name: str, options: StreamOptions, position: int)
         **({"dataset": name} if name else {}),
         "digest": digests.rows,
         "records": order.records,
-        "order": {**order.described, **_past(order, position)},
+        "order": {**order.described, **order.past(position)},
         "position": position,
         **({} if digests.original == digests.rows else {"original": digests.original}),
         **({"left_out": [list(ends) for ends in steps.left_out]} if steps.left_out else {}),
@@ -89,7 +81,7 @@ def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> 
     mine = _plain(state_of(digests, name, options, 0))
     # Records that were erased leave the numbers and the order as they are.
     differs_in_erased = digests.rows != state.get("digest") and _original(mine) == _original(state)
-    ignored = {*_past(options.order, 0), *_NOT_COMPARED, *(["digest"] if differs_in_erased else [])}
+    ignored = {*options.order.past(0), *_NOT_COMPARED, *(["digest"] if differs_in_erased else [])}
     differences = _differences(mine, state, ignored)
     if differences:
         raise StateError(
@@ -115,13 +107,9 @@ def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> 
     return replace(options, steps=steps), position
 
 
-def _past(order: Order, position: int) -> Mapping[str, Any]:
-    return order.past(position) if isinstance(order, Changeable) else {}
-
-
 def _check_past(order: Order, position: int, state: Mapping[str, Any]) -> None:
     """Raise if a state of the same records comes from another past than its position has here."""
-    for name, mine in _past(order, position).items():
+    for name, mine in order.past(position).items():
         inner = state["order"].get(name)
         differences = _differences(_plain(mine), inner if isinstance(inner, dict) else {})
         if differences:

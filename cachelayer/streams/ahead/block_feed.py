@@ -25,6 +25,7 @@ from cachelayer.protocols import Dataset, Held, StoredSource
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_step
 from cachelayer.streams.reading.failures import Failure
+from cachelayer.streams.reading.map_run import HeldOf, read_in_place
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Step, StepRange
 from cachelayer.user_warnings import warn
@@ -281,17 +282,17 @@ class WorkerSteps:
         self._feed = feed_of(reader, workers)
 
     def item(self, step: Step) -> Any:
-        return self._reader.item(step, self._fetched(step))
+        return self._reader.item(step, self._held_of(step))
 
     def item_and_failures(self, step: Step) -> tuple[Any, tuple[Failure, ...]]:
         """Return the item of a step, and the elements that others stand in for, without a warning."""
-        return self._reader.item_and_failures(step, self._fetched(step))
+        return self._reader.item_and_failures(step, self._held_of(step))
 
-    def _fetched(self, step: Step) -> BlockRows | None:
+    def _held_of(self, step: Step) -> HeldOf:
         if self._feed is None:
-            return None
+            return read_in_place
         self._feed.reached(step.begin)
-        return self._feed.load(plan_step(self._reader.options, step))
+        return self._feed.load(plan_step(self._reader.options, step)).held
 
 
 def warn_of_workers(reader: StepReader, workers: int, fix: str) -> None:

@@ -15,9 +15,10 @@ from typing import Any, Generic, NamedTuple
 
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import Background
-from cachelayer.streams.ahead.block_feed import BlockRows, feed_of
+from cachelayer.streams.ahead.block_feed import feed_of
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk
 from cachelayer.streams.reading.failures import Failure, ReadContext, clear_callers
+from cachelayer.streams.reading.map_run import HeldOf, read_in_place
 from cachelayer.streams.reading.step_reader import StepReader
 
 _CHUNK_NBYTES = 4 << 20
@@ -82,7 +83,7 @@ class Chunk(Generic[T]):
 
 
 def read_chunk(
-    reader: StepReader, begin: int, plan: ChunkPlan, on_the_way: BlockRows | None, closed: Event | None = None
+    reader: StepReader, begin: int, plan: ChunkPlan, held: HeldOf, closed: Event | None = None
 ) -> Chunk[Any]:
     """Read a chunk that is asked for by the position ``begin``; if an error ends it, keep the items before the error.
 
@@ -90,7 +91,7 @@ def read_chunk(
     at once.
     """
     context, after = ReadContext(closed), plan.after
-    items, failure = reader.read(plan, context, on_the_way)
+    items, failure = reader.read(plan, context, held)
     if failure is not None:
         clear_callers(failure)
     try:
@@ -162,7 +163,7 @@ class Prefetcher(Generic[T]):
             self._feed.reached(position)
         if self._depth == 0:
             plan = plan_chunk(self._reader.options, position, self._steps_at_once)
-            return None if plan is None else read_chunk(self._reader, position, plan, self._blocks_of(plan))
+            return None if plan is None else read_chunk(self._reader, position, plan, self._held_of(plan))
         if self._failed is not None:
             self._submit_rest(*self._failed, position)
         while self._ahead and self._ahead[0].begin != position:
@@ -179,17 +180,17 @@ class Prefetcher(Generic[T]):
             self.forget()
             return Chunk(position)
 
-    def _blocks_of(self, plan: ChunkPlan) -> BlockRows | None:
-        """Return the blocks of a chunk, on their way; None if its records are read where they lie."""
-        return None if self._feed is None else self._feed.load(plan)
+    def _held_of(self, plan: ChunkPlan) -> HeldOf:
+        """Have the blocks of a chunk fetched, if its records are not read where they lie."""
+        return read_in_place if self._feed is None else self._feed.load(plan).held
 
     def _planned(self, position: int, plan: ChunkPlan) -> _Planned[T]:
         """Have a chunk read."""
-        blocks = self._blocks_of(plan)
+        held = self._held_of(plan)
         if self._background is None:
             self._background = Background("cachelayer-prefetch", self._threads)
             weakref.finalize(self, self._background.close)
-        read = partial(read_chunk, self._reader, position, plan, blocks, self._background.closed)
+        read = partial(read_chunk, self._reader, position, plan, held, self._background.closed)
         return _Planned(position, plan, self._background.submit(read))
 
     def _submit(self, position: int, most: int) -> bool:

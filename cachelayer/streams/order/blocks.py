@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import BlockBounds, KeptOrder, Recent, describe
+from cachelayer.streams.order.orders import BlockBounds, Order, Recent, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, permuted_at, round_keys, sort_by_hash
 
 BLOCKS_VERSION = 1
@@ -140,7 +140,7 @@ class _Window:
 
 
 @dataclass(frozen=True)
-class BlockOrder(KeptOrder):
+class BlockOrder(Order):
     """The order in blocks of the records in every epoch.
 
     Args:
@@ -162,6 +162,7 @@ class BlockOrder(KeptOrder):
     asked: Blocks | None = field(default=None, compare=False)
 
     shuffle = True
+    in_blocks = True
 
     def with_sizes_of(self, state: Any) -> BlockOrder:
         """Return the order with the sizes of a state in place of those that follow from the version alone.
@@ -232,10 +233,6 @@ class BlockOrder(KeptOrder):
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         return self._find(epoch, places)
-
-    @property
-    def in_blocks(self) -> bool:
-        return True
 
     def sort_keys(self, epoch: int, places: Indices) -> Indices:  # noqa: ARG002
         keys: Indices = _reversed_bits()[places & self.lanes - 1]

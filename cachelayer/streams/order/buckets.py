@@ -16,7 +16,7 @@ import numpy as np
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import KeptOrder, describe
+from cachelayer.streams.order.orders import Order, describe
 from cachelayer.streams.order.permutation import Indices, permuted_at, round_keys
 
 BUCKETS_VERSION = 1
@@ -93,7 +93,7 @@ class BucketTable(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class BucketOrder(KeptOrder):
+class BucketOrder(Order):
     """The order of batches from buckets.
 
     Args:

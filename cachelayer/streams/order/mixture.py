@@ -25,7 +25,7 @@ import numpy as np
 
 from cachelayer.locks import cached_property
 from cachelayer.streams.order.blocks import BlockOrder
-from cachelayer.streams.order.orders import BlockBounds, ExactOrder, KeptOrder, describe
+from cachelayer.streams.order.orders import BlockBounds, ExactOrder, Order, describe
 from cachelayer.streams.order.permutation import Indices, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -185,7 +185,7 @@ def _groups(numbers: Indices) -> Iterator[tuple[int, Any]]:
 
 
 @dataclass(frozen=True, eq=False)
-class MixedOrder(KeptOrder):
+class MixedOrder(Order):
     """The record at each position of a mixture; records are numbered through all parts, one part after another.
 
     The turns of a part go through its own order, epoch after epoch.

@@ -32,39 +32,6 @@ _MOST_STRIDE_BITS = 16
 _OFFSET_BITS = 40
 
 
-class Order(Protocol):
-    """The record at each place of each epoch."""
-
-    @property
-    def records(self) -> int:
-        """Number of records."""
-
-    @property
-    def seed(self) -> int | None:
-        """Key of the permutations."""
-
-    @property
-    def shuffle(self) -> bool:
-        """True if the order is permuted."""
-
-    @property
-    def reshuffle(self) -> bool:
-        """True if each epoch has a permutation of its own."""
-
-    @property
-    def described(self) -> Mapping[str, Any]:
-        """What a state says of the order: kind, version, seed, shuffle, reshuffle, and the sizes that it depends on."""
-
-    def at(self, epoch: int, places: Places) -> Indices:
-        """Return the numbers of the records at places of an epoch, an array or a range: int64 ``[len(places)]``."""
-
-    @property
-    def in_blocks(self) -> bool:
-        """True if it is an :class:`OrderInBlocks`: records are read block by block, and not one by one."""
-
-    def __hash__(self) -> int: ...
-
-
 class BlockBounds(NamedTuple):
     """The blocks of some records; one entry a record.
 
@@ -78,7 +45,7 @@ class BlockBounds(NamedTuple):
     last: Indices
 
 
-class OrderInBlocks(Order, Protocol):
+class OrderInBlocks(Protocol):
     """An order of records that are read block by block."""
 
     def sort_keys(self, epoch: int, places: Indices) -> Indices:
@@ -113,13 +80,44 @@ class Recent(Generic[T]):
         return value
 
 
-class KeptOrder(ABC):
-    """What all orders share: numbers take so long to compute that those of whole pieces of an epoch are kept."""
+class Order(ABC):
+    """The record at each place of each epoch.
+
+    Numbers take so long to compute that those of whole pieces of an epoch are kept.
+    """
 
     if TYPE_CHECKING:
+        # Each order has these as fields of a dataclass, as properties, or as constants.
 
         @property
-        def records(self) -> int: ...
+        def records(self) -> int:
+            """Number of records."""
+
+        @property
+        def seed(self) -> int | None:
+            """Key of the permutations."""
+
+        @property
+        def shuffle(self) -> bool:
+            """True if the order is permuted."""
+
+        @property
+        def reshuffle(self) -> bool:
+            """True if each epoch has a permutation of its own."""
+
+    @property
+    @abstractmethod
+    def described(self) -> Mapping[str, Any]:
+        """What a state says of the order: kind, version, seed, shuffle, reshuffle, and the sizes that it depends on."""
+
+    @property
+    def in_blocks(self) -> bool:
+        """True if it is an :class:`OrderInBlocks` too: records are read block by block, and not one by one."""
+        return False
+
+    def past(self, position: int) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return what a state says of an order of which only what comes before its position is fixed; else nothing."""
+        return {}
 
     @property
     def length(self) -> int:
@@ -127,7 +125,7 @@ class KeptOrder(ABC):
         return self.records
 
     def at(self, epoch: int, places: Places) -> Indices:
-        """Return the numbers of the records at places of an epoch, out of pieces that are kept for the next steps.
+        """Return the numbers of the records at places of an epoch, an array or a range: int64 ``[len(places)]``.
 
         The places of a piece differ by multiples of a power of two. So if there are 2**j shards whose rows are arranged
         by lanes, each shard computes only its own places.
@@ -173,13 +171,9 @@ class KeptOrder(ABC):
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: self.__dict__[each.name] for each in fields(cast(Any, self))}
 
-    @property
-    def in_blocks(self) -> bool:
-        return False
-
 
 @dataclass(frozen=True)
-class ExactOrder(KeptOrder):
+class ExactOrder(Order):
     """An exact permutation of all records in every epoch.
 
     Args:

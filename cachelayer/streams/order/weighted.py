@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import KeptOrder, describe
+from cachelayer.streams.order.orders import Order, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -35,7 +35,7 @@ def sums_of(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WeightedOrder(KeptOrder):
+class WeightedOrder(Order):
     """The records of a weighted sample, without an end.
 
     Args:

@@ -28,6 +28,10 @@ Indices = NDArray[np.int64]
 HeldOf = Callable[[slice], Held | None]
 
 
+def read_in_place(_: slice) -> None:
+    """Return what is held of rows that nobody has fetched."""
+
+
 class MapRun:
     """The elements of some steps in a row, after the functions of the stream.
 

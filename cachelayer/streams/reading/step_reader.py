@@ -6,29 +6,22 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Dataset, Held, Stacker, has_records, records_of
+from cachelayer.protocols import Dataset, Stacker, has_records, records_of
 from cachelayer.streams.order.buckets import BucketOrder
 from cachelayer.streams.order.orders import GROUP
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
 from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, clear_callers, is_of_element, too_many
-from cachelayer.streams.reading.map_run import HeldOf, MapRun
+from cachelayer.streams.reading.map_run import HeldOf, MapRun, read_in_place
 from cachelayer.streams.reading.maps import ElementMap, returned_none
 from cachelayer.streams.state import restore, state_of
 from cachelayer.streams.steps import Indices, Step, Steps
 from cachelayer.streams.stream_options import StreamOptions, order_over
-
-
-class RowsOnTheWay(Protocol):
-    """The rows of some steps, whose records are fetched or on the way."""
-
-    def held(self, rows: slice, /) -> Held:
-        """Wait for the records of some of these rows, and return them."""
 
 
 @dataclass(eq=False)
@@ -155,9 +148,9 @@ class StepReader:
             )
         return replace(self, options=replace(self.options, rows=rows))
 
-    def item(self, step: Step, on_the_way: RowsOnTheWay | None = None) -> Any:
+    def item(self, step: Step, held: HeldOf = read_in_place) -> Any:
         """Return the batch of a step, with its mask if there is one; or the element of this shard."""
-        item, failures = self.item_and_failures(step, on_the_way)
+        item, failures = self.item_and_failures(step, held)
         limit = self.max_failures
         if limit is not None and len(failures) > limit:
             raise too_many(failures, limit)
@@ -166,10 +159,10 @@ class StepReader:
             failures[0].warn("Further ones in this process are not reported")
         return item
 
-    def item_and_failures(self, step: Step, on_the_way: RowsOnTheWay | None = None) -> tuple[Any, tuple[Failure, ...]]:
+    def item_and_failures(self, step: Step, held: HeldOf = read_in_place) -> tuple[Any, tuple[Failure, ...]]:
         """Return what :meth:`item` does, and the elements that others stand in for, without a warning."""
         context = ReadContext()
-        items, error = self.read(plan_step(self.options, step), context, on_the_way)
+        items, error = self.read(plan_step(self.options, step), context, held)
         if error is not None:
             clear_callers(error)
             try:
@@ -180,21 +173,15 @@ class StepReader:
         return items[0], tuple(context.failures)
 
     def read(
-        self, plan: ChunkPlan, context: ReadContext, on_the_way: RowsOnTheWay | None = None
+        self, plan: ChunkPlan, context: ReadContext, held: HeldOf = read_in_place
     ) -> tuple[list[Any], BaseException | None]:
         """Return the items of the steps of a chunk, and the error that comes in place of the one after them, if any."""
         items = list[Any]()
-        _, error = context.attempt(self._read_into, items, plan, context, on_the_way)
+        _, error = context.attempt(self._read_into, items, plan, context, held)
         return items, error
 
-    def _read_into(
-        self, items: list[Any], plan: ChunkPlan, context: ReadContext, on_the_way: RowsOnTheWay | None
-    ) -> None:
+    def _read_into(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
         """Append the items of the steps of a chunk to a list, which has those before an error that is raised."""
-
-        def held(rows: slice) -> Held | None:
-            return None if on_the_way is None else on_the_way.held(rows)
-
         if not self.options.batched:
             run = MapRun(self, context)
             run.run(plan, held)
@@ -247,7 +234,7 @@ class StepReader:
                 # A batch of no elements takes its structure from one of the step's elements, which another shard has:
                 # there it counts if it fails.
                 alone = MapRun(self, ReadContext())
-                alone.run(self._first_row(plan.steps[number]), lambda _: None)
+                alone.run(self._first_row(plan.steps[number]), read_in_place)
                 alone.raise_error()
                 elements = alone.elements
             yield self.stacker.collate(elements, self._passed_on(run), rows)
@@ -275,7 +262,7 @@ class StepReader:
     def _passed_on_at(self, position: int) -> Mapping[str, Any]:
         for tried in range(position, position + GROUP):
             run = MapRun(self, ReadContext(), tried)
-            run.run(self._first_row(Step(tried, tried + 1)), lambda _: None)
+            run.run(self._first_row(Step(tried, tried + 1)), read_in_place)
             if run.passed_on is not None:
                 return run.passed_on
             if run.error is not None and not is_of_element(run.error):
