@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -200,18 +200,16 @@ class StepReader:
             together, error = attempt(lambda: iter(self.records.batches(filled, held(slice(None)))))
         for number, (begin, end) in enumerate(pairwise(plan.splits)):
             if begin == end:
-                yield self.records.padded_as(self._first_number(plan.steps[number])).batch(plan.numbers[:0])
+                first = self._first_row(plan.steps[number]).numbers.item(0)
+                yield self.records.padded_as(first).batch(plan.numbers[:0])
             elif together is None or error is not None:
                 # By itself, to find the step that an error belongs to.
                 yield self.records.batch(plan.numbers[begin:end], held(slice(begin, end)))
             else:
                 yield next(together)
 
-    def _first_number(self, step: Step) -> int:
-        """Return the number of the first record of a step."""
-        return self._first_row(step).numbers.item(0)
-
     def _first_row(self, step: Step) -> ChunkPlan:
+        """Return the plan of the first row of a step, which may be that of another shard."""
         return plan_step(replace(self.options, rows=lambda _: np.arange(1)), step)
 
     # The user's functions.
@@ -260,15 +258,14 @@ class StepReader:
         return learned.passed_on
 
     def _passed_on_at(self, position: int) -> Mapping[str, Any]:
+        """Return what functions pass on of the element at a position, or of the first behind it that does not fail."""
         for tried in range(position, position + GROUP):
             run = MapRun(self, ReadContext(), tried)
             run.run(self._first_row(Step(tried, tried + 1)), read_in_place)
-            if run.passed_on is not None:
-                return run.passed_on
-            if run.error is not None and not is_of_element(run.error):
+            if run.error is None or not is_of_element(run.error):
                 break
         run.raise_error()
-        raise AssertionError("a run without elements has an error")
+        return cast(Mapping[str, Any], run.passed_on)
 
     def _finished(self, plan: ChunkPlan, number: int, batch: Any, context: ReadContext) -> Any:
         """Return what is handed out for a step: its batch after functions of batches, with its mask."""
