@@ -1,7 +1,7 @@
 """Fetch the blocks that the next steps of an iterator need, ahead of need, and hold each until its last record is out.
 
-What the order in blocks says of each record identifies a *use* of a block: the position of the last record that is read
-of it. A block that a later epoch needs again is another use.
+The position of the last record that is read of a block identifies its request. A block that a later epoch needs again
+has another request.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOOKED_AT = 1024
 
 # With slots, because the steps look at hundreds of these that are no longer in the cache of the processor.
 @dataclass(eq=False, slots=True)
-class HeldUse:
+class BlockRequest:
     """A block that steps need: on its way, or here.
 
     Args:
@@ -62,7 +62,7 @@ class HeldUse:
     arrived: Fetched | None = None
 
     @property
-    def is_lost(self) -> bool:
+    def has_failed(self) -> bool:
         """True if the request has failed."""
         outcome = self.outcome
         return self.arrived is None and outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
@@ -78,15 +78,15 @@ class _Needs(NamedTuple):
     """The blocks that some steps need.
 
     Args:
-        lasts: the position of the last record that is read of each.
+        last_positions: the position of the last record that is read of each.
         begins, ends: the records of each.
-        owner: for each row of the steps, which of these is its block.
+        block_of_row: for each row of the steps, which of these is its block.
     """
 
-    lasts: list[int]
+    last_positions: list[int]
     begins: list[int]
     ends: list[int]
-    owner: Indices
+    block_of_row: Indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,21 +94,21 @@ class BlockRows:
     """The rows of some steps, and the blocks in which their records lie.
 
     Args:
-        uses: the blocks, each of some row.
-        owner: for each row, which of these is its block.
+        requests: the blocks, each of some row.
+        block_of_row: for each row, which of these is its block.
     """
 
-    uses: Sequence[HeldUse]
-    owner: Indices
+    requests: Sequence[BlockRequest]
+    block_of_row: Indices
 
     def held(self, rows: slice) -> Held:
         """Wait for the blocks of some of the rows, and return what came."""
-        uses = self.uses
+        requests = self.requests
         if rows != slice(None):
-            uses = [uses[number] for number in np.unique(self.owner[rows]).tolist()]
+            requests = [requests[number] for number in np.unique(self.block_of_row[rows]).tolist()]
         held: dict[StoredSource, list[Any]] = {}
         # Records that are blocks of their own came together.
-        for fetched in {id(use.outcome): use.block() for use in uses}.values():
+        for fetched in {id(request.outcome): request.block() for request in requests}.values():
             for source, block in fetched.items():
                 held.setdefault(source, []).append(block)
         return held
@@ -121,8 +121,8 @@ def fetch(records: Dataset[Any], numbers: Indices) -> Fetched:
 
 def _find_needs(plan: ChunkPlan) -> _Needs:
     begin_of, end_of, last_of = plan.blocks()
-    lasts, firsts, owner = np.unique(last_of, return_index=True, return_inverse=True)
-    return _Needs(lasts.tolist(), begin_of[firsts].tolist(), end_of[firsts].tolist(), owner)
+    last_positions, firsts, block_of_row = np.unique(last_of, return_index=True, return_inverse=True)
+    return _Needs(last_positions.tolist(), begin_of[firsts].tolist(), end_of[firsts].tolist(), block_of_row)
 
 
 class BlockFeed:
@@ -156,9 +156,9 @@ class BlockFeed:
 
     def _begin_at(self, position: int) -> None:
         # By the position of the last record of the block.
-        self._uses: dict[int, HeldUse] = {}
+        self._requests: dict[int, BlockRequest] = {}
         # A heap of these positions, some of which may be gone.
-        self._lasts: list[int] = []
+        self._last_positions: list[int] = []
         # Of steps ahead.
         self._needs: dict[StepRange, _Needs] = {}
         self._nbytes = self._most_live = 0
@@ -177,17 +177,17 @@ class BlockFeed:
                 self._worker, self._pid = None, os.getpid()
                 self._begin_at(position)
             if not self._reached <= position <= self._horizon:
-                for last in list(self._uses):
+                for last in list(self._requests):
                     self._drop(last)
                 self._begin_at(position)
             self._reached = position
-            while self._lasts and self._lasts[0] < position:
-                self._drop(heappop(self._lasts))
+            while self._last_positions and self._last_positions[0] < position:
+                self._drop(heappop(self._last_positions))
             for steps in list(takewhile(lambda steps: steps.end <= position, self._needs)):
                 del self._needs[steps]
             # Blocks are fetched in the order in which they are needed: the last ones are ahead.
-            uses = takewhile(lambda use: use.first >= position, reversed(self._uses.values()))
-            self._most_live = max(self._most_live, self._nbytes - sum(use.nbytes for use in uses))
+            requests = takewhile(lambda request: request.first >= position, reversed(self._requests.values()))
+            self._most_live = max(self._most_live, self._nbytes - sum(request.nbytes for request in requests))
             if self._most_live > memory_nbytes() // 2 and not self._has_warned:
                 self._has_warned = True
                 warn(
@@ -196,24 +196,24 @@ class BlockFeed:
                 )
 
     def _drop(self, last: int) -> None:
-        use = self._uses.pop(last, None)
-        if use is not None:
-            self._nbytes -= use.nbytes
-            use.outcome.cancel()
+        request = self._requests.pop(last, None)
+        if request is not None:
+            self._nbytes -= request.nbytes
+            request.outcome.cancel()
 
     def load(self, plan: ChunkPlan) -> BlockRows:
         """Return the blocks of the rows of a chunk; fetch those that are not on the way, and the next ones."""
         with self._lock.of_process():
             needs = self._needs.pop(plan.steps, None) or _find_needs(plan)
-            for last in needs.lasts:
-                use = self._uses.get(last)
-                if use is not None and use.is_lost:
+            for last in needs.last_positions:
+                request = self._requests.get(last)
+                if request is not None and request.has_failed:
                     self._drop(last)
             self._fetch(needs, plan.steps.begins[0])
-            uses = [self._uses[last] for last in needs.lasts]
+            requests = [self._requests[last] for last in needs.last_positions]
             self._horizon = max(self._horizon, self._after(plan))
             self._fetch_ahead()
-            return BlockRows(uses, needs.owner)
+            return BlockRows(requests, needs.block_of_row)
 
     def _after(self, plan: ChunkPlan) -> int:
         if self._workers > 1:
@@ -234,8 +234,8 @@ class BlockFeed:
     def _fetch(self, needs: _Needs, first: int) -> None:
         """Fetch the blocks that are neither here nor on the way, for steps from a position on."""
         single: list[tuple[int, int]] = []
-        for last, begin, end in zip(needs.lasts, needs.begins, needs.ends, strict=True):
-            if last in self._uses:
+        for last, begin, end in zip(needs.last_positions, needs.begins, needs.ends, strict=True):
+            if last in self._requests:
                 continue
             if end - begin == 1:
                 single.append((last, begin))
@@ -245,16 +245,16 @@ class BlockFeed:
             numbers = np.array([number for _, number in single], np.int64)
             self._request([last for last, _ in single], numbers, 1, first)
 
-    def _request(self, lasts: Sequence[int], numbers: Indices, records: int, first: int) -> None:
+    def _request(self, last_positions: Sequence[int], numbers: Indices, records: int, first: int) -> None:
         """Fetch a block, or records that are blocks of their own, at once for steps from ``first`` on."""
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, self._worker.close)
         outcome = self._worker.submit(partial(fetch, self._records, numbers))
-        for last in lasts:
-            heappush(self._lasts, last)
-            self._uses[last] = use = HeldUse(outcome, records * self._record_nbytes, first)
-            self._nbytes += use.nbytes
+        for last in last_positions:
+            heappush(self._last_positions, last)
+            self._requests[last] = request = BlockRequest(outcome, records * self._record_nbytes, first)
+            self._nbytes += request.nbytes
 
 
 def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed | None:

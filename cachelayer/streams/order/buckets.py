@@ -146,11 +146,7 @@ class BucketOrder(Order):
         """The places where the whole steps end, and each short one."""
         return tuple(self._short_begins.tolist())
 
-    def bucket_at(self, epoch: int, place: int) -> int:
-        """Return the bucket of the step that a place lies in."""
-        return int(self._locate(epoch, np.array([place]))[0][0])
-
-    def _locate(self, epoch: int, places: Indices) -> tuple[Indices, Indices]:
+    def locate(self, epoch: int, places: Indices) -> tuple[Indices, Indices]:
         """Return the bucket of the record at each place, and its place in the order of the bucket."""
         whole = int(self._steps_before[-1])
         steps = places // self.global_batch
@@ -171,7 +167,7 @@ class BucketOrder(Order):
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         numbers = np.empty(len(places), np.int64)
-        buckets, within = self._locate(epoch, places)
+        buckets, within = self.locate(epoch, places)
         for bucket in np.flatnonzero(np.bincount(buckets)).tolist():
             which = np.flatnonzero(buckets == bucket)
             ranks = within[which]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
@@ -31,11 +30,11 @@ class Learned:
     Args:
         passed_on: the specs of the leaves that functions pass on, by their paths in what they make: of those that
             batches of the dataset do not have as plain arrays. None as long as no batch has asked.
-        warned_in: the processes that were warned of a failure that no iterator counts.
+        has_warned: whether a failure that no iterator counts was warned of.
     """
 
     passed_on: Mapping[str, Any] | None = None
-    warned_in: set[int] = field(default_factory=set)
+    has_warned: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,8 +153,8 @@ class StepReader:
         limit = self.max_failures
         if limit is not None and len(failures) > limit:
             raise too_many(failures, limit)
-        if failures and os.getpid() not in self.learned.warned_in:
-            self.learned.warned_in.add(os.getpid())
+        if failures and not self.learned.has_warned:
+            self.learned.has_warned = True
             failures[0].warn("Further ones in this process are not reported")
         return item
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +39,7 @@ def steps_of(options: StreamOptions) -> list[tuple[int, int, list[int]]]:
     while (step := options.steps.at(position)) is not None:
         epoch, place = divmod(step.begin, records)
         numbers = order.at(epoch, range(place, place + step.end - step.begin)).tolist()
-        found.append((step.begin, order.bucket_at(epoch, place), numbers))
+        found.append((step.begin, int(order.locate(epoch, np.array([place]))[0][0]), numbers))
         position = options.steps.next_start(step.end)
     return found
 
