@@ -44,7 +44,7 @@ def a_manifest(shards: int, records: int) -> Manifest:
         for number in range(shards)
         for digest in [hashlib.sha256(number.to_bytes(8, "little")).hexdigest()]
     ]
-    return Manifest(ShardSet("typed/1", SPEC, ShardTable(ShardFile(stat, 0) for stat in stats)))
+    return Manifest(ShardSet.of("typed/1", SPEC, ShardTable(ShardFile(stat, 0) for stat in stats)))
 
 
 def seconds(work: Callable[[], Any], rounds: int = 5) -> float:

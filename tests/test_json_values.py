@@ -43,7 +43,7 @@ INFO = VersionInfo("v1", "0" * 64, 2, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:
 
 def a_manifest(kept: Kept) -> Any:
     provenance = {"time": "now", "metadata": {"a": [1]}}
-    return json.loads(Manifest(ShardSet("typed/1", VARYING, SHARDS), provenance, "token", (8, 4), kept).encode())
+    return json.loads(Manifest(ShardSet.of("typed/1", VARYING, SHARDS), provenance, "token", (8, 4), kept).encode())
 
 
 MANIFESTS = {
@@ -141,7 +141,7 @@ def test_what_could_not_be_read_again_is_not_written() -> None:
     with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
         checked_metadata({"deep": DEEP})
     with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
-        Manifest(ShardSet("typed/1", SPEC, SHARDS), {"deep": DEEP}).encode()
+        Manifest(ShardSet.of("typed/1", SPEC, SHARDS), {"deep": DEEP}).encode()
     spec: Any = ArraySpec("int8")
     for _ in range(101):
         spec = [spec]

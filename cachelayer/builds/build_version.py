@@ -107,7 +107,7 @@ def _build_alone(plan: BuildPlan) -> StoredVersion:
     with _working(plan, plan.request.name, plan.length) as target:
         base, columns = plan.request.extension.base, plan.request.extension.array_spec(plan.source, plan.options)
         if base is not None and columns is not None:
-            built = write_array(plan.source, columns, base.manifest.shard_records, target)
+            built = write_array(plan.source, columns, base.manifest.rows.records, target)
             return _publish(plan, built, PartResult(), target)
         if plan.parts is None:
             spec, result = write_whole(plan.source, target, plan.options)
@@ -148,7 +148,7 @@ def _working(plan: BuildPlan, title: str, length: int | None) -> Iterator[ShardT
 
 
 def _shard_set(spec: Tree, result: PartResult) -> ShardSet:
-    return ShardSet(codec_for(spec).name, marked(spec, result.nullable), ShardTable(result.shards))
+    return ShardSet.of(codec_for(spec).name, marked(spec, result.nullable), ShardTable(result.shards))
 
 
 def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget) -> StoredVersion:

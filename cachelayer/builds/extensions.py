@@ -146,7 +146,7 @@ class Appending:
             )
         spec = self._widened(before.rows.element_spec, built)
         shards = write_shards(self._taken(built, spec), spec, target, options)
-        rows = replace(before.rows, element_spec=spec, shards=shards)
+        rows = replace(before.rows.with_spec(spec), shards=shards)
         columns = tuple(self._longer(group, built, target, options) for group in before.columns)
         return appended(self.base, replace(added, rows=rows, columns=columns))
 
@@ -164,11 +164,11 @@ class Appending:
         frames = self._taken(built, spec)
         if group.array is None:
             shards = group.shards.then(write_shards(frames, spec, files, options))
-            return replace(group, element_spec=spec, shards=shards)
+            return replace(group.with_spec(spec), shards=shards)
         rows = (rows_of(each) for each in frames)
         old = column_rows(self.base, group.array)
         records = group.records + built.records
-        return replace(group, element_spec=spec, array=put_column_file(files, spec, records, chain([old], rows)))
+        return replace(group.with_spec(spec), array=put_column_file(files, spec, records, chain([old], rows)))
 
     def _taken(self, built: ShardSet, spec: Mapping[str, Tree]) -> Iterator[Frames]:
         """Yield new records that have the fields of a spec alone, those that are filled among them."""
@@ -234,14 +234,14 @@ class AddingColumns:
         options: BuildOptions,  # noqa: ARG002
     ) -> Finished:
         before, spec = self.base.manifest, self._checked(built.element_spec)
-        group = replace(built, element_spec=spec)
-        if group.array is None:
-            if group.records != before.shard_records:
+        group = built
+        if built.array is None:
+            if built.records != before.rows.records:
                 raise SourceError(
-                    f"the columns have {group.records} rows, and {self.base.name} {before.shard_records} records"
+                    f"the columns have {built.records} rows, and {self.base.name} {before.rows.records} records"
                 )
             if layout_nbytes(spec) is not None:
-                group = replace(group, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
+                group = replace(built, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
         # A group all of whose columns are replaced is of no use.
         groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
         if len(groups) >= MOST_GROUPS:
@@ -288,7 +288,7 @@ def write_array(source: Source, spec: Tree, records: int, target: ShardTarget) -
             yield encoded
 
     array = put_column_file(target, spec, records, rows())
-    return ShardSet(codec_for(spec).name, marked(spec, encoder.result.nullable), ShardTable([]), array)
+    return ShardSet.of(codec_for(spec).name, marked(spec, encoder.result.nullable), ShardTable([]), array)
 
 
 def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:

@@ -104,7 +104,7 @@ def version(request: Request) -> Response:
     return page(
         "version.html",
         ref=ref,
-        stored_records=manifest.shard_records,
+        stored_records=manifest.rows.records,
         tags=storage.tags(ref.dataset_id),
         codec=manifest.rows.codec,
         shards=manifest.shards[:_SHARDS],

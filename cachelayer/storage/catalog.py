@@ -128,7 +128,7 @@ class Catalog:
         with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
             records = VersionRecords(version, self.verify, self.copies)
-            if version.manifest.gone:
+            if version.manifest.erased:
                 records.local_copies  # noqa: B018 - looking at them removes local copies of what was erased
             name = ViewName(version.reference, version.manifest.records)
             return DataRef(Selected(version_elements(records), version.kept, name=name))

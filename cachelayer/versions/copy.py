@@ -57,7 +57,7 @@ class VersionCopy:
     def copy(self) -> VersionInfo:
         """Copy the version; if the destination has it already with this digest, only what is damaged there."""
         found = self._existing(self._log.head())
-        title, records = f"copy {self._source.name}", self._source.manifest.shard_records
+        title, records = f"copy {self._source.name}", self._source.manifest.rows.records
         claims = Claims(self._to.folder(paths.builds(self._version)))
         try:
             # Each copy has a claim of its own, which shows gc that it is at work.

@@ -72,7 +72,7 @@ def appended(base: StoredVersion, added: Manifest) -> tuple[Manifest, bytes | No
     segment = (added.records,) if added.records else ()
     whole = replace(
         added,
-        rows=replace(rows, element_spec=spec, shards=rows.shards.then(more.shards)),
+        rows=replace(rows.with_spec(spec), shards=rows.shards.then(more.shards)),
         segments=(*base.segments, *segment) if segment else before.segments,
         erased=before.erased,
         unerased_nbytes=None if before.unerased_nbytes is None else before.unerased_nbytes + added.shards.nbytes,
@@ -80,15 +80,15 @@ def appended(base: StoredVersion, added: Manifest) -> tuple[Manifest, bytes | No
     )
     if before.kept is None:
         return whole, None
-    came = np.arange(before.shard_records, whole.shard_records)
+    came = np.arange(before.rows.records, whole.rows.records)
     return keeping(whole, Selection(np.concatenate([*base.kept.pieces(), came])))
 
 
 def keeping(whole: Manifest, kept: Selection) -> tuple[Manifest, bytes | None]:
     """Return the manifest that keeps some records, and their numbers if these need a file."""
-    digest = kept.digest(whole.whole_digest, whole.shard_records)
+    digest = kept.digest(whole.whole_digest, whole.rows.records)
     progression = kept.progression()
-    if progression == (0, 1, whole.shard_records):
+    if progression == (0, 1, whole.rows.records):
         return whole, None
     if progression is not None and progression[1] != 0:
         start, step, records = progression

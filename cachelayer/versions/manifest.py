@@ -23,7 +23,6 @@ from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.json_values import Sha256, Whole
 from cachelayer.locks import cached_property
-from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.shard_set import ShardSet, merged_spec
@@ -105,18 +104,13 @@ class Manifest:
         return self.rows.shards
 
     @property
-    def shard_records(self) -> int:
-        """Number of records of the shards, of which the version may keep some."""
-        return self.rows.records
-
-    @property
     def sets(self) -> list[ShardSet]:
         """The rows and the groups of columns."""
         return [self.rows, *self.columns]
 
     @property
     def records(self) -> int:
-        return self.shard_records if self.kept is None else self.kept.records
+        return self.rows.records if self.kept is None else self.kept.records
 
     @property
     def nbytes(self) -> int:
@@ -217,10 +211,8 @@ class Manifest:
         return [str(file) for erasure in self.erasures.get("erasures", []) for file in erasure["files"]]
 
     def as_stored(self) -> Manifest:
-        """Return the manifest as it will be read back: JSON has neither tuples nor a user's classes."""
-        spec = spec_json.from_json(spec_json.to_json(self.rows.element_spec))
-        rows = replace(self.rows, element_spec=spec)
-        return replace(self, rows=rows, provenance=json.loads(json.dumps(self.provenance)))
+        """Return the manifest as it will be read back: JSON has no tuples."""
+        return replace(self, provenance=json.loads(json.dumps(self.provenance)))
 
     def encode(self) -> bytes:
         try:
@@ -262,12 +254,12 @@ class Manifest:
                 supersedes=json_values.decoded(tuple[Sha256, ...], "supersedes", document["supersedes"]),
                 unerased_nbytes=json_values.decoded(Whole | None, "unerased_nbytes", document["unerased_nbytes"]),
             )
-            records = manifest.shard_records
+            records = manifest.rows.records
             if manifest.segments and sum(manifest.segments) != records:
                 raise ValueError(f"the segments have {sum(manifest.segments)} records, the shards {records}")
             if manifest.rows.array is not None:
                 raise ValueError("the records are no shards")
-            if not all(isinstance(group.element_spec, dict) for group in manifest.columns):
+            if not all(group.spec["kind"] == "dict" for group in manifest.columns):
                 raise ValueError("a group of columns is no dict")
             if any(group.records != records for group in manifest.columns):
                 raise ValueError(f"added columns do not have {records} rows")

@@ -73,7 +73,8 @@ class Reference:
             if version is None:
                 url, rest, calls, pin = _places(text)
             place = rest if url in ("", "/") else f"{url}/{rest}"
-            refuse_credentials(place)
+            if ":" in place:
+                refuse_credentials(place)
             if url:
                 refuse_query(place)
         dataset_id, at, named = rest.partition("@") if isinstance(rest, str) else (rest, "", None)

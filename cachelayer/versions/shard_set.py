@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cachelayer import json_values
+from cachelayer.errors import FormatError
 from cachelayer.locks import cached_property
 from cachelayer.records import spec_json
 from cachelayer.records.codec import TYPED, codec_named
@@ -30,15 +31,38 @@ class ShardSet:
 
     Args:
         codec: the name of their codec.
-        element_spec: the spec of an element; of columns, a dict of them.
+        spec: the spec of an element, as JSON values.
         shards: the shards, in the order of their records; empty if there is an array.
         array: the file of columns that all have a fixed size; None for shards.
     """
 
     codec: str
-    element_spec: Tree
+    spec: Any
     shards: ShardTable
     array: ColumnFile | None = None
+
+    @classmethod
+    def of(cls, codec: str, element_spec: Tree, shards: ShardTable, array: ColumnFile | None = None) -> ShardSet:
+        return cls(codec, spec_json.to_json(element_spec), shards, array)
+
+    def with_spec(self, element_spec: Tree) -> ShardSet:
+        return replace(self, spec=spec_json.to_json(element_spec))
+
+    @cached_property
+    def element_spec(self) -> Tree:
+        """The spec of an element; of columns, a dict of them. Opening a version does not need it.
+
+        Raises:
+            FormatError: if this release does not know such a spec, or what is stored has another one.
+        """
+        spec = spec_json.from_json(self.spec)
+        if self.array is None:
+            leaves = len(varying_leaves(spec))
+            if len(self.shards) and leaves != self.shards.length_leaves:
+                raise FormatError(f"lengths of {self.shards.length_leaves} leaves are stored, and {leaves} leaves vary")
+        elif layout_nbytes(spec) != self.array.record_nbytes:
+            raise FormatError(f"rows of {self.array.record_nbytes} bytes are not those of the columns {spec}")
+        return spec
 
     @cached_property
     def records(self) -> int:
@@ -59,7 +83,7 @@ class ShardSet:
         """What decides the digest, as JSON values."""
         return {
             "codec": self.codec,
-            "element_spec": spec_json.to_json(self.element_spec),
+            "element_spec": self.spec,
             "records": self.shards.records.tolist() if self.array is None else [self.array.records],
             "sha256": self.shards.sha256 if self.array is None else [self.array.sha256],
         }
@@ -73,7 +97,7 @@ class ShardSet:
     def to_json(self) -> dict[str, Any]:
         return {
             "codec": self.codec,
-            "element_spec": spec_json.to_json(self.element_spec),
+            "element_spec": self.spec,
             "shards": self.shards.to_json(),
             "array": None if self.array is None else json_values.encoded(self.array),
         }
@@ -84,18 +108,14 @@ class ShardSet:
         facts = json_values.mapping("rows or columns", document)
         found = cls(
             json_values.text("codec", facts["codec"]),
-            spec_json.from_json(facts["element_spec"]),
+            json_values.mapping("element_spec", json_values.shallow("element_spec", facts["element_spec"])),
             ShardTable.from_json(facts["shards"]),
             json_values.decoded(ColumnFile | None, "array", facts["array"]),
         )
-        if found.array is None:
-            leaves = len(varying_leaves(found.element_spec))
-            if len(found.shards) and leaves != found.shards.length_leaves:
-                raise ValueError(f"lengths of {found.shards.length_leaves} leaves: {leaves} vary in length")
-        else:
+        if found.array is not None:
             found.array.check()
-            if len(found.shards) or layout_nbytes(found.element_spec) != found.array.record_nbytes:
-                raise ValueError(f"rows of {found.array.record_nbytes} bytes are not those of their columns")
+            if len(found.shards):
+                raise ValueError("columns are stored twice")
         return found
 
 

@@ -80,12 +80,12 @@ class StoredVersion:
     @property
     def segments(self) -> tuple[int, ...]:
         """The number of records that each build added to the shards, the oldest first."""
-        return self.manifest.segments or (self.manifest.shard_records,)
+        return self.manifest.segments or (self.manifest.rows.records,)
 
     @cached_property
     def kept(self) -> Selection:
         """The records of the shards that the version has."""
-        kept, records = self.manifest.kept, self.manifest.shard_records
+        kept, records = self.manifest.kept, self.manifest.rows.records
         if kept is None:
             return Selection.all(records)
         if kept.start is not None and kept.step is not None:

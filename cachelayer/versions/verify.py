@@ -76,7 +76,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
         version.kept  # noqa: B018 - reading the numbers of the kept records checks them
     except CorruptionError as error:
         problems.append(str(error))
-    with Progress(f"verify {reference}", version.manifest.shard_records, progress) as shown:
+    with Progress(f"verify {reference}", version.manifest.rows.records, progress) as shown:
         for stored in version.manifest.sets:
             is_rows = stored is version.manifest.rows
             first = 0

@@ -65,7 +65,7 @@ STAT = ShardStats(3, 100, 7, "ab" * 32, "none", 9, lengths_crc32c=5, length_crc3
 
 def manifest(count: int = 3) -> Manifest:
     shards = [ShardFile(STAT, generation) for generation in range(count)]
-    return Manifest(ShardSet("typed/1", SPEC, ShardTable(shards)), {"time": "now"}, "token")
+    return Manifest(ShardSet.of("typed/1", SPEC, ShardTable(shards)), {"time": "now"}, "token")
 
 
 @given(shards=SHARDS, more=SHARDS)
@@ -81,11 +81,11 @@ def test_a_manifest_is_read_as_it_was_written(shards: list[ShardFile], which: in
     assert list(table) == shards
     records = int(table.records.sum())
     kept = some_kept(records)[which]
-    rows, segments = ShardSet("typed/1", SPEC, table), (records - 1, 1) if records else ()
+    rows, segments = ShardSet.of("typed/1", SPEC, table), (records - 1, 1) if records else ()
     written = Manifest(rows, {"a": [1, None]}, "token", segments, kept)
     again = Manifest.decode(written.encode(), "m")
     assert again == written
-    assert (again.digest, again.shard_records) == (written.digest, records)
+    assert (again.digest, again.rows.records) == (written.digest, records)
     assert again.records == (records if kept is None else kept.records)
 
 
@@ -107,7 +107,7 @@ def test_the_digest_is_of_the_data_alone() -> None:
     ]
     other = [
         with_rows(codec="bytes/1"),
-        with_rows(element_spec=ArraySpec("int8")),
+        replace(base, rows=base.rows.with_spec(ArraySpec("int8"))),
         with_rows(shards=ShardTable(base.shards[:2])),
         with_stats(records=4),
         with_stats(sha256="cd" * 32),
