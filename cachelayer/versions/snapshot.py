@@ -166,9 +166,17 @@ class Snapshot:
         )
 
     def successor(self, digest: str) -> Superseded | None:
-        """Return what became of a digest that begins so; None if no records were erased from it."""
+        """Return what became of a digest that begins so; None if no records were erased from it.
+
+        Raises:
+            CorruptionError: if a digest has itself among its successors.
+        """
         found = next((gone for old, gone in self.superseded.items() if old.startswith(digest)), None)
+        followed: set[str] = set()
         while found is not None and found.digest in self.superseded:
+            if found.digest in followed:
+                raise CorruptionError(f"entry {self.sequence} of the log: the digest {found.digest} supersedes itself")
+            followed.add(found.digest)
             found = self.superseded[found.digest]
         return found
 
@@ -233,18 +241,4 @@ class Snapshot:
                 raise ValueError("the entry lists a version under another name")
             if list(entry.sweeps) != sorted({*entry.sweeps} - {0}) or max(entry.sweeps, default=0) > entry.sequence:
                 raise ValueError("the numbers of sweeps do not ascend, or are those of later entries")
-            _check_superseded(entry.superseded)
             return entry
-
-
-def _check_superseded(superseded: Mapping[str, Superseded]) -> None:
-    """Raise if a digest has itself among its successors."""
-    ended: set[str] = set()
-    for digest in superseded:
-        followed: set[str] = set()
-        while digest in superseded and digest not in ended:
-            if digest in followed:
-                raise ValueError(f"the digest {digest} supersedes itself")
-            followed.add(digest)
-            digest = superseded[digest].digest
-        ended |= followed
