@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.record_elements import StoredElements
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
-from cachelayer.access.with_columns import WithColumns
 from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.progress import Progress
@@ -51,8 +50,8 @@ class DataRef(View[T], Generic[T]):
     """
 
     @property
-    def _elements(self) -> RecordElements | WithColumns:
-        return cast(RecordElements, self._records.base)
+    def _elements(self) -> StoredElements:
+        return cast(StoredElements, self._records.base)
 
     @property
     def _base(self) -> VersionRecords:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import HasRows, SameRows
+from cachelayer.access.dataset import HasRows, SameRows, StoredLeaves
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
@@ -70,20 +71,16 @@ class RecordSource(HasRows, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class RecordElements(SameRows):
-    """Elements that are decoded from records of one codec.
+class StoredElements(SameRows, StoredLeaves):
+    """Elements that are decoded from stored records, and from columns that were added to them.
 
     Args:
-        source: the records.
-        decodes: whether images and audio are decoded.
-        sizes: the sizes that images are decoded to, by the numbers of their leaves.
+        source: the records, without the columns.
         chosen: the numbers of the leaves that elements have, ascending; None for all.
     """
 
     source: RecordSource
-    decodes: bool = True
-    sizes: tuple[tuple[int, ImageSize], ...] = ()
-    chosen: tuple[int, ...] | None = None
+    chosen: tuple[int, ...] | None = field(default=None, kw_only=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
@@ -93,8 +90,58 @@ class RecordElements(SameRows):
         return self.source
 
     @property
+    def leaves(self) -> Self:
+        return self
+
+    @property
+    def home(self) -> StoredVersion | None:
+        return self.source.home
+
+    @property
     def title(self) -> str:
         return f"{self.source.kind if self.chosen is None else 'Fields'}({self.source.info.name!r}"
+
+    @cached_property
+    def digests(self) -> Digests:
+        """Those of all leaves; if only some are chosen, that of the elements names these too."""
+        if self.chosen is None:
+            return self._whole_digests
+        text = bytes.fromhex(self._whole_digests.elements) + b"fields" + np.array(self.chosen, "<i8").tobytes()
+        return self._whole_digests._replace(elements=hashlib.sha256(text).hexdigest())
+
+    @property
+    def _whole_digests(self) -> Digests:
+        """The digests of the elements with all leaves."""
+        return self.source.digests
+
+    def prefix_digest(self, records: int) -> str | None:
+        manifest = None if self.home is None or self.chosen is not None else self.home.manifest
+        is_version = manifest is not None and manifest.shards_digest == self.digests.rows
+        return manifest.prefix_digest(records) if manifest is not None and is_version else None
+
+    @abstractmethod
+    def stored(self) -> Self: ...
+
+    @abstractmethod
+    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
+        """Return the same elements, with the images of these leaf numbers decoded to these sizes."""
+
+    @abstractmethod
+    def with_source(self, source: RecordSource) -> Self:
+        """Return the same elements, with the records read in another way."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordElements(StoredElements):
+    """Elements that are decoded from records of one codec.
+
+    Args:
+        decodes: whether images and audio are decoded.
+        sizes: the sizes that images are decoded to, by the numbers of their leaves.
+    """
+
+    decodes: bool = True
+    sizes: tuple[tuple[int, ImageSize], ...] = ()
 
     @cached_property
     def info(self) -> DatasetInfo:
@@ -107,28 +154,15 @@ class RecordElements(SameRows):
         cost = info.reading_cost if self.element_codec is self.codec else "decoded"
         return replace(info, read_nbytes=nbytes, reading_cost=cost)
 
-    @property
-    def leaves(self) -> Self:
-        return self
-
-    @property
-    def home(self) -> StoredVersion | None:
-        return self.source.home
-
     def stored(self) -> Self:
         return replace(self, decodes=False, sizes=())
 
     def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
-        """Return the same records, with the images of these leaf numbers decoded to these sizes."""
         of_records = {self._leaf(leaf): size for leaf, size in sizes.items()}
         return replace(self, decodes=True, sizes=tuple({**dict(self.sizes), **of_records}.items()))
 
     def with_source(self, source: RecordSource) -> Self:
-        """Return the same elements, read in another way."""
         return replace(self, source=source)
-
-    def has_added(self, leaves: Sequence[int]) -> bool:  # noqa: ARG002
-        return False
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
         # All of them are no choice: the view has the digest, and the ways of reading, of the whole.
@@ -139,19 +173,6 @@ class RecordElements(SameRows):
     def _leaf(self, leaf: int) -> int:
         """Return the number in the records of a leaf of the elements."""
         return leaf if self.chosen is None else self.chosen[leaf]
-
-    @cached_property
-    def digests(self) -> Digests:
-        """Those of the records if the elements have all leaves; else that of the elements names the leaves too."""
-        digests = self.source.digests
-        if self.chosen is None:
-            return digests
-        return digests._replace(elements=fields_digest(digests.elements, self.chosen))
-
-    def prefix_digest(self, records: int) -> str | None:
-        manifest = None if self.home is None else self.home.manifest
-        is_version = manifest is not None and manifest.shards_digest == self.digests.elements
-        return manifest.prefix_digest(records) if manifest is not None and is_version else None
 
     @cached_property
     def _all_leaves(self) -> Codec:
@@ -229,8 +250,3 @@ class RecordElements(SameRows):
             raise error
         name = self.source.info.name
         raise CorruptionError(f"{name}: a record does not decode: {error}. verify() tells which shard") from error
-
-
-def fields_digest(digest: str, leaves: Sequence[int]) -> str:
-    """Return SHA-256 over a digest (32 bytes), ``fields``, and the numbers of leaves as int64."""
-    return hashlib.sha256(bytes.fromhex(digest) + b"fields" + np.array(leaves, "<i8").tobytes()).hexdigest()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from cachelayer.access.joined import Joined, source_of
-from cachelayer.access.record_elements import RecordElements, RecordSource
+from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.access.with_columns import WithColumns
@@ -50,7 +50,7 @@ class StoredRecords:
             reads_copies: whether to read local copies of remote shards, if all of them are there.
         """
         elements: Any = view._records.base if isinstance(view, View) else None
-        if not isinstance(elements, (RecordElements, WithColumns)):
+        if not isinstance(elements, StoredElements):
             cure = "cache it first, with storage.cache()"
             if not isinstance(view, View):
                 cure = "pass the name of a version, or a DataRef or a view of one"

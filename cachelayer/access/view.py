@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset import Selected, check_keys
-from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.record_elements import StoredElements
 from cachelayer.access.sampling import Sampled, sampled_of
 from cachelayer.access.sequences.bucketed import bucketed_stream
 from cachelayer.access.sequences.packs import PackRows, pack_rows
@@ -31,7 +31,6 @@ from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import split
 from cachelayer.access.where import Condition, mask_of
-from cachelayer.access.with_columns import WithColumns
 from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
@@ -499,7 +498,7 @@ class View(Generic[T]):
             InvalidTypeError: if an argument is of the wrong type.
         """
         base = self._records.base
-        if not isinstance(base, (RecordElements, WithColumns)):
+        if not isinstance(base, StoredElements):
             raise InvalidTypeError(f"{self!r} has no stored images: call decoded() on each dataset, before views of it")
         sizes = dict.fromkeys(image_leaves(base.stored().codec.spec, names), image_size(size, crop))
         return type(self)(self._records.changed(base.sized(sizes)))

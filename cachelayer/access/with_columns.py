@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import SameRows
-from cachelayer.access.record_elements import RecordElements, RecordSource, fields_digest
+from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
@@ -22,10 +21,9 @@ from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ImageSize
 from cachelayer.records.tree import Tree
-from cachelayer.versions.stored_version import StoredVersion
 
 
-def version_elements(records: VersionRecords) -> RecordElements | WithColumns:
+def version_elements(records: VersionRecords) -> StoredElements:
     """Return the elements of a version, with its added columns if it has any."""
     base, version = RecordElements(records), records.version
     if not version.manifest.columns:
@@ -35,18 +33,14 @@ def version_elements(records: VersionRecords) -> RecordElements | WithColumns:
 
 
 @dataclass(frozen=True, eq=False)
-class WithColumns(SameRows):
+class WithColumns(StoredElements):
     """Elements of records and of columns that were added, as one dict each.
 
     Args:
-        rows: the elements of the records, with all leaves that a column has not replaced.
         members: the records, unless none of their leaves is shown, and groups of columns; no two have a key in common.
-        chosen: the numbers of the leaves that are shown, ascending; None for all.
     """
 
-    rows: RecordElements
     members: tuple[RecordElements, ...]
-    chosen: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, base: RecordElements, groups: Sequence[RecordElements]) -> WithColumns:
@@ -56,24 +50,11 @@ class WithColumns(SameRows):
             replaced = member.codec.spec
             members = [left for each in members if (left := _without(each, replaced)) is not None]
             members.append(member)
-        return cls(base, tuple(members))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
-
-    @property
-    def underlying(self) -> RecordElements:
-        return self.rows
-
-    @property
-    def source(self) -> RecordSource:
-        """The records, without the columns."""
-        return self.rows.source
+        return cls(base.source, tuple(members))
 
     def with_source(self, source: RecordSource) -> Self:
-        """Return the same elements, with the records read in another way."""
         members = (each.with_source(source) if self._is_of_rows(each) else each for each in self.members)
-        return replace(self, rows=self.rows.with_source(source), members=tuple(members))
+        return replace(self, source=source, members=tuple(members))
 
     @property
     def groups(self) -> tuple[RecordElements, ...]:
@@ -88,24 +69,12 @@ class WithColumns(SameRows):
 
     def _is_of_rows(self, member: RecordElements) -> bool:
         """Return whether a member shows records, not a group of columns."""
-        return member.source is self.rows.source
+        return member.source is self.source
 
     @property
-    def title(self) -> str:
-        return self.rows.title if self.chosen is None else f"Fields({self.info.name!r}"
-
-    @cached_property
-    def digests(self) -> Digests:
-        digests: Digests = self.rows.source.digests
-        version = self.rows.home
-        if version is not None:
-            digests = digests._replace(elements=version.manifest.whole_digest)
-        if self.chosen is not None:
-            digests = digests._replace(elements=fields_digest(digests.elements, self.chosen))
-        return digests
-
-    def prefix_digest(self, records: int) -> str | None:
-        return self.rows.prefix_digest(records) if self.chosen is None else None
+    def _whole_digests(self) -> Digests:
+        digests = self.source.digests
+        return digests if self.home is None else digests._replace(elements=self.home.manifest.whole_digest)
 
     @cached_property
     def element_spec(self) -> Tree:
@@ -121,7 +90,7 @@ class WithColumns(SameRows):
         every = [member.info for member in self.members]
         read_nbytes = sum(info.read_nbytes for info in every)
         cost = highest_cost(info.reading_cost for info in every)
-        return replace(self.rows.info, read_nbytes=read_nbytes, reading_cost=cost)
+        return replace(self.source.info, read_nbytes=read_nbytes, reading_cost=cost)
 
     @property
     def takes_requests(self) -> bool:
@@ -130,25 +99,13 @@ class WithColumns(SameRows):
     def needed(self, numbers: Ints) -> Needed:
         return needed_together(member.needed(numbers) for member in self.members)
 
-    @property
-    def leaves(self) -> Self:
-        return self
-
-    @property
-    def home(self) -> StoredVersion | None:
-        return self.rows.home
-
     def stored(self) -> Self:
-        return self._changed(RecordElements.stored)
+        return replace(self, members=tuple(member.stored() for member in self.members))
 
     def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
-        """Return the same elements, with the images of these leaf numbers decoded to these sizes."""
         owned = [{leaf - first: sizes[leaf] for leaf in sizes if leaf in leaves} for first, leaves in self._leaves]
         members = tuple(member.sized(own) for member, own in zip(self.members, owned, strict=True))
         return replace(self, members=members)
-
-    def _changed(self, change: Callable[[RecordElements], RecordElements]) -> Self:
-        return replace(self, rows=change(self.rows), members=tuple(map(change, self.members)))
 
     @cached_property
     def _leaves(self) -> list[tuple[int, range]]:
