@@ -162,3 +162,32 @@ def test_a_pickled_store_is_the_same(store: Store, monkeypatch: pytest.MonkeyPat
     other: Store = pickle.loads(pickle.dumps(store))
     assert other.read("a") == b"1"
     assert other.url == store.url
+
+
+def test_a_folder_is_a_store_of_what_lies_below_it(store: Store) -> None:
+    store.put("a/b/c", b"1")
+    store.put("ab/c", b"2")
+    folder = store.folder("a")
+    assert (folder.url, folder.name) == (f"{store.url}/a", "a")
+    assert folder.folder("b").read("c") == b"1"
+    assert folder.names("") == ["b"]
+    folder.put("b/d", b"3")
+    assert store.names("a/b") == ["c", "d"]
+    folder.delete_folder("b")
+    assert (store.names("a"), store.read("ab/c")) == ([], b"2")
+
+
+def test_files_are_made_objects_and_those_on_this_machine_have_paths(store: Store, tmp_path: Path) -> None:
+    folder, place = store.folder("a"), store.working_folder() or tmp_path
+    for data in (TEXT, b"other"):
+        files = {place / name: f"b/{name}" for name in ("one", "two")}
+        for file in files:
+            file.write_bytes(data)
+        folder.move_in(files)
+        folder.receive("c/three", lambda path, data=data: path.write_bytes(data))  # type: ignore[misc]
+        assert [folder.read(name) for name in ("b/one", "b/two", "c/three")] == [data] * 3
+    path = folder.local_path("b/one")
+    assert path is None or path.read_bytes() == b"other"
+    with pytest.raises(ZeroDivisionError):
+        folder.receive("c/three", lambda _: 1 // 0)
+    assert folder.read("c/three") == b"other"
