@@ -160,9 +160,9 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
         warn(f"{result.left_out} of {result.elements} records were left out. The first: {result.first_left_out[0]}")
     base = extension.base
     change = event("publish", version=request.version, **({} if base is None else {"base": base.info.version}))
-    manifest, numbers = extension.finish(built, _provenance(plan, result), target, plan.options)
+    manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
     try:
-        published = publish(request.log, request.version, manifest, numbers, change, base, read=plan.source.versions)
+        published = publish(request.log, request.version, manifest, change, base, read=plan.source.versions)
     except AlreadyExistsError:
         _forget_notes(plan)
         raise

@@ -143,7 +143,7 @@ class Erasure:
         numbers = np.concatenate(erased)
         kept_rows, *columns = [self._without_records(version, each, numbers, head, target) for each in before.sets]
         whole = before.without_records(numbers.tolist(), kept_rows, columns, self._reason)
-        manifest, kept = (whole, None) if before.kept is None else keeping(whole, version.kept)
+        manifest = whole if before.kept is None else keeping(whole, version.kept)
         raw = replace(manifest, token=uuid.uuid4().hex).encode()
         progress.update(len(numbers), manifest.nbytes)
         info = replace(
@@ -154,7 +154,7 @@ class Erasure:
             nbytes=manifest.nbytes,
             time=now(),
         )
-        return put_manifest(self._log, head, info, manifest, raw, kept)
+        return put_manifest(self._log, head, info, manifest, raw)
 
     def _without_records(
         self, version: StoredVersion, stored: ShardSet, records: Ints, head: Snapshot, target: ShardTarget

@@ -56,8 +56,8 @@ class Extension(Protocol):
 
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
-    ) -> Finished:
-        """Return the manifest of the new version, and the numbers of its records if these need a file.
+    ) -> Manifest:
+        """Return the manifest of the new version.
 
         Args:
             built: what was built.
@@ -65,9 +65,6 @@ class Extension(Protocol):
             target: puts files.
             options: those of the build.
         """
-
-
-Finished = tuple[Manifest, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -87,8 +84,8 @@ class NewRecords:
         provenance: dict[str, Any],
         target: ShardTarget,  # noqa: ARG002
         options: BuildOptions,  # noqa: ARG002
-    ) -> Finished:
-        return _manifest(built, provenance), None
+    ) -> Manifest:
+        return _manifest(built, provenance)
 
 
 NEW_RECORDS = NewRecords()
@@ -133,7 +130,7 @@ class Appending:
 
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
-    ) -> Finished:
+    ) -> Manifest:
         before, added = self.base.manifest, _manifest(built, provenance)
         if not before.columns:
             return appended(self.base, added)
@@ -232,7 +229,7 @@ class AddingColumns:
         provenance: dict[str, Any],
         target: ShardTarget,
         options: BuildOptions,  # noqa: ARG002
-    ) -> Finished:
+    ) -> Manifest:
         before, spec = self.base.manifest, self._checked(built.element_spec)
         group = built
         if built.array is None:
@@ -250,7 +247,7 @@ class AddingColumns:
                 "version that has them in its records"
             )
         about = {**provenance, **before.erasures}
-        return replace(before, columns=(*groups, group), provenance=about, token=uuid.uuid4().hex), None
+        return replace(before, columns=(*groups, group), provenance=about, token=uuid.uuid4().hex)
 
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
         """Put columns of fixed size that were built as shards into one file."""

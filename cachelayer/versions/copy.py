@@ -176,14 +176,12 @@ class VersionCopy:
 
     def _publish(self, manifest: Manifest) -> VersionInfo:
         source = self._source
-        kept = source.kept if source.manifest.kept is not None and source.manifest.kept.has_file else None
-        manifest = replace(manifest, token=uuid.uuid4().hex)
+        has_file = source.manifest.kept is not None and source.manifest.kept.has_file
+        numbers = stored_numbers(source.kept) if has_file else None
+        manifest = replace(manifest, token=uuid.uuid4().hex, numbers=numbers)
         change = event("copy", version=self._version, source=source.reference)
         replaces = self._replaced(self._log.head().versions.get(self._version))
-        numbers = None if kept is None else stored_numbers(kept)
-        return publish(
-            self._log, self._version, manifest, numbers, change, time=now(), replaces=replaces, read=[source]
-        ).info
+        return publish(self._log, self._version, manifest, change, time=now(), replaces=replaces, read=[source]).info
 
     def _check_source(self, error: CacheLayerError) -> None:
         """Raise if the source was deleted meanwhile: that explains missing files."""

@@ -52,7 +52,7 @@ def derive(
     }
     whole = replace(base.manifest, provenance=provenance, token=uuid.uuid4().hex, kept=None)
     change = event("publish", version=version, base=base.info.version)
-    return publish(log, version, *keeping(whole, kept), change, base)
+    return publish(log, version, keeping(whole, kept), change, base)
 
 
 def base_of(info: VersionInfo) -> dict[str, Any]:
@@ -60,11 +60,11 @@ def base_of(info: VersionInfo) -> dict[str, Any]:
     return {"version": info.version, "digest": info.digest, "records": info.records}
 
 
-def appended(base: StoredVersion, added: Manifest) -> tuple[Manifest, bytes | None]:
-    """Return the manifest of a version's records followed by those of a manifest with the same spec; see `keeping`."""
+def appended(base: StoredVersion, added: Manifest) -> Manifest:
+    """Return the manifest of a version's records followed by those of a manifest with the same spec."""
     before = base.manifest
     if before.records == 0 and before.kept is None:
-        return replace(added, segments=()), None
+        return replace(added, segments=())
     rows, more = before.rows, added.rows
     spec = common_spec([(base.name, rows.element_spec), ("what is appended", more.element_spec)])
     if rows.codec != more.codec:
@@ -79,21 +79,21 @@ def appended(base: StoredVersion, added: Manifest) -> tuple[Manifest, bytes | No
         provenance={**added.provenance, **before.erasures},
     )
     if before.kept is None:
-        return whole, None
+        return whole
     came = np.arange(before.rows.records, whole.rows.records)
     return keeping(whole, Selection(np.concatenate([*base.kept.pieces(), came])))
 
 
-def keeping(whole: Manifest, kept: Selection) -> tuple[Manifest, bytes | None]:
-    """Return the manifest that keeps some records, and their numbers if these need a file."""
+def keeping(whole: Manifest, kept: Selection) -> Manifest:
+    """Return the manifest that keeps some records of another."""
     digest = kept.digest(whole.whole_digest, whole.rows.records)
     progression = kept.progression()
     if progression == (0, 1, whole.rows.records):
-        return whole, None
+        return whole
     if progression is not None and progression[1] != 0:
         start, step, records = progression
-        return replace(whole, kept=Kept(records, digest, start, step)), None
-    return replace(whole, kept=Kept(len(kept), digest)), stored_numbers(kept)
+        return replace(whole, kept=Kept(records, digest, start, step))
+    return replace(whole, kept=Kept(len(kept), digest), numbers=stored_numbers(kept))
 
 
 def stored_numbers(kept: Selection) -> bytes:

@@ -86,6 +86,7 @@ class Manifest:
         unerased_nbytes: the bytes of the shards before any record was erased, from which sizes of blocks follow; not
             part of the digest. None if none was.
         columns: the groups of columns that were added, the oldest first.
+        numbers: of a manifest that is to be published, the numbers of the records that it keeps, if these need a file.
     """
 
     rows: ShardSet
@@ -97,6 +98,7 @@ class Manifest:
     supersedes: tuple[str, ...] = ()
     unerased_nbytes: int | None = None
     columns: tuple[ShardSet, ...] = ()
+    numbers: bytes | None = field(default=None, compare=False, repr=False)
 
     @property
     def shards(self) -> ShardTable:
@@ -212,7 +214,7 @@ class Manifest:
 
     def as_stored(self) -> Manifest:
         """Return the manifest as it will be read back: JSON has no tuples."""
-        return replace(self, provenance=json.loads(json.dumps(self.provenance)))
+        return replace(self, provenance=json.loads(json.dumps(self.provenance)), numbers=None)
 
     def encode(self) -> bytes:
         try:

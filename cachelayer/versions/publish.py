@@ -23,7 +23,6 @@ def publish(
     log: Log,
     version: str,
     manifest: Manifest,
-    numbers: bytes | None,
     change: Mapping[str, Any],
     base: StoredVersion | None = None,
     time: str | None = None,
@@ -36,7 +35,6 @@ def publish(
         log: the log of the dataset.
         version: its name.
         manifest: its manifest; all of its shards were put.
-        numbers: the numbers of the records that it keeps, if they need a file.
         change: the event of the log.
         base: the version of the dataset whose shards it has: it must be there as it was; None for none.
         time: when it is published; by default the time in its provenance.
@@ -70,7 +68,7 @@ def publish(
         for each in (*read, *([] if base is None else [base])):
             _refuse_if_changed(each, log, head, version, needs_files=each is base)
         _check(log, head, version, stored)
-        info = put_manifest(log, head, info, stored, raw, numbers)
+        info = put_manifest(log, head, info, manifest, raw)
         if replaces is not None and found is not None and found.digest == replaces[0]:
             gone = Deletion(found, head.sequence + 1, 0.0)
             return head.superseding([info], replaces[1], change, [*head.deleted, gone])
@@ -151,15 +149,13 @@ def is_stored(file: ShardFile | ColumnFile, log: Log) -> bool:
     )
 
 
-def put_manifest(
-    log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes, numbers: bytes | None
-) -> VersionInfo:
+def put_manifest(log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes) -> VersionInfo:
     """Put a manifest under the generation of a head, unless that was done, and return the version with it."""
     if info.generation == head.generation:
         return info
     placed = VersionInfo(**{**vars(info), "generation": head.generation})
-    if numbers is not None:
-        log.folder.put(paths.kept(placed.file), numbers)
+    if manifest.numbers is not None:
+        log.folder.put(paths.kept(placed.file), manifest.numbers)
     indices = StoredVersion.with_manifest(log.folder, placed, manifest).indices
     if indices is not None:
         ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in manifest.shards]
