@@ -79,12 +79,12 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     reached = _reached(stream)
     # Generators have no structures: a flat tuple of leaves, and a position.
     items = tf.data.Dataset.from_generator(
-        _Iterations(read, reached, blocks=blocks), output_signature=(tuple(signature), of_positions)
+        _StreamItems(read, reached, blocks=blocks), output_signature=(tuple(signature), of_positions)
     )
     return _finished(items, stream, reached, positions=positions, blocks=blocks)
 
 
-class _Iterations:
+class _StreamItems:
     """Yields the leaves of the items of each iteration, with the position after each: in blocks, of each element."""
 
     def __init__(self, stream: Stream[Any], reached: Any, *, blocks: bool) -> None:
