@@ -338,7 +338,7 @@ def _for_fit(item: Any, rows: int, *, padded: bool) -> Any:  # noqa: ARG001
         raise InvalidTypeError(f"the batch is {tree.describe(batch)} without an array: {_MAP}")
     for path, leaf in leaves:
         if not isinstance(leaf, np.ndarray) or not _has_dtype(leaf):
-            name = f"leaf {path}" if path else "the batch"
+            name = tree.leaf_title(path, "the batch")
             raise InvalidTypeError(f"{name} is {tree.describe(leaf)}, and Keras takes arrays of numbers: {_MAP}")
     if mask is None:
         return batch

@@ -255,7 +255,7 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
         return int(dict(tree.leaf_values(first[0]))[path].shape.rank)
 
     def convert(path: str, leaf: Any) -> LeafSpec | None:
-        name = f"leaf {path}" if path else "the element"
+        name = tree.leaf_title(path)
         if leaf is None or type(leaf).__name__ == "NoneTensorSpec":
             return None
         if not isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):

@@ -207,7 +207,7 @@ def _check_outward(spec: Tree) -> None:
     if _without_lists(spec) != spec:
         warn("to_tf() turns lists of a structure into tuples: tf.data would turn a list into a tensor")
     for path, leaf in tree.leaves(spec):
-        name = f"leaf {path}" if path else "the element"
+        name = tree.leaf_title(path)
         if leaf.nullable:
             raise InvalidTypeError(
                 f"{name} is None in some elements, and TensorFlow has no null: use the stream itself"
@@ -299,7 +299,7 @@ class _Outward:
             raw = text.encode("utf-8", "surrogatepass")
         if path not in self._warned:
             self._warned.add(path)
-            name = f"leaf {path}" if path else "the element"
+            name = tree.leaf_title(path)
             warn(
                 f"{name} holds text with a lone surrogate, which UTF-8 does not have: to_tf() turns it into "
                 f"{raw[:40]!r}, which .decode('utf-8', 'surrogatepass') turns back into text"

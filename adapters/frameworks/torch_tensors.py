@@ -90,7 +90,7 @@ def _has_dtype(leaf: LeafSpec) -> bool:
 
 
 def _dtype_error(path: str, dtype: Any, cure: str) -> InvalidTypeError:
-    name = f"leaf {path}" if path else "the element"
+    name = tree.leaf_title(path)
     return InvalidTypeError(
         f"{name} has dtype {dtype}, which PyTorch does not have: {cure}, or convert it with map() of a stream"
     )

@@ -139,18 +139,18 @@ def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
 
 
 def _differences(ours: Mapping[str, LeafSpec], theirs: Mapping[str, LeafSpec]) -> list[str]:
-    gone = [f"{_leaf(path)} is missing" for path in ours if path not in theirs]
-    new = [f"{_leaf(path)} is {leaf!r} and not in the version" for path, leaf in theirs.items() if path not in ours]
+    gone = [f"{tree.leaf_title(path)} is missing" for path in ours if path not in theirs]
+    new = [
+        f"{tree.leaf_title(path)} is {leaf!r} and not in the version"
+        for path, leaf in theirs.items()
+        if path not in ours
+    ]
     changed = [
-        f"{_leaf(path)} is {theirs[path]!r}, in the version {leaf!r}"
+        f"{tree.leaf_title(path)} is {theirs[path]!r}, in the version {leaf!r}"
         for path, leaf in ours.items()
         if path in theirs and not _fits(leaf, theirs[path])
     ]
     return [*gone, *new, *changed]
-
-
-def _leaf(path: str) -> str:
-    return f"leaf {path}" if path else "the element"
 
 
 def _fits(ours: LeafSpec, theirs: LeafSpec) -> bool:

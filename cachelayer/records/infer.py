@@ -432,7 +432,7 @@ def _common(first: str, common: Tree, name: str, spec: Tree) -> Tree:
     for path, leaf in mine.items():
         other = theirs[path]
         if leaf.as_nullable() != other.as_nullable():
-            where = f"leaf {path}" if path else "the element"
+            where = tree.leaf_title(path)
             raise InvalidArgumentError(f"{where} is {leaf!r} in {first} and {other!r} in {name}: {_BUILD_ALIKE}")
     nullable = {path for path, leaf in theirs.items() if leaf.nullable}
     return map_structure(common, lambda path, leaf: leaf.as_nullable() if path in nullable else leaf)

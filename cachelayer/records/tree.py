@@ -121,6 +121,11 @@ def _name(key: Any, path: str) -> str:
     return str(builtin(key))
 
 
+def leaf_title(path: str, whole: str = "the element") -> str:
+    """Return what errors call the leaf at a path; an element without structure has an empty path."""
+    return f"leaf {path}" if path else whole
+
+
 def leaf_values(value: Tree) -> list[tuple[str, Any]]:
     """Return the leaves of any nested value with their paths, None included."""
     pairs: list[tuple[str, Any]] = []
