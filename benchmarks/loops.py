@@ -14,7 +14,7 @@ import pytest
 from harness import table
 
 TESTS = Path(__file__).parent.parent / "tests"
-FILES = [TESTS / "adapters" / "test_torch.py", TESTS / "support" / "jax_cases.py"]
+FILES = [TESTS / "streams" / "test_epochs.py", TESTS / "adapters" / "test_torch.py", TESTS / "support" / "jax_cases.py"]
 SYMBOLS = {"passed": "yes", "failed": "NO", "skipped": "-"}
 
 

@@ -35,7 +35,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:this stream is iterated over aga
 
 RECORDS = 60
 HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-TWO_WORKERS = grain.MultiprocessingOptions(num_workers=2)
 SHARDS = st.integers(1, 4)
 same_after_restore = grain.experimental.assert_equal_output_after_checkpoint
 

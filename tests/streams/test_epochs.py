@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loop_conformance import BATCH, RECORDS, LoopConformance
 from reference import cases
 from samples import examples
 
@@ -56,20 +57,32 @@ def test_epochs_follow_one_another_without_end_unless_their_number_is_given() ->
     assert [[batch.tolist() for batch in epoch] for epoch in short.epochs()] == [[[0, 1, 0, 1, 0]]]
 
 
-@pytest.mark.parametrize("stop", [0, 1, 9, 10, 11, 25])
-def test_epochs_go_on_from_any_state(stop: int) -> None:
-    stream = numbers(10).stream(shuffle=True, seed=3)
-    epochs = stream.epochs()
-    seen: list[int] = []
-    for epoch in epochs:
-        seen += itertools.islice(epoch, stop - len(seen))
-        if len(seen) == stop:
-            break
-    rest = stream.epochs()
-    rest.set_state(epochs.get_state())
-    while len(seen) < 30:
-        seen += next(rest)
-    assert seen == order(10, 0) + order(10, 1) + order(10, 2)
+class Loops:
+    """Loops over ``stream.epochs()``: each has the epoch that comes next."""
+
+    def __init__(self, epochs: Any) -> None:
+        self.epochs = epochs
+
+    def __iter__(self) -> Any:
+        return next(self.epochs)
+
+
+class TestLoopsOfEpochs(LoopConformance):
+    # An epoch that is handed out counts, and none can be chosen.
+    test_an_iterator_that_nothing_was_asked_of_is_no_epoch = None  # type: ignore[assignment]
+    test_an_epoch_that_is_left_early_counts_and_any_can_be_chosen = None  # type: ignore[assignment]
+
+    def loops(self, **order: Any) -> Any:
+        return Loops(numbers(RECORDS).stream(BATCH, **order).epochs())
+
+    def set_epoch(self, loops: Any, epoch: int) -> None:
+        """Epochs follow one another by themselves."""
+
+    def state(self, loops: Any) -> Any:
+        return loops.epochs.get_state()
+
+    def restore(self, loops: Any, state: Any) -> None:
+        loops.epochs.set_state(state)
 
 
 def test_an_epoch_that_is_left_early_has_a_state_and_can_be_pickled_and_is_followed_by_the_next() -> None:
