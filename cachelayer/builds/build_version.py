@@ -14,8 +14,8 @@ from typing import Any
 
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.child_processes import building, marking_children, refuse_to_await_parent
+from cachelayer.builds.column_files import write_array
 from cachelayer.builds.encode import marked
-from cachelayer.builds.extensions import write_array
 from cachelayer.builds.part_builds import Hosts, build_parts, build_parts_together, join_hosts
 from cachelayer.builds.parts import Parts
 from cachelayer.builds.shard_target import ShardTarget, shard_target

@@ -18,7 +18,7 @@ import numpy as np
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
-from cachelayer.builds.extensions import column_rows, put_column_file
+from cachelayer.builds.column_files import column_rows, put_column_file
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
-
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.encode import Encoder, marked
+from cachelayer.builds.column_files import column_rows, put_column_file, rows_of
+from cachelayer.builds.encode import marked
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
-from cachelayer.errors import CorruptionError, InvalidArgumentError, SourceError
+from cachelayer.errors import InvalidArgumentError, SourceError
 from cachelayer.objects import paths
-from cachelayer.progress import Progress, current
+from cachelayer.progress import Progress
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.frames import PREFIX, Frames
-from cachelayer.records.memory import Bytes
+from cachelayer.records.frames import Frames
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
-from cachelayer.versions.column_file import ColumnFile, write_column_file
+from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.derive import appended
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.notes import PartResult
@@ -143,7 +141,7 @@ class Appending:
             )
         spec = self._widened(before.rows.element_spec, built)
         shards = write_shards(self._taken(built, spec), spec, target, options)
-        rows = replace(before.rows.with_spec(spec), shards=shards)
+        rows = replace(before.rows, element_spec=spec, shards=shards)
         columns = tuple(self._longer(group, built, target, options) for group in before.columns)
         return appended(self.base, replace(added, rows=rows, columns=columns))
 
@@ -161,11 +159,11 @@ class Appending:
         frames = self._taken(built, spec)
         if group.array is None:
             shards = group.shards.then(write_shards(frames, spec, files, options))
-            return replace(group.with_spec(spec), shards=shards)
+            return replace(group, element_spec=spec, shards=shards)
         rows = (rows_of(each) for each in frames)
         old = column_rows(self.base, group.array)
         records = group.records + built.records
-        return replace(group.with_spec(spec), array=put_column_file(files, spec, records, chain([old], rows)))
+        return replace(group, element_spec=spec, array=put_column_file(files, spec, records, chain([old], rows)))
 
     def _taken(self, built: ShardSet, spec: Mapping[str, Tree]) -> Iterator[Frames]:
         """Yield new records that have the fields of a spec alone, those that are filled among them."""
@@ -231,14 +229,14 @@ class AddingColumns:
         options: BuildOptions,  # noqa: ARG002
     ) -> Manifest:
         before, spec = self.base.manifest, self._checked(built.element_spec)
-        group = built
-        if built.array is None:
-            if built.records != before.rows.records:
+        group = replace(built, element_spec=spec)
+        if group.array is None:
+            if group.records != before.shard_records:
                 raise SourceError(
-                    f"the columns have {built.records} rows, and {self.base.name} {before.rows.records} records"
+                    f"the columns have {group.records} rows, and {self.base.name} {before.shard_records} records"
                 )
             if layout_nbytes(spec) is not None:
-                group = replace(built, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
+                group = replace(group, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
         # A group all of whose columns are replaced is of no use.
         groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
         if len(groups) >= MOST_GROUPS:
@@ -267,27 +265,6 @@ class AddingColumns:
         return spec
 
 
-def write_array(source: Source, spec: Tree, records: int, target: ShardTarget) -> ShardSet:
-    """Write columns of fixed size to one file.
-
-    Args:
-        source: gives the columns.
-        spec: their spec.
-        records: how many rows they must have.
-        target: puts the file.
-    """
-    encoder = Encoder(codec_for(spec), "raise")
-
-    def rows() -> Iterator[Bytes]:
-        for batch in source.batches():
-            encoded = rows_of(encoder.encode(batch))
-            current().update(len(encoded), encoded.nbytes)
-            yield encoded
-
-    array = put_column_file(target, spec, records, rows())
-    return ShardSet.of(codec_for(spec).name, marked(spec, encoder.result.nullable), ShardTable([]), array)
-
-
 def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:
     """Put records as shards, and return these."""
     with (
@@ -297,26 +274,6 @@ def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, opti
         pipeline.write(frames)
         pipeline.end_part(0, PartResult())
         return ShardTable(pipeline.finish()[0].shards)
-
-
-def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterable[Bytes]) -> ColumnFile:
-    """Put a column file with these rows, and return it."""
-    path = target.folder / f"{uuid.uuid4().hex}.npy"
-
-    def rows_with_room() -> Iterator[Bytes]:
-        for some in rows:
-            target.room.take(some.nbytes)
-            yield some
-
-    file = write_column_file(path, spec, records, rows_with_room(), target.generation)
-    target.dataset.move_in({path: file.name})
-    return file
-
-
-def rows_of(frames: Frames) -> Bytes:
-    """Return records of one size as rows: uint8 of shape ``[rows, bytes]``."""
-    nbytes = int(frames.lengths[0]) if len(frames) else 0
-    return frames.buffer.reshape(-1, PREFIX + nbytes)[:, PREFIX:]
 
 
 def records_in_order(version: StoredVersion, shards: ShardTable) -> Iterator[Records]:
@@ -331,13 +288,3 @@ def records_in_order(version: StoredVersion, shards: ShardTable) -> Iterator[Rec
             files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
             for _, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
                 yield records.packed()
-
-
-def column_rows(version: StoredVersion, file: ColumnFile) -> Bytes:
-    """Return the rows of a column file of a version, checked: uint8 of shape ``[rows, bytes]``."""
-    name = f"{version.folder.url}/{file.name}"
-    raw = np.frombuffer(version.folder.read(file.name) or b"", np.uint8)
-    if len(raw) != file.nbytes:
-        raise CorruptionError(f"{name}: expected {file.nbytes} bytes, found {len(raw)}")
-    file.check_blocks(raw, 0, name)
-    return raw[file.begin :].reshape(file.records, file.record_nbytes)
