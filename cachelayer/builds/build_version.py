@@ -14,8 +14,8 @@ from typing import Any
 
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.child_processes import building, marking_children, refuse_to_await_parent
-from cachelayer.builds.column_files import write_array
 from cachelayer.builds.encode import marked
+from cachelayer.builds.extensions import AddingColumns
 from cachelayer.builds.part_builds import Hosts, build_parts, build_parts_together, join_hosts
 from cachelayer.builds.parts import Parts
 from cachelayer.builds.shard_target import ShardTarget, shard_target
@@ -105,10 +105,11 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None = None) -> Stor
 def _build_alone(plan: BuildPlan) -> StoredVersion:
     """Build the version, and publish it."""
     with _working(plan, plan.request.name, plan.length) as target:
-        base, columns = plan.request.extension.base, plan.request.extension.array_spec(plan.source, plan.options)
-        if base is not None and columns is not None:
-            built = write_array(plan.source, columns, base.manifest.rows.records, target)
-            return _publish(plan, built, PartResult(), target)
+        extension = plan.request.extension
+        if isinstance(extension, AddingColumns):
+            columns = extension.write_at_once(plan.source, plan.options, target)
+            if columns is not None:
+                return _publish(plan, columns, PartResult(), target)
         if plan.parts is None:
             spec, result = write_whole(plan.source, target, plan.options)
         else:

@@ -22,7 +22,7 @@ from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 
 
-def write_array(source: Source, spec: Tree, records: int, target: ShardTarget) -> ShardSet:
+def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget) -> ShardSet:
     """Write columns of fixed size to one file.
 
     Args:

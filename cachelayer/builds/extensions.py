@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.column_files import column_rows, put_column_file, rows_of
+from cachelayer.builds.column_files import column_rows, put_column_file, rows_of, write_columns
 from cachelayer.builds.encode import marked
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
@@ -49,9 +49,6 @@ class Extension(Protocol):
     def is_put_again(self) -> bool:
         """Whether what is built is put into other files when it is finished."""
 
-    def array_spec(self, source: Source, options: BuildOptions) -> Tree | None:
-        """Return the spec of columns that are written to one file, which needs no parts; None for shards."""
-
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
     ) -> Manifest:
@@ -72,9 +69,6 @@ class NewRecords:
     base: ClassVar[StoredVersion | None] = None
     spec: ClassVar[Tree | None] = None
     is_put_again: ClassVar[bool] = False
-
-    def array_spec(self, source: Source, options: BuildOptions) -> Tree | None:  # noqa: ARG002
-        return None
 
     def finish(
         self,
@@ -122,9 +116,6 @@ class Appending:
     @property
     def is_put_again(self) -> bool:
         return bool(self.base.manifest.columns)
-
-    def array_spec(self, source: Source, options: BuildOptions) -> Tree | None:  # noqa: ARG002
-        return None
 
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
@@ -215,11 +206,12 @@ class AddingColumns:
                 "from, or storage.rewrite() it first"
             )
 
-    def array_spec(self, source: Source, options: BuildOptions) -> Tree | None:
-        """Return the spec of columns of fixed size, if the source tells it without making any."""
+    def write_at_once(self, source: Source, options: BuildOptions, target: ShardTarget) -> ShardSet | None:
+        """Write columns of fixed size that the source has, without making any, to one file; return None for others."""
         spec = options.element_spec
-        is_static = spec is not None and layout_nbytes(self._checked(spec)) is not None
-        return spec if is_static and source.element_spec is not None else None
+        if spec is None or source.element_spec is None or layout_nbytes(self._checked(spec)) is None:
+            return None
+        return write_columns(source, spec, self.base.manifest.shard_records, target)
 
     def finish(
         self,
