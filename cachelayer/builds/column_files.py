@@ -40,7 +40,7 @@ def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget)
             yield encoded
 
     array = put_column_file(target, spec, records, rows())
-    return ShardSet(codec_for(spec).name, marked(spec, encoder.result.nullable), ShardTable([]), array)
+    return ShardSet.of(codec_for(spec).name, marked(spec, encoder.result.nullable), ShardTable([]), array)
 
 
 def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterable[Bytes]) -> ColumnFile:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
-from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
 from cachelayer.builds.column_files import column_rows, put_column_file
+from cachelayer.builds.shard_records import records_of_shard
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths
@@ -180,40 +177,28 @@ class Erasure:
 def write_anew(
     version: StoredVersion, stored: ShardSet, shard: ShardFile, rows: Ints, target: ShardTarget
 ) -> ShardFile:
-    """Write a shard of a version, or of a group of its columns, without some of its records, and put it."""
-    stats, codec = shard.stats, codec_named(stored.codec, stored.element_spec)
-    path = target.folder / f"{uuid.uuid4().hex}.array_record"
-    target.room.take(stats.nbytes)
-    with version.shard_file(shard) as old:
-        files = ShardFiles(old, Path(paths.index_of(str(old))), stats)
-        compression = Compression.parse(None if stats.compression == "none" else stats.compression)
-        lengths_path = Path(paths.lengths_of(str(path)))
-        writer = ShardWriter(path, Path(paths.index_of(str(path))), compression, lengths_path, codec)
-        return target.put(path, write_without(files, rows, writer))
-
-
-def write_without(source: ShardFiles, erased: Ints, writer: ShardWriter) -> ShardStats:
-    """Write the records of a shard as they are, some of them empty, so that all others keep their numbers.
+    """Write a shard of a version, or of a group of its columns, anew, and put it.
 
     Args:
-        source: the shard. Each record is compared with its checksum: damage must not get a checksum of its own.
-        erased: the numbers in the shard of the records to leave empty.
-        writer: writes the new shard, its index and its lengths.
-
-    Returns:
-        The facts about the new shard.
+        version: the version.
+        stored: its records, or the group.
+        shard: the shard.
+        rows: the numbers in the shard of the records that are left empty, so that all others keep their numbers.
+        target: puts the new shard.
 
     Raises:
         CorruptionError: if the shard is not what was published.
         StorageError: if the new one cannot be written.
     """
+    stats = shard.stats
+    target.room.take(stats.nbytes)
+    compression = Compression.parse(None if stats.compression == "none" else stats.compression)
+    writer = target.begin_shard(compression, codec_named(stored.codec, stored.element_spec))
     try:
-        for numbers, records in LocalShards.of_file(nullcontext(source), source.stats, "always").in_order():
-            read = records.packed()
-            lengths = np.where(np.isin(numbers, erased), 0, read.lengths)
-            frames = Frames.of(PackedRecords(read.buffer, read.starts, lengths))
-            writer.write(frames)
-        return writer.finish()
+        for numbers, records in records_of_shard(version, shard):
+            lengths = np.where(np.isin(numbers, rows), 0, records.lengths)
+            writer.write(Frames.of(PackedRecords(records.buffer, records.starts, lengths)))
+        return target.put(writer)
     except BaseException:
         writer.give_up()
         raise

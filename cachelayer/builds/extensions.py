@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.column_files import column_rows, put_column_file, rows_of, write_columns
 from cachelayer.builds.encode import marked
 from cachelayer.builds.shard_pipeline import ShardPipeline
+from cachelayer.builds.shard_records import records_of_shard
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, SourceError
-from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
@@ -132,7 +129,7 @@ class Appending:
             )
         spec = self._widened(before.rows.element_spec, built)
         shards = write_shards(self._taken(built, spec), spec, target, options)
-        rows = replace(before.rows, element_spec=spec, shards=shards)
+        rows = replace(before.rows.with_spec(spec), shards=shards)
         columns = tuple(self._longer(group, built, target, options) for group in before.columns)
         return appended(self.base, replace(added, rows=rows, columns=columns))
 
@@ -150,11 +147,11 @@ class Appending:
         frames = self._taken(built, spec)
         if group.array is None:
             shards = group.shards.then(write_shards(frames, spec, files, options))
-            return replace(group, element_spec=spec, shards=shards)
+            return replace(group.with_spec(spec), shards=shards)
         rows = (rows_of(each) for each in frames)
         old = column_rows(self.base, group.array)
         records = group.records + built.records
-        return replace(group, element_spec=spec, array=put_column_file(files, spec, records, chain([old], rows)))
+        return replace(group.with_spec(spec), array=put_column_file(files, spec, records, chain([old], rows)))
 
     def _taken(self, built: ShardSet, spec: Mapping[str, Tree]) -> Iterator[Frames]:
         """Yield new records that have the fields of a spec alone, those that are filled among them."""
@@ -162,7 +159,7 @@ class Appending:
         places = {path: number for number, (path, _) in enumerate(tree.leaves(source))}
         paths_of_field = {name: [path for path, _ in tree.leaves({name: spec[name]})] for name in spec}
         filled = {name: self.fill[name] for name in spec if name in self.fill}
-        for records in records_in_order(self.base, built.shards):
+        for records in _records_of(self.base, built):
             columns, rows = codec_for(source).decode(records), len(records)
             for_fill = codec_for({name: spec[name] for name in filled}).columns([filled] * rows) if filled else []
             fills = iter(for_fill)
@@ -211,7 +208,7 @@ class AddingColumns:
         spec = options.element_spec
         if spec is None or source.element_spec is None or layout_nbytes(self._checked(spec)) is None:
             return None
-        return write_columns(source, spec, self.base.manifest.shard_records, target)
+        return write_columns(source, spec, self.base.manifest.rows.records, target)
 
     def finish(
         self,
@@ -221,14 +218,14 @@ class AddingColumns:
         options: BuildOptions,  # noqa: ARG002
     ) -> Manifest:
         before, spec = self.base.manifest, self._checked(built.element_spec)
-        group = replace(built, element_spec=spec)
-        if group.array is None:
-            if group.records != before.shard_records:
+        group = built
+        if built.array is None:
+            if built.records != before.rows.records:
                 raise SourceError(
-                    f"the columns have {group.records} rows, and {self.base.name} {before.shard_records} records"
+                    f"the columns have {built.records} rows, and {self.base.name} {before.rows.records} records"
                 )
             if layout_nbytes(spec) is not None:
-                group = replace(group, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
+                group = replace(built, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
         # A group all of whose columns are replaced is of no use.
         groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
         if len(groups) >= MOST_GROUPS:
@@ -241,7 +238,7 @@ class AddingColumns:
 
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
         """Put columns of fixed size that were built as shards into one file."""
-        rows = (records.slab(0, int(records.lengths[0])) for records in records_in_order(self.base, built.shards))
+        rows = (records.slab(0, int(records.lengths[0])) for records in _records_of(self.base, built))
         return put_column_file(target, spec, built.records, rows)
 
     def _checked(self, spec: Tree) -> dict[str, Tree]:
@@ -268,15 +265,8 @@ def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, opti
         return ShardTable(pipeline.finish()[0].shards)
 
 
-def records_in_order(version: StoredVersion, shards: ShardTable) -> Iterator[Records]:
-    """Yield all records of some shards, some MiB at a time, each compared with its checksum.
-
-    Args:
-        version: a version of the dataset.
-        shards: shards in its folder.
-    """
-    for shard in shards:
-        with version.shard_file(shard) as path:
-            files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
-            for _, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
-                yield records.packed()
+def _records_of(base: StoredVersion, built: ShardSet) -> Iterator[Records]:
+    """Yield all records that were built, some MiB at a time."""
+    for shard in built.shards:
+        for _, records in records_of_shard(base, shard):
+            yield records

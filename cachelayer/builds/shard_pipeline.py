@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.shard_cuts import ShardCutter
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.errors import CacheLayerError
-from cachelayer.objects import paths
 from cachelayer.progress import current
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
@@ -53,7 +51,6 @@ class ShardPipeline:
         self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // options.shard_bytes), _MOST_IN_FLIGHT)
         self._begun: deque[Future[ShardFile]] = deque()
         self._writer: ShardWriter | None = None
-        self._written = 0
         self._part: list[Future[ShardFile]] = []
         """The shards of the part that is being written."""
         self._ended: deque[tuple[int, Future[PartResult]]] = deque()
@@ -99,7 +96,7 @@ class ShardPipeline:
         """Return the writer of the next records, of a new shard if they begin one; there is room for their bytes."""
         if self._writer is None or begins:
             self._end_shard()
-            self._writer = self._begin_shard()
+            self._writer = self._target.begin_shard(self._compression, self._codec)
         self._target.room.take(nbytes)
         return self._writer
 
@@ -134,21 +131,11 @@ class ShardPipeline:
         number, part = self._ended.popleft()
         self._finished[number] = part.result()
 
-    def _begin_shard(self) -> ShardWriter:
-        path = self._target.folder / f"{self._written:05}.array_record"
-        self._written += 1
-        index_path, lengths_path = Path(paths.index_of(str(path))), Path(paths.lengths_of(str(path)))
-        return ShardWriter(path, index_path, self._compression, lengths_path, self._codec)
-
     def _end_shard(self) -> None:
         writer = self._writer
         if writer is None:
             return
-
-        def finish_and_put() -> ShardFile:
-            return self._target.put(writer.path, writer.finish())
-
-        self._begun.append(self._putting.submit(finish_and_put))
+        self._begun.append(self._putting.submit(self._target.put, writer))
         # Only now: a shard that nobody finishes is given up.
         self._writer = None
         self._part.append(self._begun[-1])

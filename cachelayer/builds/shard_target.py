@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.arrayrecord.compression import Compression
+from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import Store
+from cachelayer.records.codec import Codec
 from cachelayer.temporary_files import DiskRoom, working_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import ShardFile
@@ -39,26 +42,22 @@ class ShardTarget:
     def is_local(self) -> bool:
         return self.dataset.local_path(paths.SHARDS) is not None
 
-    def put(self, path: Path, stats: ShardStats) -> ShardFile:
-        """Put a shard, and what stands beside it; the files are gone then. Threads may share this.
+    def begin_shard(self, compression: Compression, codec: Codec) -> ShardWriter:
+        """Return the writer of a new shard, with its index and its lengths beside it."""
+        path = self.folder / f"{uuid.uuid4().hex}.array_record"
+        index_path, lengths_path = Path(paths.index_of(str(path))), Path(paths.lengths_of(str(path)))
+        return ShardWriter(path, index_path, compression, lengths_path, codec)
 
-        Args:
-            path: the file of the shard, durable as those beside it.
-            stats: what it holds.
-        """
-        shard = ShardFile(stats, self.generation)
-        names = {_beside(path, name): name for name in shard.files}
+    def put(self, writer: ShardWriter) -> ShardFile:
+        """Finish a shard and put it, with what stands beside it; the files are gone then. Threads may share this."""
+        shard = ShardFile(writer.finish(), self.generation)
+        names = {writer.path.with_suffix(Path(name).suffix): name for name in shard.files}
         self.dataset.move_in(names)
         if self.copies is not None:
             self.copies.adopt({file: Path(name).name for file, name in names.items()})
         for file in names:
             file.unlink(missing_ok=True)
         return shard
-
-
-def _beside(path: Path, name: str) -> Path:
-    """Return the file in the working folder that becomes the object of this name."""
-    return path.with_suffix(Path(name).suffix)
 
 
 @contextmanager

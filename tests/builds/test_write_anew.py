@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
-from cachelayer import ArraySpec, CorruptionError
-from cachelayer.arrayrecord.compression import Compression
+from cachelayer import ArraySpec, CorruptionError, Storage
 from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.writer import ShardWriter
-from cachelayer.builds.erase import write_without
-from cachelayer.records.codec import codec_for
-from cachelayer.records.frames import Frames
+from cachelayer.builds.erase import write_anew
+from cachelayer.builds.shard_target import shard_target
+from cachelayer.objects import paths
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.stored_version import StoredVersion
 
 COUNT = 300
 VARYING = {"tokens": ArraySpec("int32", (None,)), "text": ArraySpec("str")}
@@ -31,17 +31,21 @@ def elements(spec: Any) -> list[Any]:
     return [{"tokens": np.arange(n % 400, dtype=np.int32), "text": "word " * (n % 7)} for n in range(COUNT)]
 
 
-def writer_of(path: Path, spec: Any, compression: str | None) -> ShardWriter:
-    path.mkdir()
-    return ShardWriter(path / "s", path / "i", Compression.parse(compression), path / "l", codec_for(spec))
+def version_of(folder: Path, spec: Any, compression: str | None = None) -> StoredVersion:
+    ref = Storage(folder).submit(elements(spec), "d", "v1", element_spec=spec, compression=compression)
+    return ref._base.version
 
 
-def written(path: Path, spec: Any, compression: str | None) -> tuple[ShardFiles, list[bytes]]:
-    codec, writer = codec_for(spec), writer_of(path, spec, compression)
-    frames: Frames = codec.encode(codec.columns(elements(spec)), COUNT)
-    writer.write(frames)
-    stats = writer.finish()
-    return ShardFiles(path / "s", path / "i", stats), frames.to_list()
+def written(version: StoredVersion, erased: list[int]) -> ShardFile:
+    (shard,) = version.manifest.shards
+    with shard_target(version.folder, None, 0) as target:
+        return write_anew(version, version.manifest.rows, shard, np.array(erased), target)
+
+
+def records_in(version: StoredVersion, shard: ShardFile, verify: Any = "always") -> list[bytes]:
+    with version.shard_file(shard) as path:
+        files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), shard.stats))
+        return LocalShards.of_file(files, shard.stats, verify).records(np.arange(COUNT)).copied().to_list()
 
 
 @pytest.mark.parametrize("erased", [[0], [7, 150, 151, COUNT - 1], list(range(COUNT))])
@@ -50,19 +54,19 @@ def written(path: Path, spec: Any, compression: str | None) -> tuple[ShardFiles,
 def test_all_other_records_stay_byte_for_byte(
     tmp_path: Path, spec: Any, compression: str | None, erased: list[int]
 ) -> None:
-    source, records = written(tmp_path / "old", spec, compression)
-    stats = write_without(source, np.array(erased), writer_of(tmp_path / "new", spec, compression))
+    version = version_of(tmp_path, spec, compression)
+    records = records_in(version, version.manifest.shards[0])
+    shard = written(version, erased)
     expected = [b"" if number in erased else record for number, record in enumerate(records)]
-    files = ShardFiles(tmp_path / "new" / "s", tmp_path / "new" / "i", stats)
     for verify in ("never", "open", "always"):
-        read = LocalShards.of_file(nullcontext(files), stats, verify).records(np.arange(COUNT)).copied()
-        assert read.to_list() == expected
-    stock = ArrayRecordReader(str(files.path))
-    assert stock.read_all() == expected
+        assert records_in(version, shard, verify) == expected
+    stats = shard.stats
+    with version.shard_file(shard) as path:
+        assert ArrayRecordReader(str(path)).read_all() == expected
     if len(erased) < COUNT:
         assert stats.record_nbytes is None
     if spec is VARYING:
-        raw = MappedFile.open(tmp_path / "new" / "l").buffer
+        raw = MappedFile.open(Path(paths.lengths_of(str(path)))).buffer
         sums = LengthsFile(COUNT, stats.length_crc32cs, stats.length_totals).check(raw, "l")
         kept = [n for n in range(COUNT) if n not in erased]
         assert np.flatnonzero(np.diff(sums[0])).tolist() == [n for n in kept if n % 400]
@@ -70,9 +74,11 @@ def test_all_other_records_stay_byte_for_byte(
 
 
 def test_a_damaged_record_gets_no_new_checksum(tmp_path: Path) -> None:
-    source, records = written(tmp_path / "old", UNIFORM, None)
-    raw = bytearray(source.path.read_bytes())
-    raw[raw.index(records[100][:64])] ^= 1
-    source.path.write_bytes(raw)
+    version = version_of(tmp_path, UNIFORM)
+    (shard,) = version.manifest.shards
+    with version.shard_file(shard) as path:
+        raw = bytearray(path.read_bytes())
+        raw[raw.index(records_in(version, shard)[100][:64])] ^= 1
+        path.write_bytes(raw)
     with pytest.raises(CorruptionError, match="record 100"):
-        write_without(source, np.array([3]), writer_of(tmp_path / "new", UNIFORM, None))
+        written(version, [3])
