@@ -10,7 +10,7 @@ from typing import Any
 
 from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.parts import Parts, errors_of
+from cachelayer.builds.parts import Parts, part_in_errors
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records import tree
@@ -71,7 +71,7 @@ def _batches_of(parts: Parts, most: int) -> Iterator[Batch]:
     """Yield the first batches of each part."""
     for number in range(parts.count):
         part = parts.part(number)
-        with errors_of(part):
+        with part_in_errors(part):
             yield from part.source.batches(stop=most)
 
 

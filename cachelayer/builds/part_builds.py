@@ -119,7 +119,7 @@ def part_claim(number: int) -> str:
     return f"{number:05}.{CLAIM}"
 
 
-def run(task: PartTask, engine: Engine, numbers: Iterable[int]) -> None:
+def _run_tasks(task: PartTask, engine: Engine, numbers: Iterable[int]) -> None:
     """Build parts with an engine."""
     name = type(engine).__name__
     results = engine.run(task, numbers)
@@ -157,7 +157,7 @@ def _run_all(
     notes, task = plan.notes, PartTask.of(plan, parts, target, is_shared=False)
     notes.begin()
     while missing := [number for number in range(parts.count) if number not in finished]:
-        run(task, engine, iter(missing))
+        _run_tasks(task, engine, iter(missing))
         before, finished = len(finished), notes.finished(plan.request.log, finished)
         current().parts(len(finished), parts.count)
         if len(finished) == before:
@@ -181,7 +181,7 @@ def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: Sh
         if request.is_published:
             return None
         free = _unclaimed(claims, notes, missing)
-        run(task, engine, iter(free))
+        _run_tasks(task, engine, iter(free))
         before, finished = len(finished), notes.finished(request.log, finished)
         if len(finished) > before:
             continue

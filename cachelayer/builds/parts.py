@@ -47,7 +47,7 @@ class Part:
 
 
 @contextmanager
-def errors_of(part: Part) -> Iterator[None]:
+def part_in_errors(part: Part) -> Iterator[None]:
     """Add the part to errors whose record numbers do not tell it."""
     try:
         yield

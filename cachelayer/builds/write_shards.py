@@ -11,7 +11,7 @@ from operator import itemgetter
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.element_specs import infer_spec, needs_elements
 from cachelayer.builds.encode import Encoder, encode_with_workers
-from cachelayer.builds.parts import Part, Parts, Ranges, errors_of
+from cachelayer.builds.parts import Part, Parts, Ranges, part_in_errors
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
@@ -72,7 +72,7 @@ def write_parts(
         encoded = _encoded_here(parts, numbers, options)
     with ShardPipeline(target, options, notes) as pipeline, closing(encoded) as sequence:
         for number, part, encoder, frames in sequence:
-            with errors_of(part):
+            with part_in_errors(part):
                 pipeline.write(frames)
             result = encoder.result
             if part.name:
