@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Self, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,10 +160,6 @@ class DataRef(View[T], Generic[T]):
         """Return the same records undecoded: images and audio as the bytes of their files."""
         return DataRef(self._records.changed(self._elements.stored()).called(ViewCall("raw")))
 
-    def _with_source(self, source: VersionRecords) -> Self:
-        """Return the same records, read in another way."""
-        return type(self)(self._records.changed(self._elements.with_source(source)))
-
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""
         from cachelayer.drawing.ref_html import first_records, ref_html
@@ -174,7 +170,6 @@ class DataRef(View[T], Generic[T]):
         if records.is_view:
             title = f"{records.title})"
             facts = {**records.sizes, "digest": facts["digest"]}
-        # A look at four records is no reason to make local copies of shards.
-        stored = self.raw()._with_source(replace(self._base, copies=None))
+        stored = self.raw()
         drawn = first_records(stored, class_names(self.metadata))
         return ref_html(title, list(facts.items()), stored.element_spec, drawn)

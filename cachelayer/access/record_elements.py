@@ -126,10 +126,6 @@ class StoredElements(SameRows, StoredLeaves):
     def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
         """Return the same elements, with the images of these leaf numbers decoded to these sizes."""
 
-    @abstractmethod
-    def with_source(self, source: RecordSource) -> Self:
-        """Return the same elements, with the records read in another way."""
-
 
 @dataclass(frozen=True, eq=False)
 class RecordElements(StoredElements):
@@ -160,9 +156,6 @@ class RecordElements(StoredElements):
     def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
         of_records = {self._leaf(leaf): size for leaf, size in sizes.items()}
         return replace(self, decodes=True, sizes=tuple({**dict(self.sizes), **of_records}.items()))
-
-    def with_source(self, source: RecordSource) -> Self:
-        return replace(self, source=source)
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
         # All of them are no choice: the view has the digest, and the ways of reading, of the whole.

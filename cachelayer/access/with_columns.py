@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
+from cachelayer.access.record_elements import RecordElements, StoredElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
@@ -51,10 +51,6 @@ class WithColumns(StoredElements):
             members = [left for each in members if (left := _without(each, replaced)) is not None]
             members.append(member)
         return cls(base.source, tuple(members))
-
-    def with_source(self, source: RecordSource) -> Self:
-        members = (each.with_source(source) if self._is_of_rows(each) else each for each in self.members)
-        return replace(self, source=source, members=tuple(members))
 
     @property
     def groups(self) -> tuple[RecordElements, ...]:
