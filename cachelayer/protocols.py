@@ -225,8 +225,8 @@ class Digests(NamedTuple):
         joined = (b"".join([name, *map(bytes.fromhex, digests)]) for digests in zip(*several, strict=True))
         return cls(*(hashlib.sha256(text).hexdigest() for text in joined))
 
-    def made(self, digest_of: Callable[[str], str]) -> Digests:
-        """Return those of what is made of the elements."""
+    def derived(self, digest_of: Callable[[str], str]) -> Digests:
+        """Return the digests of what is derived from the elements: each follows from one of these."""
         return Digests(*map(digest_of, self))
 
 

@@ -228,7 +228,7 @@ class SameRows(BaseDataset, Protocol):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Selected(BaseDataset):
+class DatasetView(BaseDataset):
     """Some elements of a dataset, in an order of their own: what a view holds, and what streams read.
 
     Args:
@@ -244,7 +244,7 @@ class Selected(BaseDataset):
     name: ViewName | None = None
 
     @classmethod
-    def all(cls, base: BaseDataset) -> Selected:
+    def all(cls, base: BaseDataset) -> DatasetView:
         """Return all elements of a dataset."""
         return cls(base, Selection.all(len(base)))
 
@@ -265,7 +265,7 @@ class Selected(BaseDataset):
         if self.named is not None:
             return self.named
         of = {digest: self.selection.digest(digest, len(self.base)) for digest in {*self.base.digests}}
-        return self.base.digests.made(of.__getitem__)
+        return self.base.digests.derived(of.__getitem__)
 
     def prefix_digest(self, records: int) -> str | None:
         is_whole = self.digests == self.base.digests and len(self) == len(self.base)
@@ -322,22 +322,22 @@ class Selected(BaseDataset):
     def needed(self, numbers: Ints) -> Needed:
         return self.base.needed(self.selection.numbers_of(numbers))
 
-    def padded_as(self, number: int) -> Selected:
+    def padded_as(self, number: int) -> DatasetView:
         base = self.base.padded_as(self.selection.number(number) if len(self) else 0)
         return self if base is self.base else replace(self, base=base)
 
     def sources(self, numbers: Ints) -> Sources:
         return self.base.sources(self.selection.numbers_of(numbers))
 
-    def stored(self) -> Selected | None:
+    def stored(self) -> DatasetView | None:
         base = self.base.stored()
         return None if base is None else self.changed(base).called(ViewCall("raw"))
 
-    def changed(self, base: BaseDataset) -> Selected:
+    def changed(self, base: BaseDataset) -> DatasetView:
         """Return the same rows of another dataset of as many elements."""
-        return Selected(base, self.selection, name=self.name)
+        return DatasetView(base, self.selection, name=self.name)
 
-    def called(self, call: ViewCall) -> Selected:
+    def called(self, call: ViewCall) -> DatasetView:
         """Return the same records under the name that a call of their view gives them."""
         return self if self.name is None else replace(self, name=self.name.then(call))
 

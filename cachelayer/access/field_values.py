@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
@@ -34,7 +34,7 @@ class FieldReader:
         skips_erased: whether erased records are left out; to read one is an error else.
     """
 
-    def __init__(self, view: Selected, call: str, *, skips_erased: bool = True) -> None:
+    def __init__(self, view: DatasetView, call: str, *, skips_erased: bool = True) -> None:
         self._view = view
         self._call = call
         self._leaves = view.base.leaves
@@ -57,7 +57,7 @@ class FieldReader:
             )
         return leaf
 
-    def _narrow(self, names: Sequence[str]) -> Selected:
+    def _narrow(self, names: Sequence[str]) -> DatasetView:
         if self._leaves is None or not isinstance(self._spec, dict):
             return self._view
         return self._view.changed(self._leaves.with_fields(leaf_numbers(self._spec, names)))
@@ -109,7 +109,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def values_of(view: Selected, names: Sequence[str], call: str) -> Iterator[tuple[Ints, list[list[Any]]]]:
+def values_of(view: DatasetView, names: Sequence[str], call: str) -> Iterator[tuple[Ints, list[list[Any]]]]:
     """Yield the values of fields as Python has them, for some records at a time, with the numbers of these records.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, Selected, StoredLeaves
+from cachelayer.access.dataset import BaseDataset, DatasetView, StoredLeaves
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError
@@ -48,7 +48,7 @@ class Joined(BaseDataset):
         members: one or more datasets; their element specs are equal, unless only their records are read.
     """
 
-    members: tuple[Selected, ...]
+    members: tuple[DatasetView, ...]
 
     kind: ClassVar[str] = "Joined"
 
@@ -71,12 +71,12 @@ class Joined(BaseDataset):
     def __len__(self) -> int:
         return int(self.splits[-1])
 
-    def find(self, number: int) -> tuple[Selected, int]:
+    def find(self, number: int) -> tuple[DatasetView, int]:
         """Return the dataset that an element is in, and its number there."""
         part = int(self.splits[1:].searchsorted(number, side="right"))
         return self.members[part], number - int(self.splits[part])
 
-    def groups(self, numbers: Ints) -> Iterator[tuple[Selected, Ints, Ints]]:
+    def groups(self, numbers: Ints) -> Iterator[tuple[DatasetView, Ints, Ints]]:
         """Yield the datasets that these elements are in; with each, its rows, and their numbers in it."""
         part_of = self.splits[1:].searchsorted(numbers, side="right")
         for part, rows in groups_of(part_of, len(self.members)):
@@ -163,7 +163,7 @@ class Joined(BaseDataset):
         alike = all(each is not None and each.codec.spec == _spec_of(every[0]) for each in every)
         return self if alike else None
 
-    def _leaves(self) -> Iterator[tuple[Selected, StoredLeaves]]:
+    def _leaves(self) -> Iterator[tuple[DatasetView, StoredLeaves]]:
         """Yield each dataset and its stored leaves."""
         for member in self.members:
             yield member, member.stored_leaves("lengths() and what needs lengths")
@@ -238,7 +238,7 @@ def _has(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
     return key in metadata and bool(metadata[key] == value)
 
 
-def source_of(member: Selected) -> RecordSource:
+def source_of(member: DatasetView) -> RecordSource:
     """Return where the records of a member come from whose elements are stored records."""
     return cast(RecordElements, member.base).source
 
@@ -289,13 +289,13 @@ def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) 
     return codec.batch(codec.columns(listed))
 
 
-def join(members: Sequence[Selected]) -> BaseDataset:
+def join(members: Sequence[DatasetView]) -> BaseDataset:
     """Return datasets one after another; stored records of one codec are decoded together."""
     bases = [member.base for member in members]
     stored = [base for base in bases if isinstance(base, RecordElements) and base.chosen is None]
     if len(stored) == len(members):
         return _join_records(members)
-    flat: list[Selected] = []
+    flat: list[DatasetView] = []
     for member in members:
         base = member.base
         flat += base.members if isinstance(base, Joined) and member.digests == base.digests else [member]
@@ -307,7 +307,7 @@ def join(members: Sequence[Selected]) -> BaseDataset:
     return Joined(tuple(flat))
 
 
-def _join_records(members: Sequence[Selected]) -> RecordElements:
+def _join_records(members: Sequence[DatasetView]) -> RecordElements:
     # A version that was built from an empty source has no element spec, so it fits every other.
     members = [member for member in members if member.element_spec is not None] or members[:1]
     bases = [cast(RecordElements, member.base) for member in members]
@@ -317,7 +317,7 @@ def _join_records(members: Sequence[Selected]) -> RecordElements:
     if len(codecs) > 1:
         raise InvalidArgumentError(f"{' and '.join(codecs.values())} have different codecs: {' and '.join(codecs)}")
     common_spec([(name, base.codec.spec) for name, base in zip(names, bases, strict=True)])
-    flat: list[Selected] = []
+    flat: list[DatasetView] = []
     for member, base in zip(members, bases, strict=True):
         source = base.source
         is_whole = isinstance(source, Joined) and member.digests == source.digests

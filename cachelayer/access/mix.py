@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Unpack, overload
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.joined import join
 from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
 from cachelayer.access.sampling import Sampled
@@ -56,7 +56,7 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
         members.append(ref._records)
     if not members:
         raise InvalidArgumentError("nothing to join: pass one DataRef or more")
-    return View(Selected.all(join(members)))
+    return View(DatasetView.all(join(members)))
 
 
 class EndingArguments(MixtureArguments, total=False):
@@ -81,7 +81,7 @@ class Mixture(Generic[T]):
         members = [ref._records for ref, _ in parts]
         named = Digests.joined(b"mixture", [member.digests for member in members])
         self._records = replace(
-            Selected.all(join([member.changed(member.base.declared()) for member in members])), named=named
+            DatasetView.all(join([member.changed(member.base.declared()) for member in members])), named=named
         )
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.joined import Joined
 from cachelayer.access.sampling import field_of_all, is_one_number
 from cachelayer.arguments import integer, is_choice
@@ -82,7 +82,7 @@ def _stage(position: int, weights: Any, parts: int) -> Weights:
         raise type(error)(f"{where}: {error}") from error
 
 
-def scheduled(stages: Mapping[int, Weights], parts: Sequence[Selected], by: str) -> Turns:
+def scheduled(stages: Mapping[int, Weights], parts: Sequence[DatasetView], by: str) -> Turns:
     """Return the turns of parts whose weights are shares of records, of bytes, or of the values of a leaf."""
     for position, weights in stages.items():
         if not any(weights):
@@ -104,7 +104,7 @@ def scheduled(stages: Mapping[int, Weights], parts: Sequence[Selected], by: str)
     return Turns(tuple(stages), tuple(rounds))
 
 
-def mean_length(part: Selected, by: str) -> Fraction:
+def mean_length(part: DatasetView, by: str) -> Fraction:
     """Return the exact mean over the records of a part: 1, their bytes, or the length of a leaf.
 
     Args:
@@ -122,7 +122,7 @@ def mean_length(part: Selected, by: str) -> Fraction:
     return total / len(part)
 
 
-def _total(part: Selected, by: str) -> Fraction:
+def _total(part: DatasetView, by: str) -> Fraction:
     """Return the sum of the bytes of all records, of the lengths of a leaf, or of its numbers."""
     base, stored = part.base, part.base.leaves
     if isinstance(base, Joined) and stored is None and part.digests == base.digests:
@@ -135,7 +135,7 @@ def _total(part: Selected, by: str) -> Fraction:
     return sum((_leaf_total(part, names[number], leaves[number], by) for number in numbers), Fraction(0))
 
 
-def _leaf_total(part: Selected, name: str, leaf: LeafSpec, by: str) -> Fraction:
+def _leaf_total(part: DatasetView, name: str, leaf: LeafSpec, by: str) -> Fraction:
     if by != "bytes" and is_one_number(leaf):
         # A count that users have computed, such as a column of token counts.
         values = field_of_all(part, name, "mix(by=)")

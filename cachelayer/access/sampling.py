@@ -10,7 +10,7 @@ from typing import Any, Generic, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.field_values import FieldReader
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import Dataset, T
@@ -104,7 +104,7 @@ class Sampled(Generic[T]):
         return f"Sampled({self._records!r}, seed={self._order.seed}, weights='sha256:{self._order.weights}')"
 
 
-def sampled_of(view: Selected, weights: Any, seed: Any) -> Sampled[Any]:
+def sampled_of(view: DatasetView, weights: Any, seed: Any) -> Sampled[Any]:
     """Return weighted samples of a view.
 
     Args:
@@ -124,7 +124,7 @@ def sampled_of(view: Selected, weights: Any, seed: Any) -> Sampled[Any]:
     return Sampled(view, WeightedOrder(sums=sums, weights=digest, seed=key), name)
 
 
-def weights_of(view: Selected, weights: Any) -> Floats:
+def weights_of(view: DatasetView, weights: Any) -> Floats:
     """Return the weights of all records: finite, not negative, and not all 0."""
     if len(view) == 0:
         raise InvalidArgumentError("there are no records to draw from: sample() needs at least one")
@@ -180,7 +180,7 @@ def _positive(weights: Floats) -> Floats:
     return weights
 
 
-def _balanced(view: Selected, name: str, leaf: LeafSpec) -> Floats:
+def _balanced(view: DatasetView, name: str, leaf: LeafSpec) -> Floats:
     """Return for each record 1 divided by the number of records of its class."""
     kind = leaf.dtype.kind if isinstance(leaf.dtype, np.dtype) else "U"
     if not isinstance(leaf, ArraySpec) or leaf.shape or kind not in "iubSU":
@@ -194,7 +194,7 @@ def _balanced(view: Selected, name: str, leaf: LeafSpec) -> Floats:
     return np.array([1.0 / counts[label] for label in labels.tolist()])
 
 
-def field_of_all(view: Selected, name: str, call: str) -> NDArray[Any]:
+def field_of_all(view: DatasetView, name: str, call: str) -> NDArray[Any]:
     """Return a field of all records, each of which must have it.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.field_values import values_of
 from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
@@ -36,7 +36,7 @@ _FIRST_EPOCH = 1 << 63
 
 
 def split(
-    view: Selected, shares: Mapping[str, float], seed: int | None, by: Any = None, *, warns: bool = False
+    view: DatasetView, shares: Mapping[str, float], seed: int | None, by: Any = None, *, warns: bool = False
 ) -> dict[str, Selection]:
     """Split a view at random: each record goes to exactly one share, and the records of a share keep their order.
 
@@ -89,7 +89,7 @@ def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed
             return
 
 
-def _warn_of_new_numbers(view: Selected) -> None:
+def _warn_of_new_numbers(view: DatasetView) -> None:
     """Warn if the records of a view may have been split under other numbers: in another version that has them too."""
     leaves = view.base.leaves
     home = None if leaves is None else leaves.home
@@ -148,7 +148,7 @@ def _ends(segments: tuple[int, ...], fractions: tuple[float, ...]) -> list[Ints]
     return ends
 
 
-def _parts_by_value(view: Selected, names: Sequence[str], fractions: Sequence[float], key: int) -> tuple[Ints, Ints]:
+def _parts_by_value(view: DatasetView, names: Sequence[str], fractions: Sequence[float], key: int) -> tuple[Ints, Ints]:
     """Return the share of each record by a hash of its values of some fields, and that of each value."""
     ends = [int(end * 2.0**64) for end in accumulate(fractions[:-1])]
     parts: dict[tuple[Any, ...], int] = {}

@@ -22,7 +22,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Selected, check_keys
+from cachelayer.access.dataset import DatasetView, check_keys
 from cachelayer.access.record_elements import StoredElements
 from cachelayer.access.sampling import Sampled, sampled_of
 from cachelayer.access.sequences.bucketed import bucketed_stream
@@ -93,13 +93,13 @@ class View(Generic[T]):
     What makes a view copies nothing.
     """
 
-    def __init__(self, records: Selected) -> None:
+    def __init__(self, records: DatasetView) -> None:
         self._records = records
 
     def _select(self, selection: Selection, call: ViewCall) -> Self:
         """Return a view of the same base with another selection, which a call of this one gives."""
         name = self._records.name
-        return type(self)(Selected(self._records.base, selection, name=None if name is None else name.then(call)))
+        return type(self)(DatasetView(self._records.base, selection, name=None if name is None else name.then(call)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._records,)
@@ -117,7 +117,7 @@ class View(Generic[T]):
         """
         return dict(self._records.info.metadata)
 
-    def __records__(self) -> Selected:
+    def __records__(self) -> DatasetView:
         return self._records
 
     def __repr__(self) -> str:
@@ -174,7 +174,7 @@ class View(Generic[T]):
         if isinstance(index, slice):
             name, rows = records.name, sliced(index, len(records))
             named = None if name is None else name.sliced(rows)
-            return type(self)(Selected(records.base, records.selection.slice(index), name=named))
+            return type(self)(DatasetView(records.base, records.selection.slice(index), name=named))
         return records.base.element(records.selection.number(index))
 
     def __iter__(self) -> Iterator[T]:
@@ -542,7 +542,7 @@ class View(Generic[T]):
             InvalidTypeError: if an argument has the wrong type.
         """
         rows = window_rows(self._records, leaves, length, stride, separator, remainder, segments)
-        return View(Selected.all(rows))
+        return View(DatasetView.all(rows))
 
     @names_view
     def packed(
@@ -579,7 +579,7 @@ class View(Generic[T]):
                 length, or another argument is invalid.
             InvalidTypeError: if an argument has the wrong type.
         """
-        return Packed(Selected.all(pack_rows(self._records, leaves, length, long, max_length, seed)))
+        return Packed(DatasetView.all(pack_rows(self._records, leaves, length, long, max_length, seed)))
 
     @names_view
     def padded(
@@ -613,7 +613,7 @@ class View(Generic[T]):
             lengths = {lengths: required("length", length)}
         elif length is not None:
             raise InvalidArgumentError(f"length={length!r}: the dict has all lengths already")
-        view = Padded(Selected.all(padded_elements(self._records, lengths, value, long)))
+        view = Padded(DatasetView.all(padded_elements(self._records, lengths, value, long)))
         if long is None and view.kept < 1:
             warn(
                 f"padded() keeps {view.kept:.2%} of the values of {', '.join(map(repr, lengths))}: longer records lose "

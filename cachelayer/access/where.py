@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access import exact_values
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.exact_values import NoValueError, Operand
 from cachelayer.access.field_values import FieldReader
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -281,7 +281,7 @@ class _Evaluation:
         raise self._source.refused(node, "has no value")
 
 
-def mask_of(view: Selected, condition: Condition) -> Mask:
+def mask_of(view: DatasetView, condition: Condition) -> Mask:
     """Return which records of a view a condition holds for; of erased ones it does not.
 
     A text is evaluated for some records at a time; a function is called once, with whole columns.

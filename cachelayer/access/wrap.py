@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from cachelayer.access.dataset import BaseDataset, Selected, one_by_one
+from cachelayer.access.dataset import BaseDataset, DatasetView, one_by_one
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
@@ -171,7 +171,7 @@ def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None)
     except Exception as error:
         raise InvalidTypeError(f"len() of a {name} failed: {type(error).__name__}: {error}") from error
     spec = None if element_spec is None else declared(element_spec)
-    return View(Selected.all(WrappedItems(obj, identity, spec)))
+    return View(DatasetView.all(WrappedItems(obj, identity, spec)))
 
 
 def _is_unicode(text: str) -> bool:

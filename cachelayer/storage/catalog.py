@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.with_columns import version_elements
 from cachelayer.arrayrecord.local_shards import Verify
@@ -131,7 +131,7 @@ class Catalog:
             if version.manifest.erased:
                 records.local_copies  # noqa: B018 - looking at them removes local copies of what was erased
             name = ViewName(version.reference, version.manifest.records)
-            return DataRef(Selected(version_elements(records), version.kept, name=name))
+            return DataRef(DatasetView(version_elements(records), version.kept, name=name))
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""

@@ -14,7 +14,7 @@ from order_page import VECTORS, reference
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Storage
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.split import split
 from cachelayer.access.wrap import WrappedItems
 from cachelayer.records.selection import Selection
@@ -46,7 +46,7 @@ class Segmented(WrappedItems):
 
 
 @st.composite
-def views(draw: st.DrawFn) -> tuple[Selected, list[int], list[int]]:
+def views(draw: st.DrawFn) -> tuple[DatasetView, list[int], list[int]]:
     """A view of records that came in segments, their sizes, and the numbers that the view shows."""
     sizes = draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))
     view, numbers = Selection.all(sum(sizes)), list(range(sum(sizes)))
@@ -60,7 +60,7 @@ def views(draw: st.DrawFn) -> tuple[Selected, list[int], list[int]]:
         else:
             numbers = draw(st.permutations(numbers * 2))
             view = Selection(np.array(numbers, np.int64))
-    return Selected(Segmented(sizes), view), sizes, numbers
+    return DatasetView(Segmented(sizes), view), sizes, numbers
 
 
 def dealt(sizes: list[int], parts: dict[str, float], seed: int) -> dict[int, str]:
@@ -83,7 +83,7 @@ def dealt(sizes: list[int], parts: dict[str, float], seed: int) -> dict[int, str
 @given(views(), shares(), SEEDS)
 @settings(deadline=None)
 def test_parts_of_any_view_are_those_of_the_specification(
-    case: tuple[Selected, list[int], list[int]], parts: dict[str, float], seed: int
+    case: tuple[DatasetView, list[int], list[int]], parts: dict[str, float], seed: int
 ) -> None:
     view, sizes, shown = case
     part_of = dealt(sizes, parts, seed)
@@ -269,7 +269,7 @@ def test_a_value_has_the_part_that_its_hash_gives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", VECTORS["splits"], ids=lambda case: "-".join(map(str, list(case.values())[:3])))
 def test_splits_are_those_of_the_vectors(case: dict[str, Any]) -> None:
-    view = Selected.all(Segmented(case["segments"]))
+    view = DatasetView.all(Segmented(case["segments"]))
     found = split(view, case["shares"], case["seed"])
     assert {name: list(part.numbers_of(np.arange(len(part)))) for name, part in found.items()} == case["parts"]
 

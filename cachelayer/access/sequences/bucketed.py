@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.sequences.padded import Long, PaddedElements, padded_elements
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
@@ -36,7 +36,7 @@ class LengthTable:
         sizes: the number of records in each bucket.
     """
 
-    view: Selected
+    view: DatasetView
     buckets: Buckets
     numbers: Ints
     bucket_of: NDArray[np.uint8]
@@ -54,7 +54,7 @@ class LengthTable:
         return numbers
 
 
-def _table_of(view: Selected, buckets: Buckets) -> LengthTable:
+def _table_of(view: DatasetView, buckets: Buckets) -> LengthTable:
     """Return the table of a view, made on the first call."""
     tables: dict[Any, LengthTable] = view.__dict__.setdefault("_bucket_tables", {})
     key = buckets.leaves, buckets.bounds, buckets.long
@@ -129,7 +129,7 @@ class BucketedElements(PaddedElements):
 
 
 def bucketed_stream(
-    view: Selected, buckets: Buckets, global_batch_size: int | None, options: Mapping[str, Any]
+    view: DatasetView, buckets: Buckets, global_batch_size: int | None, options: Mapping[str, Any]
 ) -> Stream[Any]:
     """Return a stream of batches that come each from one bucket."""
     if global_batch_size is None:
@@ -145,4 +145,4 @@ def bucketed_stream(
     checked = make_options(len(view), global_batch_size, padded[-1].info.record_nbytes, table, **options)
     numbers = leaf_numbers(view.stored_leaves("buckets").codec.spec, buckets.leaves)
     records = BucketedElements(view, padded[-1].paddings, padded, table, numbers)
-    return stream_of(StepReader(Selected.all(records), checked))
+    return stream_of(StepReader(DatasetView.all(records), checked))

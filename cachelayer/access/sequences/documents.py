@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, Selected, StoredLeaves
+from cachelayer.access.dataset import BaseDataset, DatasetView, StoredLeaves
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -121,7 +121,7 @@ class Documents:
         names: the names of the leaves, such as ``tokens`` or ``meta/tokens``.
     """
 
-    def __init__(self, records: Selected, names: Sequence[str]) -> None:
+    def __init__(self, records: DatasetView, names: Sequence[str]) -> None:
         self.records = records
         self.names = tuple(names)
         spec = self._stored.codec.spec
@@ -324,7 +324,7 @@ class DocumentRows(BaseDataset):
 
     @cached_property
     def digests(self) -> Digests:
-        made = self.documents.digests.made(lambda digest: derived_digest(digest, self.kind, self.parameters))
+        made = self.documents.digests.derived(lambda digest: derived_digest(digest, self.kind, self.parameters))
         # After an erasure rows have other numbers.
         return made._replace(original=made.rows)
 

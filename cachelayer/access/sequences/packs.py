@@ -8,7 +8,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
@@ -104,7 +104,7 @@ class PackRows(DocumentRows):
         return Pieces(row, record, begin, count, offset, count < self.packing.max_length, segment, cells=count)
 
 
-def pack_rows(records: Selected, leaves: Any, length: Any, long: Any, max_length: Any, seed: Any) -> PackRows:
+def pack_rows(records: DatasetView, leaves: Any, length: Any, long: Any, max_length: Any, seed: Any) -> PackRows:
     """Return the packs of a view; the arguments are those of :meth:`cachelayer.DataRef.packed`."""
     size = checked_length("length", length)
     longest = size if max_length is None else checked_length("max_length", max_length)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import SameRows, Selected
+from cachelayer.access.dataset import DatasetView, SameRows
 from cachelayer.access.sequences.documents import (
     UNNAMED,
     checked_fill,
@@ -91,7 +91,7 @@ class PaddedElements(SameRows):
         paddings: how each leaf is padded, by the keys of the dicts that lead to it, in the order of the leaves.
     """
 
-    records: Selected
+    records: DatasetView
     paddings: Mapping[tuple[str, ...], Padding]
 
     @property
@@ -102,10 +102,10 @@ class PaddedElements(SameRows):
     @property
     def digests(self) -> Digests:
         parameters = [[each.name, each.length, fill_hex(each.fill), each.long] for each in self.paddings.values()]
-        return self.records.digests.made(lambda digest: derived_digest(digest, "padded", {"leaves": parameters}))
+        return self.records.digests.derived(lambda digest: derived_digest(digest, "padded", {"leaves": parameters}))
 
     @property
-    def underlying(self) -> Selected:
+    def underlying(self) -> DatasetView:
         return self.records
 
     @cached_property
@@ -183,7 +183,7 @@ def _naming(numbers: Sequence[int] | Ints) -> Iterator[None]:
         raise error.at(record=int(numbers[error.record or 0])) from None
 
 
-def padded_elements(records: Selected, lengths: Any, value: Any, long: Any) -> PaddedElements:
+def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -> PaddedElements:
     """Return the padded elements of a view; the arguments are those of :meth:`cachelayer.DataRef.padded`."""
     if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
         raise InvalidTypeError(f'lengths {lengths!r}: pass a dict of names and lengths, such as {{"tokens": 2048}}')

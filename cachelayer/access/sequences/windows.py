@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import DatasetView
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
@@ -144,7 +144,7 @@ class WindowRows(DocumentRows):
 
 
 def window_rows(
-    records: Selected, leaves: Any, length: Any, stride: Any, separator: Any, remainder: Any, segments: Any
+    records: DatasetView, leaves: Any, length: Any, stride: Any, separator: Any, remainder: Any, segments: Any
 ) -> WindowRows:
     """Return the windows of a view; the arguments are those of :meth:`cachelayer.DataRef.windows`."""
     size = checked_length("length", length)
