@@ -103,10 +103,10 @@ class Recipe:
             source: the source that was made.
             files: the files that it reads.
         """
-        facts = {**identity_of_files(files), **self.identity.facts}
-        if source.length and not any(name == "elements" or name.startswith("column") for name in facts):
-            facts = {**identity_of_source(source), **facts}
-        return replace(self, identity=self.identity._replace(facts=facts))
+        known, identity = {**identity_of_files(files), **self.identity.facts}, self.identity
+        if source.length and not any(name == "elements" or name.startswith("column") for name in known):
+            identity = identity_of_source(source)
+        return replace(self, identity=identity._replace(facts={**identity.facts, **known}))
 
     @property
     def facts(self) -> dict[str, Any]:

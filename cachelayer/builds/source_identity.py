@@ -54,18 +54,6 @@ class Identity(NamedTuple):
     elements: Content = Content(None)
 
 
-class TableHashes(NamedTuple):
-    """The content of a table.
-
-    Args:
-        columns: a hash of each column by its name; "elements" for elements that are no dict.
-        in_part: how many rows were compared, if not all were; "" if all were.
-    """
-
-    columns: Mapping[str, str]
-    in_part: str = ""
-
-
 def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
     """Return what identifies an object that a user passes."""
     try:
@@ -83,43 +71,45 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
         # It cannot be stored as it is now, so it is not what was built.
         return Identity({**facts, "columns": str(error), "elements": str(error)})
     if table is not None:
-        content, sampled_rows = _content_of_table(table, MOST_NBYTES)
-        return Identity({**facts, "length": table.length, **content}, sampled_rows)
+        identity = _identity_of_table(table, MOST_NBYTES)
+        return identity._replace(facts={**facts, "length": table.length, **identity.facts})
     length = _length(obj)
     facts |= {} if length is None else {"length": length}
     if type(obj) not in _ITEMS:
         return Identity(facts)
-    elements = hash_of(obj, hashes_of_held_table)
-    return Identity({**facts, "elements": stored(elements.value)}, elements=elements)
+    identity = _identity_of_items(obj)
+    return identity._replace(facts={**facts, **identity.facts})
 
 
-def identity_of_source(source: Source) -> dict[str, Any]:
+def identity_of_source(source: Source) -> Identity:
     """Return what identifies the elements of a source that a function has made, if they are in memory."""
-    table = source.table
-    if table is not None:
+    if source.table is not None:
         # Images may be files elsewhere.
-        has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(table.element_spec))
-        return _content_of_table(table, 0 if has_files else MOST_NBYTES)[0]
-    if type(source.items) in _ITEMS:
-        return {"elements": stored(hash_of(source.items, hashes_of_held_table).value)}
-    return {}
+        leaves = tree.leaves(source.table.element_spec)
+        has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in leaves)
+        return _identity_of_table(source.table, 0 if has_files else MOST_NBYTES)
+    return _identity_of_items(source.items) if type(source.items) in _ITEMS else Identity()
 
 
-def hashes_of_held_table(value: Any) -> TableHashes | None:
-    """Return the hashes of a table or series that code holds; None for anything else."""
+def _identity_of_items(items: Any) -> Identity:
+    elements = hash_of(items, hashes_of_held_table)
+    return Identity({"elements": stored(elements.value)}, elements=elements)
+
+
+def _identity_of_table(table: Table, most_nbytes: int) -> Identity:
+    columns, sampled_rows = table_hashes(table, most_nbytes)
+    if "elements" in columns:
+        return Identity(stored(columns), sampled_rows)
+    named = {f"column {name}": hash_of_column for name, hash_of_column in columns.items()}
+    return Identity({"columns": [*columns], **stored(named)}, sampled_rows)
+
+
+def hashes_of_held_table(value: Any) -> tuple[dict[str, str], str] | None:
+    """Return what :func:`table_hashes` returns of a table or series that code holds; None for anything else."""
     if hasattr(type(value), "to_frame"):
         value = value.to_frame(name="values")
     table = None if isinstance(value, (np.ndarray, Mapping)) else table_of(value)
     return None if table is None else table_hashes(table, _MOST_HELD_NBYTES)
-
-
-def _content_of_table(table: Table, most_nbytes: int) -> tuple[dict[str, Any], str]:
-    """Return the hashes of a table as they are stored, and how many rows were compared if not all were."""
-    columns, sampled_rows = table_hashes(table, most_nbytes)
-    if "elements" in columns:
-        return stored(columns), sampled_rows
-    named = {f"column {name}": hash_of_column for name, hash_of_column in columns.items()}
-    return {"columns": [*columns], **stored(named)}, sampled_rows
 
 
 def _length(obj: Any) -> int | None:
@@ -168,8 +158,13 @@ def _table_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
         return None
 
 
-def table_hashes(table: Table, most_nbytes: int = MOST_NBYTES) -> TableHashes:
-    """Return a hash of each column of a table; of one of more bytes, of some of its rows."""
+def table_hashes(table: Table, most_nbytes: int) -> tuple[dict[str, str], str]:
+    """Return the content of a table; of one of more bytes, that of some of its rows.
+
+    Returns:
+        A hash of each column by its name, or of "elements" that are no dict; and how many rows were compared, if not
+        all were.
+    """
     spec, length = table.element_spec, table.length
     rows: list[slice | Sequence[int]] = [
         slice(start, min(start + _ROWS_AT_ONCE, length)) for start in range(0, length, _ROWS_AT_ONCE)
@@ -191,7 +186,7 @@ def table_hashes(table: Table, most_nbytes: int = MOST_NBYTES) -> TableHashes:
             continue
         checksums = list(map(_extended, checksums, columns))
     hashes = (hashed(checksum.to_bytes(4, "little")) for checksum in checksums)
-    return TableHashes(dict(zip(names, hashes, strict=True)), in_part)
+    return dict(zip(names, hashes, strict=True)), in_part
 
 
 def _extended(checksum: int, column: Column) -> int:

@@ -187,10 +187,13 @@ def overlaid(declared: Tree | None, own: Tree) -> Tree:
 
 
 def _over(declared: Tree, own: Tree) -> Tree:
-    if not isinstance(declared, dict) or not isinstance(own, dict):
-        return declared
-    keys = declared if own.keys() <= declared.keys() else {**own, **declared}
-    return {key: _over(declared[key], own.get(key)) if key in declared else own[key] for key in keys}
+    if isinstance(declared, dict) and isinstance(own, dict):
+        keys = declared if own.keys() <= declared.keys() else {**own, **declared}
+        return {key: _over(declared[key], own.get(key)) if key in declared else own[key] for key in keys}
+    if isinstance(declared, (tuple, list)) and isinstance(own, (tuple, list)) and len(declared) == len(own):
+        parts = list(map(_over, declared, own))
+        return type(declared)(*parts) if tree.is_namedtuple(declared) else type(declared)(parts)
+    return declared
 
 
 def _spec_of_rows(rows: Sequence[Any]) -> Tree:
@@ -337,7 +340,7 @@ def completed(spec: Tree, elements: Sequence[Any]) -> Tree:
     if not elements or not _declares(spec, elements[0]):
         return spec
     undeclared = [_undeclared(spec, element) for element in elements if _declares(spec, element)]
-    return _completed(spec, from_elements(undeclared))
+    return _over(spec, from_elements(undeclared))
 
 
 def _declares(spec: Tree, element: Any) -> bool:
@@ -359,17 +362,6 @@ def _undeclared(spec: Tree, element: Any) -> Tree:
         # A tuple, because a list of numbers would be an array.
         return tuple(_undeclared(child, part) for child, part in zip(spec, element, strict=True))
     return ()
-
-
-def _completed(spec: Tree, undeclared: Tree) -> Tree:
-    if isinstance(spec, dict):
-        # A complete spec keeps its own order.
-        keys = spec if len(spec) == len(undeclared) else undeclared
-        return {key: _completed(spec[key], undeclared[key]) if key in spec else undeclared[key] for key in keys}
-    if isinstance(spec, (tuple, list)):
-        parts = [_completed(child, part) for child, part in zip(spec, undeclared, strict=True)]
-        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
-    return spec
 
 
 def null_paths(spec: Tree) -> list[str]:

@@ -99,12 +99,7 @@ class PackedRecords(Records):
     @classmethod
     def of(cls, records: Sequence[bytes]) -> PackedRecords:
         lengths = np.fromiter(map(len, records), np.int64, len(records))
-        return cls.in_a_row(np.frombuffer(b"".join(records), np.uint8), lengths)
-
-    @classmethod
-    def in_a_row(cls, buffer: Bytes, lengths: Ints) -> PackedRecords:
-        """Return records of these lengths that follow one another in a buffer."""
-        return cls(buffer, splits_of(lengths)[:-1], lengths)
+        return cls(np.frombuffer(b"".join(records), np.uint8), splits_of(lengths)[:-1], lengths)
 
     def __getitem__(self, rows: Ints | slice) -> PackedRecords:
         name = renamed(self, rows)
