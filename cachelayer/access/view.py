@@ -47,8 +47,8 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.view_calls import PUBLISH, ViewCall, literal, rows_call
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
-Whole: TypeAlias = Unmasked | None
-"""How the last step of an epoch is whole, or shorter: batches have no mask."""
+WithoutMask: TypeAlias = Unmasked | None
+"""What becomes of a shorter last step of an epoch, where batches have no mask."""
 
 if TYPE_CHECKING:
     # Views whose batches are arrays.
@@ -359,7 +359,7 @@ class View(Generic[T]):
     # The last overload must be of one class with those before it: else a call with `**options` would be Any.
     @overload
     def stream(  # type: ignore[overload-overlap]
-        self, global_batch_size: None = ..., *, remainder: Whole = ..., **options: Unpack[StreamArguments]
+        self, global_batch_size: None = ..., *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
     ) -> Stream[T]: ...
     @overload
     def stream(
@@ -367,27 +367,27 @@ class View(Generic[T]):
     ) -> BatchStream[T, tuple[Any, NDArray[np.bool_]]]: ...
     @overload
     def stream(
-        self: View[Untyped], global_batch_size: int, *, remainder: Whole = ..., **options: Unpack[StreamArguments]
+        self: View[Untyped], global_batch_size: int, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
     ) -> BatchStream[T, Any]: ...
     @overload
     def stream(
         self: View[dict[str, Any]],
         global_batch_size: int,
         *,
-        remainder: Whole = ...,
+        remainder: WithoutMask = ...,
         **options: Unpack[StreamArguments],
     ) -> BatchStream[T, dict[str, Any]]: ...
     @overload
     def stream(
-        self: Scalars, global_batch_size: int, *, remainder: Whole = ..., **options: Unpack[StreamArguments]
+        self: Scalars, global_batch_size: int, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
     ) -> BatchStream[T, NDArray[Any]]: ...
     @overload
     def stream(
-        self, global_batch_size: int, *, remainder: Whole = ..., **options: Unpack[StreamArguments]
+        self, global_batch_size: int, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
     ) -> BatchStream[T, Any]: ...
     @overload
     def stream(
-        self, global_batch_size: int | None, *, remainder: Whole = ..., **options: Unpack[StreamArguments]
+        self, global_batch_size: int | None, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
     ) -> BatchStream[Any, Any]: ...
     @takes_stream_options()
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:

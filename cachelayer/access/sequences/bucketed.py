@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset import DatasetView
-from cachelayer.access.sequences.padded import Long, PaddedElements, padded_elements
+from cachelayer.access.sequences.padded import LongRecords, PaddedElements, padded_elements
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Digests, Held
@@ -135,7 +135,7 @@ def bucketed_stream(
     if global_batch_size is None:
         raise InvalidArgumentError("buckets are those of batches: pass a global_batch_size to stream()")
     # A record that its bucket would cut is longer than its stored length says: only the last bucket may truncate.
-    rules: list[Long] = ["refuse" for _ in buckets.bounds[1:]]
+    rules: list[LongRecords] = ["refuse" for _ in buckets.bounds[1:]]
     rules.append(buckets.long)
     padded = tuple(
         padded_elements(view, dict.fromkeys(buckets.leaves, bound), buckets.value, rule)

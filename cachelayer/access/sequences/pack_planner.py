@@ -26,8 +26,8 @@ PIECE = ("pack", "record", "begin", "count")
 """What the rows of a plan are."""
 GROUP = 1 << 14
 """The number of documents that are packed by themselves."""
-Long = Literal["split", "truncate", "drop"]
-LONG: tuple[Long, ...] = ("split", "truncate", "drop")
+LongDocuments = Literal["split", "truncate", "drop"]
+LONG: tuple[LongDocuments, ...] = ("split", "truncate", "drop")
 # The documents of group g are shuffled as the records of epoch 2**62 + g, which no stream and no split reaches.
 _FIRST_EPOCH = 1 << 62
 
@@ -46,7 +46,7 @@ class Packing:
 
     length: int
     max_length: int
-    long: Long = "split"
+    long: LongDocuments = "split"
     seed: int | None = None
 
 

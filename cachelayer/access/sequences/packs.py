@@ -16,7 +16,7 @@ from cachelayer.access.sequences.documents import (
     checked_length,
     leaf_names,
 )
-from cachelayer.access.sequences.pack_planner import GROUP, LONG, PLAN_VERSION, Long, Packing, Plan
+from cachelayer.access.sequences.pack_planner import GROUP, LONG, PLAN_VERSION, LongDocuments, Packing, Plan
 from cachelayer.access.sequences.stored_plans import plan_of
 from cachelayer.arguments import check_options, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -33,7 +33,7 @@ class _Required(TypedDict):
 class PackArguments(_Required, total=False):
     """The arguments of :meth:`cachelayer.DataRef.packed`."""
 
-    long: Long
+    long: LongDocuments
     max_length: int | None
     seed: int | None
 

@@ -29,7 +29,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
 
-Long = Literal["truncate", "refuse"]
+LongRecords = Literal["truncate", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Padding:
     name: str
     length: int
     fill: NDArray[Any]
-    long: Long
+    long: LongRecords
 
     def specs(self, length: int | None) -> tuple[ArraySpec, ArraySpec, ArraySpec]:
         """Return the specs of the padded leaf, of the length and of the mask."""

@@ -28,7 +28,7 @@ from cachelayer.records.memory import Ints, splits_of
 
 # A block has the windows of so many documents at least.
 _DOCUMENTS_TOGETHER = 4
-Remainder = Literal["drop", "pad"]
+LastWindow = Literal["drop", "pad"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Windowing:
     length: int
     stride: int
     extra: int = 0
-    remainder: Remainder = "drop"
+    remainder: LastWindow = "drop"
 
     def count(self, total: int) -> int:
         """Return the number of windows over so many values, separators among them."""
