@@ -40,7 +40,7 @@ class HasSpec(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Stacking:
-    """Makes batches of elements of one spec, before or after functions change them.
+    """Makes batches of elements of one spec, before or after functions change them: a Stacker of the protocols.
 
     Args:
         source: the records; their spec is used if ``declared`` is None.
@@ -75,18 +75,9 @@ class Stacking:
 
     @property
     def is_plain(self) -> bool:
-        """True if batches of all leaves are plain arrays, or lists of strings, whoever makes them."""
         return all(is_plain(leaf) for _, leaf in tree.leaves(self.spec))
 
     def passing(self, element: Any) -> Callable[[Any], Mapping[str, LeafSpec]]:
-        """Return a function that finds the leaves of an element that the user's functions have passed on.
-
-        Its argument is what they made of the element. It returns the spec of each leaf that they passed on, by its path
-        in what they made, but of none whose batches are plain arrays.
-
-        Args:
-            element: an element of the spec, before functions change it.
-        """
         leaves = zip(tree.leaves(self.spec), tree.flatten_like(self.spec, element), strict=True)
         before = [(path, leaf, value) for (path, leaf), value in leaves if not is_plain(leaf)]
 
@@ -108,14 +99,6 @@ class Stacking:
         return passed_on
 
     def collate(self, elements: Sequence[Any], passed_on: Mapping[str, LeafSpec], rows: int | None = None) -> Any:
-        """Return the batch of elements that functions made: leaves that they passed on are as in the dataset.
-
-        Args:
-            elements: one or more elements.
-            passed_on: the specs of the leaves that are passed on, by their paths; see :meth:`passing`.
-            rows: how many elements the batch has, counted from the first; None for all.
-        """
-
         def stack(path: str, values: Sequence[Any], rows: int | None) -> Any:
             leaf = passed_on.get(path)
             if leaf is None:

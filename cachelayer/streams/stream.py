@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
@@ -16,7 +17,7 @@ from cachelayer.streams.epochwise import Epochs, Iterations
 from cachelayer.streams.iterator import ChunksWithStates, StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_step
 from cachelayer.streams.reading.failures import MOST_FAILURES
-from cachelayer.streams.reading.maps import ElementMap
+from cachelayer.streams.reading.maps import ElementMap, keyed_generators
 from cachelayer.streams.reading.step_reader import Learned, StepReader
 from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
@@ -119,10 +120,12 @@ class Stream(Generic[T]):
             raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")
         if rng and self._options.order.seed is None:
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
-        drawing = sum(earlier.rng for earlier in self._reader.maps)
+        drawing = sum(earlier.generators is not None for earlier in self._reader.maps)
+        seed = self._options.order.seed or 0
+        generators = partial(keyed_generators, seed, drawing) if boolean("rng", rng) else None
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
         limit = _limit(on_error, integer("max_failures", max_failures, 1))
-        added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), drawing, declared, limit)
+        added = ElementMap(_function(fn), generators, integer("threads", threads, 0), declared, limit)
         return stream_of(replace(self._reader, maps=(*self._reader.maps, added), learned=Learned()))
 
     def map_batches(self, fn: Callable[[T], U], *, on_error: Literal["raise"] = "raise") -> Stream[U]:
@@ -179,7 +182,7 @@ class Stream(Generic[T]):
                 "this stream is iterated over again, and has the same order each time: for another order in every "
                 "epoch, iterate over stream.epochs() or stream.epoch(e); to keep this order, pass reshuffle=False"
             )
-        elif order.seed is not None and not order.shuffle and not any(function.rng for function in self._reader.maps):
+        elif order.seed is not None and not order.shuffle and not any(each.generators for each in self._reader.maps):
             message = f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)"
         if message is not None and not self._warned:
             self._warned = True

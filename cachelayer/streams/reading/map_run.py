@@ -18,7 +18,7 @@ from cachelayer.protocols import Attempted, Failed, Held, Stacker
 from cachelayer.streams.order.orders import stand_ins
 from cachelayer.streams.reading.chunk_plan import ChunkPlan
 from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, failure_of, none_left, too_many
-from cachelayer.streams.reading.maps import Draw, ElementMap
+from cachelayer.streams.reading.maps import ElementMap
 
 if TYPE_CHECKING:
     from cachelayer.streams.reading.step_reader import StepReader
@@ -161,13 +161,12 @@ class MapRun:
 
     def _through(self, attempted: Attempted, numbers: Indices, positions: Indices, tried: int = 0) -> Attempted:
         """Return what all functions make of elements that were read."""
-        draw = Draw(self._reader.options.order.seed or 0, tried)
         row = next(iter(np.flatnonzero(positions == self._deciding).tolist()), None)
         passed_on = _passing(self._reader.stacker, attempted, row)
         for function in self._reader.maps:
 
             def apply(given: Sequence[Any], rows: Indices | slice, function: ElementMap = function) -> Attempted:
-                return function.apply(given, numbers[rows], positions[rows], draw, self._context, self._is_nullable)
+                return function.apply(given, numbers[rows], positions[rows], tried, self._context, self._is_nullable)
 
             attempted = _after(attempted, apply)
             if function.declared is not None:

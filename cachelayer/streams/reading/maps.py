@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,35 +20,22 @@ from cachelayer.system_threads import Pool
 Indices = NDArray[np.int64]
 
 
-class Draw(NamedTuple):
-    """What random numbers depend on beside the position.
-
-    Args:
-        seed: the seed of the stream.
-        attempt: the number of other records that were tried before: each draws other random numbers.
-    """
-
-    seed: int
-    attempt: int = 0
-
-
 @dataclass(frozen=True)
 class ElementMap:
     """A user's function of one element.
 
     Args:
-        fn: the function; with ``rng`` its second argument is a :class:`numpy.random.Generator`.
-        rng: whether it takes random numbers.
+        fn: the function; with ``generators`` its second argument is a :class:`numpy.random.Generator`.
+        generators: if it takes random numbers, given positions and the number of other records that were tried before,
+            returns the generator of each position.
         threads: number of threads that call it at once; 0 calls it in one at a time.
-        number: its index among the functions of a stream that take random numbers: no two draw the same ones.
         declared: makes batches of what it returns, if the user declared an element spec.
         max_failures: the number of failures that an iterator replaces by other elements; None to raise each.
     """
 
     fn: Callable[..., Any]
-    rng: bool
+    generators: Callable[[Indices, int], Iterator[np.random.Generator]] | None
     threads: int
-    number: int
     declared: Stacker | None = None
     max_failures: int | None = None
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
@@ -58,7 +45,7 @@ class ElementMap:
         elements: Sequence[Any],
         numbers: Indices,
         positions: Indices,
-        draw: Draw,
+        tried: int,
         context: ReadContext,
         is_nullable: Callable[[], bool],
     ) -> Attempted:
@@ -68,7 +55,7 @@ class ElementMap:
             elements: the elements.
             numbers: the record of each.
             positions: the global position of each.
-            draw: what random numbers depend on beside the position.
+            tried: the number of other records that were tried before at these positions.
             context: ends the calls if nobody waits for them any longer.
             is_nullable: returns whether elements may be None.
 
@@ -79,10 +66,10 @@ class ElementMap:
         splits = [len(elements) * part // max(1, self.threads) for part in range(max(1, self.threads) + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
         if len(parts) < 2:
-            attempted = self._run(elements, positions, draw, context)
+            attempted = self._run(elements, positions, tried, context)
         else:
             with Pool(len(parts), "cachelayer-map") as pool:
-                futures = [pool.submit(self._run, elements[part], positions[part], draw, context) for part in parts]
+                futures = [pool.submit(self._run, elements[part], positions[part], tried, context) for part in parts]
             attempted = _joined([future.result() for future in futures], parts)
         if self.declared is not None:
             return self._conformed(attempted, numbers, positions)
@@ -96,8 +83,8 @@ class ElementMap:
 
         return self._one_by_one(attempted, refuse_none)
 
-    def _run(self, elements: Sequence[Any], positions: Indices, draw: Draw, context: ReadContext) -> Attempted:
-        generators = keyed_generators(draw.seed, positions, self.number, draw.attempt) if self.rng else None
+    def _run(self, elements: Sequence[Any], positions: Indices, tried: int, context: ReadContext) -> Attempted:
+        generators = None if self.generators is None else self.generators(positions, tried)
         values, errors = list[Any](), Failed()
         lock = nullcontext() if self.threads else self._lock.of_process()
         for element, position in zip(elements, positions.tolist(), strict=True):
@@ -190,19 +177,20 @@ def _line(error: BaseException) -> str:
     return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "an unknown line"
 
 
-def keyed_generators(seed: int, positions: Indices, number: int, attempt: int = 0) -> Iterator[np.random.Generator]:
-    """Yield the same generator for each position, reset to the random numbers of (seed, position, attempt).
+def keyed_generators(seed: int, number: int, positions: Indices, tried: int) -> Iterator[np.random.Generator]:
+    """Yield the same generator for each position, reset to the random numbers of (seed, position, tried).
 
-    They are those of ``Generator(Philox(key=[seed, position], counter=[0, 0, attempt, number]))``. Writing its key
-    resets a counter-based generator, which costs a sixth of making a new one. Source: Salmon et al.: Parallel random
-    numbers: as easy as 1, 2, 3, 2011.
+    They are those of ``Generator(Philox(key=[seed, position], counter=[0, 0, tried, number]))``, with the index of the
+    function among those of a stream that draw: no two draw the same numbers. Writing its key resets a counter-based
+    generator, which costs a sixth of making a new one. Source: Salmon et al.: Parallel random numbers: as easy as 1, 2,
+    3, 2011.
     """
     philox = np.random.Philox(key=0)
     generator = np.random.Generator(philox)
     key = np.array([seed, 0], np.uint64)
     state: Any = {
         "bit_generator": "Philox",
-        "state": {"counter": np.array([0, 0, attempt, number], np.uint64), "key": key},
+        "state": {"counter": np.array([0, 0, tried, number], np.uint64), "key": key},
         "buffer": np.zeros(4, np.uint64),
         "buffer_pos": 4,
         "has_uint32": 0,
