@@ -89,7 +89,9 @@ class Stream(Generic[T]):
         """Return the stream with a function applied to each element, before elements are stacked to batches.
 
         The function sees each element once, however many are read at a time. An error comes in place of the step that
-        has the element; whoever goes on after it has this step read again.
+        has the element; whoever goes on after it has this step read again. What the function makes of the first element
+        of the stream decides which leaves it passes on: if their shapes vary or they may be None, whoever reads no
+        batch with that element has it called for that one too.
 
         Args:
             fn: a function of one element; with ``rng``, of an element and a :class:`numpy.random.Generator`. The
@@ -101,8 +103,8 @@ class Stream(Generic[T]):
             element_spec: the structure of what the function returns, with leaf specs, dtypes or objects with shape and
                 dtype. Needed if shapes vary or values may be None: such leaves are :class:`cachelayer.Ragged` or
                 :class:`cachelayer.Nullable` in every batch, and an element that does not fit raises an
-                ``ElementError``. Without it, leaves that the function passes on are batched as in the dataset, and
-                leaves that it makes are stacked, so all must have one shape.
+                ``ElementError``. Without it, leaves that the function passes on are batched as in the dataset, whose
+                spec they must fit in every element, and leaves that it makes are stacked, so all must have one shape.
             on_error: what to do with an element for which the function raises an error, returns None, or returns what
                 does not fit ``element_spec``. "raise" raises the error. "replace" puts another element of the same
                 epoch in its place, chosen by seed and position, so that no other position changes; and it does so too
