@@ -208,7 +208,7 @@ def _walk_of_host(reader: StepReader, traffic: Traffic, first: int, counts: tupl
         (held,) = feed.load(plan).held(slice(None)).values()
         if not np.isin(numbers, np.concatenate(held)).all():
             raise RuntimeError(f"host {reader.options.shard_index} did not fetch all records of the step at {position}")
-        traffic.held = max(traffic.held, feed.held_nbytes)
+        traffic.held = max(traffic.held, feed._nbytes)
         traffic.wanted += len(numbers)
         position = plan.after[-1]
     return traffic

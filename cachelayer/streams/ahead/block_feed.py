@@ -164,11 +164,6 @@ class BlockFeed:
         self._nbytes = self._most_live = 0
         self._reached = self._horizon = position
 
-    @property
-    def held_nbytes(self) -> int:
-        """Approximate bytes of the blocks that are held or on the way."""
-        return self._nbytes
-
     def reached(self, position: int) -> None:
         """Drop the blocks of which no record from a position on is needed: the caller has all records up to there."""
         with self._lock.of_process():

@@ -16,9 +16,9 @@ at a place that the key decides. docs/order.md specifies all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import BlockBounds, Order, Recent, describe
+from cachelayer.streams.order.orders import BlockBounds, Order, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, permuted_at, round_keys, sort_by_hash
 
 BLOCKS_VERSION = 1
@@ -219,9 +219,9 @@ class BlockOrder(Order):
         return np.arange(self.lanes) * (self._depth if self._depth < self.rounds else 0) >> self._lane_bits
 
     @cached_property
-    def _windows(self) -> Recent[_Window]:
-        # Those that are read now.
-        return Recent(_KEPT_WINDOWS)
+    def _window(self) -> Callable[[int, int, int, int], _Window]:
+        """What returns a window: it keeps those that are read now."""
+        return lru_cache(_KEPT_WINDOWS)(self._make_window)
 
     def _keys(self, epoch: int) -> tuple[int, ...]:
         return round_keys(self.seed, epoch if self.reshuffle else 0)
@@ -293,12 +293,11 @@ class BlockOrder(Order):
         for number in numbers:
             if number >= 0:
                 which = slice(None) if len(numbers) == 1 else np.flatnonzero(windows == number)
-                place = epoch if self.reshuffle else 0, bits, shared, number
-                window = self._windows.get(place, partial(self._window, *place))
+                window = self._window(epoch if self.reshuffle else 0, bits, shared, number)
                 rows = lanes[which] >> bits
                 yield which, window, rows, steps[which] - window.first.take(rows)
 
-    def _window(self, epoch: int, bits: int, shared: int, number: int) -> _Window:
+    def _make_window(self, epoch: int, bits: int, shared: int, number: int) -> _Window:
         """Return a window of the lanes whose last bits are shared."""
         keys, lanes = self._keys(epoch), np.arange(shared, self.lanes, 1 << bits)
         first = np.clip(number * self._depth - self._missing[lanes], 0, self.rounds)

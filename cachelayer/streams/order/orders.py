@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from cachelayer.locks import ProcessLock, cached_property
-from cachelayer.protocols import T
+from cachelayer.locks import cached_property
 from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at, round_keys
 
 EXACT_VERSION = 1
@@ -53,31 +52,6 @@ class OrderInBlocks(Protocol):
 
     def blocks(self, epoch: int, places: Indices) -> BlockBounds:
         """Return the blocks that the records at places of an epoch belong to."""
-
-
-class Recent(Generic[T]):
-    """The values that were computed or asked for most recently, by key. Thread-safe.
-
-    They belong to the object that has this, and go with it.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._values: OrderedDict[Hashable, T] = OrderedDict()
-        self._lock = ProcessLock()
-
-    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the value of a key, computed if it is not at hand."""
-        with self._lock.of_process():
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = compute()
-        with self._lock.of_process():
-            self._values[key] = value
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
-        return value
 
 
 class Order(ABC):
@@ -155,18 +129,15 @@ class Order(ABC):
         """Return the numbers of the records at places of an epoch."""
 
     @cached_property
-    def _pieces(self) -> Recent[Indices]:
-        return Recent(_KEPT_PIECES)
+    def _piece(self) -> Callable[[int, int, int, int], Indices]:
+        """What returns the record numbers of a piece of an epoch: it keeps those of the last pieces."""
+        return lru_cache(_KEPT_PIECES)(self._compute_piece)
 
-    def _piece(self, epoch: int, bits: int, shared: int, number: int) -> Indices:
+    def _compute_piece(self, epoch: int, bits: int, shared: int, number: int) -> Indices:
         """Return the record numbers at the places whose last bits are shared: those of one piece."""
-
-        def compute() -> Indices:
-            first = number << _PIECE_BITS
-            end = min(first + _PIECE, (self.length - 1 - shared >> bits) + 1)
-            return self.compute(epoch, np.arange(first, end) << bits | shared)
-
-        return self._pieces.get((epoch, bits, shared, number), compute)
+        first = number << _PIECE_BITS
+        end = min(first + _PIECE, (self.length - 1 - shared >> bits) + 1)
+        return self.compute(epoch, np.arange(first, end) << bits | shared)
 
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: self.__dict__[each.name] for each in fields(cast(Any, self))}
