@@ -254,25 +254,24 @@ async def _written_later(text: str, directory: Any, *, writes: bool) -> Awaitabl
 def write_state(text: str, directory: Any) -> None:
     """Write the JSON of a state into a directory, durably, whole or not at all; several processes may do it at once."""
     folder = _folder(directory)
-    sync = _sync_nothing if "://" in os.fspath(folder) else sync_path
+    # It is left to an object store to keep what was written.
+    is_local = "://" not in os.fspath(folder)
     draft = folder / f"{FILE}.{secrets.token_hex(8)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             draft.write_text(text)
             # Without this, a host that dies soon after may leave an empty file under the name.
-            sync(draft)
+            if is_local:
+                sync_path(draft)
             draft.replace(folder / FILE)
-            sync(folder)
+            if is_local:
+                sync_path(folder)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise StorageError(f"{folder / FILE}: the state cannot be written: {error}") from error
-
-
-def _sync_nothing(path: Any) -> None:
-    """Leave it to an object store to keep what was written."""
 
 
 def read_state(directory: Any) -> dict[str, Any]:

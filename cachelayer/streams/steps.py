@@ -244,7 +244,8 @@ class Steps:
 
     def next_start(self, position: int) -> int:
         """Return where the next step from a position begins."""
-        if self.records == 0 or (self.rule.drops and self._longest_run < self.global_batch and not self.earlier):
+        longest_run = max(high - low for low, high in self._runs)
+        if self.records == 0 or (self.rule.drops and longest_run < self.global_batch and not self.earlier):
             return position if self.end is None else max(position, self.end)
         while self.end is None or position < self.end:
             hidden = next((high for low, high in self.left_out if low <= position < high), None)
@@ -303,10 +304,6 @@ class Steps:
         return position + count
 
     # Steps by number; how many there are only of streams that have not advanced.
-
-    @property
-    def _longest_run(self) -> int:
-        return max(high - low for low, high in self._runs)
 
     @property
     def short_steps(self) -> tuple[int, ...]:
