@@ -128,7 +128,7 @@ class Appending:
                 "makes a version with the new field alone"
             )
         spec = self._widened(before.rows.element_spec, built)
-        shards = write_shards(self._taken(built, spec), spec, target, options)
+        shards = _put_shards(self._taken(built, spec), spec, target, options)
         rows = replace(before.rows.with_spec(spec), shards=shards)
         columns = tuple(self._longer(group, built, target, options) for group in before.columns)
         return appended(self.base, replace(added, rows=rows, columns=columns))
@@ -146,7 +146,7 @@ class Appending:
         spec = self._widened(group.element_spec, built)
         frames = self._taken(built, spec)
         if group.array is None:
-            shards = group.shards.then(write_shards(frames, spec, files, options))
+            shards = group.shards.then(_put_shards(frames, spec, files, options))
             return replace(group.with_spec(spec), shards=shards)
         rows = (rows_of(each) for each in frames)
         old = column_rows(self.base, group.array)
@@ -254,7 +254,7 @@ class AddingColumns:
         return spec
 
 
-def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:
+def _put_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:
     """Put records as shards, and return these."""
     with (
         Progress("", None, enabled=False),

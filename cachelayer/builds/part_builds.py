@@ -140,7 +140,7 @@ def build_parts(plan: BuildPlan, parts: Parts, target: ShardTarget) -> PartResul
     missing = [number for number in range(parts.count) if number not in finished]
     current().parts(len(finished), parts.count)
     if plan.engine is None:
-        # Nobody can go on after a part of a source of one part.
+        # With one part there is nothing to go on after.
         notes = plan.notes if plan.options.resume and parts.count > 1 else None
         if notes is not None:
             notes.begin()
