@@ -236,7 +236,8 @@ def _nbytes_of(file: pq.FileMetaData, names: Sequence[str]) -> int:
     # A loop over the columns of all groups takes seconds for a wide file.
     first = file.row_group(0)
     columns = map(first.column, range(first.num_columns))
-    chosen = [each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names]
+    prefixes = tuple(f"{name}." for name in names)
+    chosen = [each.total_uncompressed_size for each in columns if f"{each.path_in_schema}.".startswith(prefixes)]
     return int(sum(chosen) * file.num_rows // max(1, first.num_rows))
 
 

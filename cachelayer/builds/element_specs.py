@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
@@ -14,14 +14,7 @@ from cachelayer.builds.parts import Parts, part_in_errors
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records import tree
-from cachelayer.records.infer import (
-    FIRST_ELEMENTS,
-    completed,
-    from_elements,
-    lacks_keys,
-    may_lack_keys,
-    overlaid,
-)
+from cachelayer.records.infer import FIRST_ELEMENTS, completed, from_elements, may_lack_keys, overlaid
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
 
@@ -105,21 +98,11 @@ def infer_spec(batches: Iterator[Batch], declared: Tree | None = None) -> tuple[
             else:
                 raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
 
-    spec = from_elements(first_elements()) if declared is None else _completed(declared, first_elements())
-    return spec, chain((first.pop(0) for _ in range(len(first))), batches)
-
-
-def _completed(declared: Tree, elements: Iterator[Any]) -> Tree:
-    """Return a declared spec with the keys of the first elements that it lacks."""
-    first: list[Any] = []
-    for element in islice(elements, FIRST_ELEMENTS):
-        first.append(element)
-        if not lacks_keys(declared, element):
-            break
     try:
-        return completed(declared, first)
+        spec = from_elements(first_elements()) if declared is None else completed(declared, first_elements())
     except ElementError as error:
         raise error.at(record=error.record or 0) from error.__cause__
+    return spec, chain((first.pop(0) for _ in range(len(first))), batches)
 
 
 def check_fits(name: str, spec: Tree, added: Tree | None) -> None:

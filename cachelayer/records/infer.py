@@ -331,15 +331,21 @@ def lacks_keys(spec: Tree, element: Any) -> bool:
     return False
 
 
-def completed(spec: Tree, elements: Sequence[Any]) -> Tree:
+def completed(spec: Tree, elements: Iterable[Any]) -> Tree:
     """Return a declared spec with the keys that it lacks, as the first elements have them; in the order of the first.
 
     If the first element lacks a key of the spec, or has another structure, the spec is not meant for it and stays as it
     is.
+
+    Args:
+        spec: the declared spec.
+        elements: the elements; no more are taken than are needed.
     """
-    if not elements or not _declares(spec, elements[0]):
+    coming = iter(elements)
+    first = next(coming, None)
+    if not _declares(spec, first) or not lacks_keys(spec, first):
         return spec
-    undeclared = [_undeclared(spec, element) for element in elements if _declares(spec, element)]
+    undeclared = (_undeclared(spec, element) for element in chain([first], coming) if _declares(spec, element))
     return _over(spec, from_elements(undeclared))
 
 
