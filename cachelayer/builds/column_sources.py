@@ -130,7 +130,7 @@ def columns_by_key(source: Source, keys: Any, key: str) -> Source:
     columns = others.decode(records[rows])
     found = codec_for(others.spec).encode(columns, len(rows))
     read = partial(_read_frames, found)
-    return Source("columns", read, element_spec=others.spec, length=len(found))
+    return Source("columns", read, element_spec=others.spec, length=len(found), files=source.files)
 
 
 def _read_frames(frames: Frames, start: int, stop: int | None) -> Iterator[Batch]:

@@ -14,6 +14,7 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.column_sources import columns_by_key, columns_of_function, key_array
 from cachelayer.builds.extensions import AddingColumns
 from cachelayer.builds.recipe import Recipe
+from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.records import tree
 from cachelayer.storage.builder import Builder
@@ -40,6 +41,7 @@ def add_columns(
         raise InvalidArgumentError("on= is the key of a table: leave it out for a function")
     if batched and not is_function:
         raise InvalidArgumentError("batched=True is for a function of batches: leave it out for columns")
+    columns = at_path(columns)
     recipe = Recipe.of(columns, options)
     how = {"batched": batched, "on": on, "replace": replaces}
     recipe = replace(recipe, options={**recipe.options, **how})

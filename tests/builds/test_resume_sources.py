@@ -79,6 +79,8 @@ def test_row_groups_before_the_place_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(cachelayer.SourceError):
         records_of(damaged, spec)
     assert records_of(damaged, spec, ROW_GROUP) == expected
+    with pytest.raises(cachelayer.InvalidArgumentError, match="record 1"):
+        damaged.batches(1)
 
 
 @pytest.mark.parametrize("make", [lambda rows: rows, datasets.Dataset], ids=["arrow", "datasets"])

@@ -374,6 +374,20 @@ def test_at_most_sixteen_groups(tmp_path: Path) -> None:
     assert storage.add_columns("d@g16", new="again", columns={"c3": np.zeros(3)}, replace=True)[2]["c3"] == 0
 
 
+@pytest.mark.parametrize("on", [None, "id"])
+def test_columns_of_a_file_are_identified_by_the_file(storage: Storage, tmp_path: Path, on: str | None) -> None:
+    storage.cache([{"id": number} for number in range(3)], "d", "v1")
+    path, keys = tmp_path / "scores.npz", {} if on is None else {on: np.arange(3)}
+    np.savez(path, score=np.arange(3), **keys)
+    made = storage.add_columns("d", "v1", "v2", str(path), on=on)
+    assert made.provenance["identity"]["files"] == 1
+    if on is None:
+        assert storage.add_columns("d", "v1", "v2", str(path), hosts=(0, 1)).digest == made.digest
+        np.savez(path, score=np.arange(1, 4))
+        with pytest.raises(cachelayer.AlreadyExistsError, match="files"):
+            storage.add_columns("d", "v1", "v2", str(path), hosts=(0, 1))
+
+
 def test_hosts_that_ask_for_other_columns_than_a_version_has_are_refused(storage: Storage) -> None:
     for version in ("v1", "other"):
         storage.submit(elements() if version == "v1" else elements()[:-1] + elements(1), "d", version)
