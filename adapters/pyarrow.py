@@ -10,7 +10,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from types import FunctionType
 from typing import Any
 from urllib.parse import unquote
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.arrow_arrays import table_of
-from cachelayer.adapters.sources.arrow_source import ArrowPart, source_of_parts, source_of_table
+from cachelayer.adapters.sources.arrow_source import ArrowPart, first_rows, source_of_parts, source_of_table
 from cachelayer.adapters.sources.files import File, Files, Paths, reading, source_of_files
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, batch_records
@@ -224,8 +224,7 @@ def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> Arr
         for batch in _parquet_batches(partial(_parquet_file, file), read, row):
             yield _with_texts(batch, own, added)
 
-    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    starts = list(accumulate(rows[:-1], initial=0)) if rows else []
+    starts = first_rows([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
     return ArrowPart(file.name, schema or own, batches, metadata.num_rows, starts, _nbytes_of(metadata, read))
 
 
@@ -323,7 +322,7 @@ def _ipc_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPa
             for number in range(bisect(starts, row) - 1, opened.num_record_batches):
                 yield opened.get_batch(number).select(own.names)
 
-    starts = list(accumulate(rows[:-1], initial=0)) if rows else []
+    starts = first_rows(rows)
     return ArrowPart(file.name, schema or own, batches, sum(rows), starts, file.facts.nbytes)
 
 

@@ -167,6 +167,8 @@ def source_of_parts(
         metadata: what the metadata of the version keep, in place of the types of the columns.
         casts: whether a user declares types, so that each batch is cast to the schema of its part.
     """
+    for part in parts:
+        _check_schema(parts[0], part.name, part.schema)
     schema = parts[0].schema
     spec = spec_of_schema(schema, declared, leaves or {}, parts[0].name)
     kept = schema_metadata(schema) if metadata is None else metadata
@@ -176,17 +178,19 @@ def source_of_parts(
     source = Source(kind, read, element_spec=spec, length=length, metadata=kept)
     if any(part.starts is None for part in parts):
         return source
-    firsts = accumulate(counts[:-1], initial=0)
-    starts = [first + row for part, first in zip(parts, firsts, strict=True) for row in part.starts or ()]
+    starts = [first + row for part, first in zip(parts, first_rows(counts), strict=True) for row in part.starts or ()]
     record_nbytes = sum(part.nbytes for part in parts) / max(1, sum(counts))
     return replace(source, starts=starts, record_nbytes=record_nbytes, workers_make="parts")
+
+
+def first_rows(counts: Sequence[int]) -> list[int]:
+    """Return the first row of each of some pieces, given the numbers of their rows."""
+    return list(accumulate(counts[:-1], initial=0)) if counts else []
 
 
 def _read(
     parts: Sequence[ArrowPart], spec: Tree, leaves: FileLeaves, casts: bool, start: int, stop: int | None
 ) -> Iterator[Batch]:
-    for part in parts:
-        _check_schema(parts[0], part.name, part.schema)
     record = 0
     for part in parts:
         if part.rows is not None and record + part.rows <= start:
