@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -212,10 +212,8 @@ class Joined(BaseDataset):
 
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Joined:
         """Return the same records, with each dataset read in another way."""
-        members = [
-            member.changed(replace(cast(RecordElements, member.base), source=change(source_of(member))))
-            for member in self.members
-        ]
+        bases = (cast(RecordElements, member.base).with_sources(change) for member in self.members)
+        members = (member.changed(base) for member, base in zip(self.members, bases, strict=True))
         return Joined(tuple(members))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
@@ -17,6 +17,7 @@ from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records.codec import Codec, codec_named
+from cachelayer.records.layout import Column
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.media import sized_spec
@@ -123,6 +124,14 @@ class StoredElements(SameRows, StoredLeaves):
     def stored(self) -> Self: ...
 
     @abstractmethod
+    def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Self:
+        """Return the same elements, with the records and the columns read in another way."""
+
+    @abstractmethod
+    def columns(self, numbers: Ints) -> list[Column]:
+        """Return what is stored of these elements: a column for each leaf of :attr:`codec`."""
+
+    @abstractmethod
     def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
         """Return the same elements, with the images of these leaf numbers decoded to these sizes."""
 
@@ -152,6 +161,15 @@ class RecordElements(StoredElements):
 
     def stored(self) -> Self:
         return replace(self, decodes=False, sizes=())
+
+    def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Self:
+        return replace(self, source=change(self.source))
+
+    def columns(self, numbers: Ints) -> list[Column]:
+        try:
+            return self.codec.decode(self.source.records(numbers))
+        except ValueError as error:
+            self._raise_damage(error, numbers)
 
     def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
         of_records = {self._leaf(leaf): size for leaf, size in sizes.items()}

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 from cachelayer.access.joined import Joined, source_of
 from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
-from cachelayer.access.with_columns import WithColumns
-from cachelayer.errors import CorruptionError, InvalidTypeError
+from cachelayer.errors import InvalidTypeError
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
-from cachelayer.records.leaf_names import chosen_spec, leaf_numbers
+from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
-from cachelayer.versions.shard_set import merged_spec
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -27,18 +26,14 @@ class StoredRecords:
     """The records of a version, a view of one, or of several that were concatenated. Thread-safe and picklable.
 
     Args:
-        source: where they come from.
+        elements: the elements, undecoded, with the leaves that the records keep.
         selection: which of them, in order.
         digest: the digest of them.
-        chosen: the numbers of the leaves that they keep, ascending; None to copy them as they are.
-        groups: added columns that they get.
     """
 
-    source: RecordSource
+    elements: StoredElements
     selection: Selection
     digest: str
-    chosen: tuple[int, ...] | None
-    groups: tuple[RecordElements, ...] = ()
 
     @classmethod
     def of(cls, view: Any, fields: Sequence[str] | None, *, reads_copies: bool) -> Self:
@@ -58,63 +53,48 @@ class StoredRecords:
         elements = elements.stored()
         if fields is not None:
             elements = elements.with_fields(leaf_numbers(elements.codec.spec, fields))
-        groups: tuple[RecordElements, ...] = ()
-        source, chosen = elements.source, elements.chosen
-        if isinstance(elements, WithColumns):
-            chosen, groups = elements.chosen_of_rows, elements.groups
-        elif elements.codec.spec == source.codec.spec:
-            chosen = None
-        source = _read_once(source, reads_copies=reads_copies)
-        return cls(source, view._records.selection, view.digest, chosen, groups)
+        elements = elements.with_sources(partial(_read_once, reads_copies=reads_copies))
+        return cls(elements, view._records.selection, view.digest)
 
     def __len__(self) -> int:
         return len(self.selection)
 
     @property
     def versions(self) -> list[StoredVersion]:
-        return [source.version for source in _versions(self.source)]
+        return [source.version for source in _versions(self.elements.source)]
 
     @property
     def provenance(self) -> dict[str, Any]:
         """How the version was built that they come from; empty if they come from several."""
-        return dict(self.source.version.manifest.provenance) if isinstance(self.source, VersionRecords) else {}
+        source = self.elements.source
+        return dict(source.version.manifest.provenance) if isinstance(source, VersionRecords) else {}
 
     @property
     def is_local(self) -> bool:
         """Whether records at any place can be read without a request."""
-        return not self.source.takes_requests
+        return not self.elements.takes_requests
 
     @property
     def compression(self) -> str:
         """How the first shard is compressed: ``none`` or ``zstd``."""
-        first = next((source for source in _versions(self.source) if len(source)), None)
+        first = next((source for source in _versions(self.elements.source) if len(source)), None)
         return "none" if first is None else first.version.manifest.shards.compressions[0]
 
     @property
     def element_spec(self) -> Tree:
         """The spec of the records that :meth:`frames` returns."""
-        spec = self.source.codec.spec
-        rows = spec if self.chosen is None else chosen_spec(spec, self.chosen)
-        return merged_spec([rows, *(group.codec.spec for group in self.groups)]) if self.groups else rows
+        return self.elements.codec.spec
 
     @property
     def record_nbytes(self) -> int:
         """Approximate bytes of a record that is read."""
-        return max(1, self.source.info.record_nbytes)
+        return max(1, self.elements.info.record_nbytes)
 
     def frames(self, rows: Ints) -> Frames:
-        numbers = self.selection.take(rows)
-        records = self.source.records(numbers)
-        if self.chosen is None and not self.groups:
-            return Frames.of(records)
-        codec = self.source.codec if self.chosen is None else self.source.codec.chosen(self.chosen)
-        try:
-            columns = codec.decode(records)
-            for group in self.groups:
-                columns += group.codec.decode(group.source.records(numbers))
-        except ValueError as error:
-            raise CorruptionError(f"{self.source.info.name}: a record does not decode: {error}") from error
-        return codec_for(self.element_spec).encode(columns, len(records))
+        numbers, source = self.selection.take(rows), self.elements.source
+        if isinstance(self.elements, RecordElements) and self.element_spec == source.codec.spec:
+            return Frames.of(source.records(numbers))
+        return codec_for(self.element_spec).encode(self.elements.columns(numbers), len(numbers))
 
 
 def _versions(source: RecordSource) -> list[VersionRecords]:
@@ -126,7 +106,7 @@ def _versions(source: RecordSource) -> list[VersionRecords]:
 def _read_once(source: RecordSource, *, reads_copies: bool) -> RecordSource:
     """Return records that read no local copies, unless all are there: nobody needs new ones of what is read once."""
     if isinstance(source, Joined):
-        return source.with_sources(lambda each: _read_once(each, reads_copies=reads_copies))
+        return source.with_sources(partial(_read_once, reads_copies=reads_copies))
     if isinstance(source, VersionRecords):
         copies = source.copies if reads_copies and not source.takes_requests else None
         # A damaged record must not get a checksum of its own.

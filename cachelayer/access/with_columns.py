@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Self
@@ -10,13 +10,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_elements import RecordElements, StoredElements
+from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, highest_cost, needed_together
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.layout import Column
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ImageSize
@@ -53,21 +54,6 @@ class WithColumns(StoredElements):
         return cls(base.source, tuple(members))
 
     @property
-    def groups(self) -> tuple[RecordElements, ...]:
-        """The groups of columns."""
-        return tuple(member for member in self.members if not self._is_of_rows(member))
-
-    @property
-    def chosen_of_rows(self) -> tuple[int, ...] | None:
-        """The numbers of the leaves of the records that are shown; None for all."""
-        shown = [member.chosen for member in self.members if self._is_of_rows(member)]
-        return shown[0] if shown else ()
-
-    def _is_of_rows(self, member: RecordElements) -> bool:
-        """Return whether a member shows records, not a group of columns."""
-        return member.source is self.source
-
-    @property
     def _whole_digests(self) -> Digests:
         digests = self.source.digests
         return digests if self.home is None else digests._replace(elements=self.home.manifest.whole_digest)
@@ -98,6 +84,16 @@ class WithColumns(StoredElements):
     def stored(self) -> Self:
         return replace(self, members=tuple(member.stored() for member in self.members))
 
+    def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Self:
+        source = change(self.source)
+        members = (
+            member.with_sources(lambda each: source if each is self.source else change(each)) for member in self.members
+        )
+        return replace(self, source=source, members=tuple(members))
+
+    def columns(self, numbers: Ints) -> list[Column]:
+        return [column for member in self.members for column in member.columns(numbers)]
+
     def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
         owned = [{leaf - first: sizes[leaf] for leaf in sizes if leaf in leaves} for first, leaves in self._leaves]
         members = tuple(member.sized(own) for member, own in zip(self.members, owned, strict=True))
@@ -125,7 +121,7 @@ class WithColumns(StoredElements):
         return replace(self, members=tuple(members), chosen=tuple(numbers[leaf] for leaf in leaves))
 
     def has_added(self, leaves: Sequence[int]) -> bool:
-        return any(not self._is_of_rows(self.members[self._owner(leaf)[0]]) for leaf in leaves)
+        return any(self.members[self._owner(leaf)[0]].source is not self.source for leaf in leaves)
 
     def lengths(self, leaf: int) -> LengthColumn:
         place, number = self._owner(leaf)

@@ -359,6 +359,8 @@ def test_a_damaged_column_file_is_refused(local: Storage) -> None:
     assert not local.verify("d@v2").ok
     with pytest.raises(cachelayer.CorruptionError):
         Storage(local.url, verify="always").fetch("d@v2").read([0])
+    with pytest.raises(cachelayer.CorruptionError):
+        local.rewrite("d", "v2", "written", progress=False)
     file.write_bytes(raw[:-8])
     with pytest.raises(cachelayer.CorruptionError):
         local.fetch("d@v2").read([0])
