@@ -93,11 +93,9 @@ def negative(operand: Operand) -> Operand:
     Raises:
         NoValueError: if they are no numbers.
     """
-    return compute(operator.sub, literal(0), operand) if operand.kind != "float" else _float(operator.neg, operand)
-
-
-def _float(change: Callable[[Any], Any], operand: Operand) -> Operand:
-    return Operand("float", change(operand.values), operand.valid)
+    if operand.kind == "float":
+        return Operand("float", -operand.values, operand.valid)
+    return compute(operator.sub, literal(0), operand)
 
 
 def compute(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Operand:
