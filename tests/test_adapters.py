@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from absent import OPTIONAL
+from optional_packages import OPTIONAL
 
 import cachelayer
 
