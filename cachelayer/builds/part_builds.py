@@ -212,12 +212,12 @@ def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
         records = sum(part.records for part in finished.values())
         current().skip(records)
         notice(f"{name}: resuming after {records:,} records of an interrupted build", plan.options.progress)
-    for facts in list(others.values())[:1]:
-        if NOT_RESUMABLE not in facts:
-            warn(
-                f"{name} is built from its beginning: an interrupted build cannot be resumed: "
-                f"{'; '.join(differences(facts, plan.facts))}"
-            )
+    interrupted = [facts for facts in others.values() if NOT_RESUMABLE not in facts]
+    if interrupted:
+        warn(
+            f"{name} is built from its beginning: an interrupted build cannot be resumed: "
+            f"{'; '.join(differences(interrupted[0], plan.facts))}"
+        )
     return finished
 
 
