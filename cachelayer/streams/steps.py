@@ -449,7 +449,7 @@ class Steps:
 
     def part(self, size: int, shard_index: int) -> tuple[int, int]:
         """Return the rows that a shard takes of a step with so many records; those after its records fill it up."""
-        even, extra = divmod(self.global_batch if self.rule.fill else size, self.shard_count)
+        even, extra = divmod(self.rows(size), self.shard_count)
         first = shard_index * even + min(shard_index, extra)
         return first, first + even + (shard_index < extra)
 
