@@ -241,7 +241,7 @@ class RecordElements(StoredElements):
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         codec = self.element_codec
         try:
-            columns = codec.decode(self.source.records(numbers, held), apart=True)
+            columns = codec.decode(self.source.records(numbers, held), separate_rows=True)
             return codec.elements(columns, len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)

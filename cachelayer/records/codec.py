@@ -235,12 +235,12 @@ class Codec:
 
     # Records into elements and batches
 
-    def decode(self, records: Records, *, apart: bool = False) -> list[Column]:
+    def decode(self, records: Records, *, separate_rows: bool = False) -> list[Column]:
         """Return the columns of records.
 
         Args:
             records: the records.
-            apart: prepare the columns for :meth:`elements`, so that an element keeps little memory of others alive.
+            separate_rows: prepare the columns for :meth:`elements`: an element keeps little memory of others alive.
 
         Raises:
             ElementError: if an image or sound does not decode; its record is the index in ``records``.
@@ -253,12 +253,12 @@ class Codec:
             values: list[Any] = []
             for place, part in leaf.parts:
                 if part.shape is not None:
-                    values.append(_fixed(records, place, part, apart=apart))
+                    values.append(_fixed(records, place, part, separate_rows=separate_rows))
                 else:
                     flat = records.ranges(starts[:, place], nbytes[:, place]).view(part.dtype)
                     values.append(Flat(flat, splits_of(nbytes[:, place] // part.dtype.itemsize)))
             column = Column(tuple(values), nulls[:, leaf.number] if leaf.null else None)
-            columns.append(column if leaf.files is None else leaf.files.decode(column, apart=apart))
+            columns.append(column if leaf.files is None else leaf.files.decode(column, separate_rows=separate_rows))
         return columns
 
     def elements(self, columns: Sequence[Column], rows: int) -> list[Any]:
@@ -415,10 +415,10 @@ def _column(plan: LeafPlan, values: Any) -> Column:
         raise error.at(path=plan.path) from error.__cause__
 
 
-def _fixed(records: Records, offset: int, part: LeafPart, *, apart: bool) -> Any:
-    """Return a fixed part of records; ``apart`` as a list of arrays of which only few share memory."""
+def _fixed(records: Records, offset: int, part: LeafPart, *, separate_rows: bool) -> Any:
+    """Return a fixed part of records; with ``separate_rows`` as a list of arrays of which only few share memory."""
     dtype, shape = part.dtype, part.shape or ()
-    if not apart or not shape or not part.nbytes:
+    if not separate_rows or not shape or not part.nbytes:
         # One call does what a view and a reshape would do, without a copy.
         slab = records.slab(offset, part.nbytes) if part.nbytes else None
         return np.ndarray((len(records), *shape), dtype, slab)

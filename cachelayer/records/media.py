@@ -62,12 +62,12 @@ class MediaFiles:
     def _decode(self) -> Callable[[bytes], NDArray[Any]]:
         return decoder(self._spec)
 
-    def decode(self, files: Column, *, apart: bool) -> Column:
+    def decode(self, files: Column, *, separate_rows: bool) -> Column:
         """Return the column of decoded files.
 
         Args:
             files: the column of files.
-            apart: return a list of the values, which may be changed, for :meth:`Codec.elements`.
+            separate_rows: return a list of the values, which may be changed, for :meth:`Codec.elements`.
         """
         (flat,), nulls = files.parts, files.nulls
         rows = range(len(flat.splits) - 1)
@@ -81,7 +81,7 @@ class MediaFiles:
         chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
         decoded = map if len(chunks) < 2 else _pool().map
         values = list(chain.from_iterable(decoded(lambda chunk: list(map(value_of, chunk)), chunks)))
-        return Column((values,) if apart else self.leaf.encode(values), nulls)
+        return Column((values,) if separate_rows else self.leaf.encode(values), nulls)
 
     def value(self, *parts: NDArray[Any]) -> NDArray[Any]:
         """Return what one file holds."""
@@ -106,7 +106,7 @@ def check_files(spec: Tree, columns: Sequence[Column]) -> None:
     """Raise unless every image and sound in the columns decodes."""
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
         if isinstance(leaf, EncodedSpec):
-            MediaFiles(path, leaf).decode(column, apart=True)
+            MediaFiles(path, leaf).decode(column, separate_rows=True)
 
 
 def cores() -> int:

@@ -204,6 +204,8 @@ def test_of_a_table_that_is_too_large_rows_are_compared_and_it_is_said(
         refs = [storage.cache({"x": np.arange(N)}, "d", "v1", on_change="error") for _ in range(2)]
     assert len(caught) == 1
     assert refs[0].provenance["compared_in_part"] == ["256 of 1,000 rows"]
+    made = storage.cache(lambda: {"x": np.arange(N)}, "made", "v1")
+    assert made.provenance["compared_in_part"] == ["256 of 1,000 rows"]
 
 
 TENSORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
