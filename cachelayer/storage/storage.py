@@ -28,7 +28,7 @@ from cachelayer.storage.catalog import Catalog
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
-from cachelayer.versions.log import Log, LogEvent, history
+from cachelayer.versions.log import Log, LogEvent
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -162,7 +162,9 @@ class Storage:
             DatasetNotFoundError: if there is no such dataset.
             CorruptionError: if an entry of its log is missing or damaged.
         """
-        return history(self._catalog.dataset(dataset_id), self._catalog.snapshot(dataset_id).sequence)
+        log = Log(self._catalog.dataset(dataset_id))
+        self._catalog.head(log)
+        return log.history()
 
     def builds(self, dataset_id: str) -> list[UnpublishedBuild]:
         """Return the builds of a dataset that are running or were interrupted, the oldest first.

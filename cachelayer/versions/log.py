@@ -27,6 +27,46 @@ from cachelayer.versions.snapshot import Snapshot
 _PATIENCE = 300.0
 """Seconds after which a writer that keeps losing the race for the next entry gives up."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 2.0
+_AT_ONCE = 16
+"""Entries that a history reads at once."""
+_AT_A_TIME = 256
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """One change of a dataset: who changed what, and when.
+
+    Args:
+        sequence: number of the entry, from 1.
+        kind: ``publish``, ``tag``, ``untag``, ``delete``, ``copy``, ``collect``, or another.
+        time: when, in ISO 8601, UTC, by the clock of the host.
+        user, host, pid: who; ``"unknown"``, or 0 for the process, if the entry does not say.
+        details: what, by name: the version, the tag, the number of files.
+    """
+
+    sequence: int
+    kind: str
+    time: str
+    user: str
+    host: str
+    pid: int
+    details: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, entry: Snapshot) -> Self:
+        """Return the event of an entry."""
+        details = dict(entry.event)
+        kind, time, user, host = (str(details.pop(name, _UNKNOWN)) for name in ("kind", "time", "user", "host"))
+        pid = details.pop("pid", 0)
+        return cls(entry.sequence, kind, time, user, host, pid if type(pid) is int else 0, details)
+
+    def __str__(self) -> str:
+        what = [
+            f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+            for name, value in self.details.items()
+        ]
+        return f"{self.sequence}  {self.time}  {self.user}@{self.host}  {' '.join([self.kind, *what])}"
 
 
 class Log:
@@ -108,6 +148,22 @@ class Log:
                 self._swept[sequence] = entry.swept
         return frozenset().union(*(self._swept[sequence] for sequence in head.sweeps[generation:]))
 
+    def history(self) -> list[LogEvent]:
+        """Return the events of all entries, the oldest first."""
+        last, events = self.head().sequence, list[LogEvent]()
+        with Pool(_AT_ONCE, "cachelayer-history") as threads:
+            # A log may claim any number of entries: stop at the first that is missing, before asking for the rest.
+            while len(events) < last:
+                sequences = range(len(events) + 1, min(last, len(events) + _AT_A_TIME) + 1)
+                events += threads.map(self._event, sequences)
+        return events
+
+    def _event(self, sequence: int) -> LogEvent:
+        entry = self._entry(sequence)
+        if entry is None:
+            raise self._missing(sequence)
+        return LogEvent.of(entry)
+
     def _missing(self, sequence: int) -> CorruptionError:
         name = paths.log_entry(sequence)
         return CorruptionError(f"{self.folder.url}/{name}: an entry of the log is missing")
@@ -174,62 +230,3 @@ def has_log(folder: Store) -> bool:
         if isinstance(error.__cause__, PermissionError):
             return False
         raise
-
-
-_AT_ONCE = 16
-_AT_A_TIME = 256
-_UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class LogEvent:
-    """One change of a dataset: who changed what, and when.
-
-    Args:
-        sequence: number of the entry, from 1.
-        kind: ``publish``, ``tag``, ``untag``, ``delete``, ``copy``, ``collect``, or another.
-        time: when, in ISO 8601, UTC, by the clock of the host.
-        user, host, pid: who; ``"unknown"``, or 0 for the process, if the entry does not say.
-        details: what, by name: the version, the tag, the number of files.
-    """
-
-    sequence: int
-    kind: str
-    time: str
-    user: str
-    host: str
-    pid: int
-    details: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, entry: Snapshot) -> Self:
-        """Return the event of an entry."""
-        details = dict(entry.event)
-        kind, time, user, host = (str(details.pop(name, _UNKNOWN)) for name in ("kind", "time", "user", "host"))
-        pid = details.pop("pid", 0)
-        return cls(entry.sequence, kind, time, user, host, pid if type(pid) is int else 0, details)
-
-    def __str__(self) -> str:
-        what = [
-            f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
-            for name, value in self.details.items()
-        ]
-        return f"{self.sequence}  {self.time}  {self.user}@{self.host}  {' '.join([self.kind, *what])}"
-
-
-def history(folder: Store, last: int) -> list[LogEvent]:
-    """Return the events of the first ``last`` entries of a log, oldest first."""
-    log = Log(folder)
-
-    def event(sequence: int) -> LogEvent:
-        entry = log._entry(sequence)
-        if entry is None:
-            raise log._missing(sequence)
-        return LogEvent.of(entry)
-
-    found: list[LogEvent] = []
-    with Pool(_AT_ONCE, "cachelayer-history") as threads:
-        # A log may claim any number of entries: stop at the first that is missing, before asking for the rest.
-        while len(found) < last:
-            found += threads.map(event, range(len(found) + 1, min(last, len(found) + _AT_A_TIME) + 1))
-    return found
