@@ -7,7 +7,7 @@ so that their shards are ordinary ArrayRecord files. Nothing is ever pickled.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -187,7 +187,12 @@ class Codec:
 
         A leaf that is None in some rows is an array of objects, or a Nullable with its filler in those rows.
         """
-        return list(map(_column, self.leaves, tree.flatten_like(self.spec, batch)))
+        columns = tree.flatten_like(self.spec, batch)
+        for leaf, values in zip(self.leaves, columns, strict=True):
+            if isinstance(values, (Mapping, tuple)):
+                # The keys of a dict are no rows.
+                raise ElementError(leaf.spec.describe(), tree.describe(values), path=leaf.path, record=0)
+        return list(map(_column, self.leaves, columns))
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         """Return the records of ``rows`` elements."""

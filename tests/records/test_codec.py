@@ -432,3 +432,10 @@ def test_ragged_and_sparse_normalise_byte_order(dtype: Any) -> None:
         found = round_trip(from_element(value), [value, value])[1]
         assert same_leaf(value, found)
         assert all(part.dtype.isnative for part in arrays_in(found))
+
+
+@pytest.mark.parametrize("batch", [{"a": np.array(["x"], object)}, (np.zeros(2), np.zeros(2))], ids=str)
+def test_a_structure_in_place_of_the_rows_of_a_leaf_is_refused(batch: Any) -> None:
+    for spec in (ArraySpec(str), ArraySpec("float64", (2,)), ArraySpec("float64", (None,))):
+        with pytest.raises(ElementError):
+            codec_for(spec).batch_columns(batch)
