@@ -15,7 +15,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import ArrayRecordDataSource, CacheLayerError, CacheLayerWarning, Storage, StorageError
-from cachelayer.cli.options import open_address
+from cachelayer.cli.addresses import open_address
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.file_systems import file_system
