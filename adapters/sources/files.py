@@ -117,7 +117,7 @@ def source_of_files(
 
 
 def with_places(source: Source, place_of: Callable[[int], str]) -> Source:
-    """Return a source whose errors name the place where an element was read.
+    """Return a source whose errors begin with the file and line, or row, of the element.
 
     Args:
         source: the source.
@@ -135,7 +135,7 @@ def with_places(source: Source, place_of: Callable[[int], str]) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class PlacedBatch:
-    """A batch whose errors name the place where an element was read.
+    """A batch whose errors begin with the file and line, or row, of the element.
 
     Args:
         batch: the batch.

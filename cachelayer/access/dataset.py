@@ -196,7 +196,7 @@ class SameRows(BaseDataset, Protocol):
     @property
     @abstractmethod
     def underlying(self) -> HasRows:
-        """What has the rows."""
+        """The rows that the elements are of."""
 
     def __len__(self) -> int:
         return len(self.underlying)
@@ -253,7 +253,7 @@ class DatasetView(BaseDataset):
 
     @property
     def is_view(self) -> bool:
-        """Whether these are some records of a version: neither the whole version, nor windows or packs of records."""
+        """True if these are some records of a version: neither the whole version, nor windows or packs of records."""
         return self.name is not None and bool(self.name.calls) and self.base.leaves is not None
 
     @property

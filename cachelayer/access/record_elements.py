@@ -104,7 +104,7 @@ class StoredElements(SameRows, StoredLeaves):
 
     @cached_property
     def digests(self) -> Digests:
-        """Those of all leaves; if only some are chosen, that of the elements names these too."""
+        """The digests of all leaves; if only some are chosen, the digest of the elements tells which."""
         if self.chosen is None:
             return self._whole_digests
         text = bytes.fromhex(self._whole_digests.elements) + b"fields" + np.array(self.chosen, "<i8").tobytes()
@@ -129,7 +129,7 @@ class StoredElements(SameRows, StoredLeaves):
 
     @abstractmethod
     def columns(self, numbers: Ints) -> list[Column]:
-        """Return what is stored of these elements: a column for each leaf of :attr:`codec`."""
+        """Return a column for each leaf of :attr:`codec`, with the values of these elements as they are stored."""
 
     @abstractmethod
     def sized(self, sizes: Mapping[int, ImageSize]) -> Self:

@@ -40,7 +40,7 @@ class RemoteShards:
 
     @property
     def takes_requests(self) -> bool:
-        """Whether shards are without local copies; copies that other processes made are used from now on."""
+        """True if some shards have no local copies. Copies that other processes made are used from now on."""
         return not self._find_copies(np.arange(len(self._splits) - 1)).all()
 
     def record(self, number: int) -> bytearray:

@@ -126,7 +126,7 @@ class VersionRecords:
 
     @property
     def is_local(self) -> bool:
-        """Whether the files are on this host, without the local copies of remote ones."""
+        """True if the files themselves are on this host; local copies of remote files do not count."""
         return self.version.folder.local_path(paths.SHARDS) is not None
 
     @property
@@ -138,7 +138,7 @@ class VersionRecords:
 
     @cached_property
     def shards(self) -> LocalShards | RemoteShards | ColumnRows:
-        """What reads the records."""
+        """The reader of the records."""
         version, shards = self.version, self.stored.shards
         if self.stored.array is not None:
             return ColumnRows(version, self.stored.array, self.verify)

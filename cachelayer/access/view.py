@@ -48,7 +48,7 @@ from cachelayer.versions.view_calls import PUBLISH, ViewCall, literal, rows_call
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
 WithoutMask: TypeAlias = Unmasked | None
-"""What becomes of a shorter last step of an epoch, where batches have no mask."""
+"""The rules for a shorter last step of an epoch with which batches have no mask."""
 
 if TYPE_CHECKING:
     # Views whose batches are arrays.
@@ -337,7 +337,11 @@ class View(Generic[T]):
         base, numbers = self._records.base, self._records.selection.take(indices)
         if fields is None:
             return base.batch(numbers)
-        keys = (fields,) if isinstance(fields, str) else tuple(fields) if isinstance(fields, Iterator) else fields
+        keys: Any = fields
+        if isinstance(fields, str):
+            keys = (fields,)
+        elif isinstance(fields, Iterator):
+            keys = tuple(fields)
         check_keys(base.element_spec, keys)
         return base.batch_of_keys(numbers, keys)
 

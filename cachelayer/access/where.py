@@ -274,7 +274,8 @@ class _Evaluation:
             if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd):
                 return exact_values.compute(operator.add, exact_values.literal(0), self.value(node.operand))
             if isinstance(node, ast.BinOp):
-                left, right = self.value(node.left), self.value(node.right)
+                left = self.value(node.left)
+                right = self.value(node.right)
                 return exact_values.compute(_COMPUTE[type(node.op)], left, right)
         except NoValueError as error:
             raise self._source.refused(node, str(error)) from error
@@ -328,7 +329,8 @@ class _WholeColumns(dict[str, Any]):
         self._reader = reader
 
     def __missing__(self, name: str) -> Any:
-        nbytes, most = self._reader.column_nbytes(name), memory_nbytes()
+        nbytes = self._reader.column_nbytes(name)
+        most = memory_nbytes()
         if nbytes > most // _PART_OF_MEMORY:
             raise InvalidArgumentError(
                 f"where(): the column {name!r} of {len(self._reader.rows):,} records takes about {nbytes / 1e9:.3g} GB "

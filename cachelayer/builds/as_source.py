@@ -1,4 +1,4 @@
-"""What can be a source: the object that a user passes, as a :class:`Source`."""
+"""Make a :class:`Source` of the object that a user passes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from cachelayer.records.tree import Tree
 
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
 Adapted = Source | Mapping[str, Any] | None
-"""What an adapter returns: a source; or objects by name, each a dataset of its own, as those of training and tests; or
-None, for what it does not know."""
+"""The result of an adapter: a source; objects by name, each a dataset of its own, as those of training and tests; None
+if it does not know the object."""
 
 
 def sources_by_split(obj: Any) -> Mapping[str, Any] | None:
@@ -129,7 +129,7 @@ def _refuse_if_begun(iterator: Any) -> None:
 
 
 def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Adapted:
-    """Return what an adapter makes of an object; only those are asked whose framework is loaded already."""
+    """Return the result of the first adapter that knows an object, of those whose framework is loaded."""
     for entry in entry_points_of(ENTRY_POINTS):
         if sys.modules.get(entry.name) is not None:
             adapter: Callable[..., Adapted] = entry.load()

@@ -30,7 +30,7 @@ NOT_RESUMABLE = "build"
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What is to be built, as it is known before the user's source is touched.
+    """The request for a version, as it is known before the user's source is touched.
 
     Args:
         log: the log of the dataset.

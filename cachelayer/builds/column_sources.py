@@ -37,7 +37,8 @@ def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *,
     if not batched:
         source = source_of_items(ref, elements=partial(_columns_from, ref, function))
         return replace(source, kind="columns", plan=plan)
-    read, length = partial(_read, ref, function), len(records_of(ref))
+    read = partial(_read, ref, function)
+    length = len(records_of(ref))
     return Source("columns", read, length=length, starts=range(length), items=ref, plan=plan)
 
 

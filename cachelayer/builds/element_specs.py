@@ -14,11 +14,9 @@ from cachelayer.builds.parts import Parts, part_in_errors
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records import tree
-from cachelayer.records.infer import FIRST_ELEMENTS, completed, from_elements, may_lack_keys, overlaid
+from cachelayer.records.infer import FIRST_ELEMENTS, MOST_ELEMENTS, completed, from_elements, may_lack_keys, overlaid
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
-
-_LOOK_AHEAD = 10_000
 
 
 def known_spec(source: Source, options: BuildOptions) -> Tree | None:
@@ -74,7 +72,7 @@ def _told_by(batches: Callable[[int], Iterator[Batch]], declared: Tree | None) -
         return infer_spec(batches(FIRST_ELEMENTS), declared)[0]
     except ElementError:
         # A leaf is None in all of them: a later one may show what it is.
-        return infer_spec(batches(_LOOK_AHEAD), declared)[0]
+        return infer_spec(batches(MOST_ELEMENTS), declared)[0]
 
 
 def infer_spec(batches: Iterator[Batch], declared: Tree | None = None) -> tuple[Tree, Iterator[Batch]]:

@@ -159,7 +159,8 @@ def _chunk_records(encode_sample: partial[EncodedChunk], workers: int, parts: li
     with Progress("", None, enabled=False):
         while elements < most and nbytes < BATCH_NBYTES:
             for frames in encode_sample(parts[0].start + elements, 1)[0]:
-                records, nbytes = records + len(frames), nbytes + int(frames.lengths.sum())
+                records += len(frames)
+                nbytes += int(frames.lengths.sum())
             elements += 1
     in_time = int(BATCH_SECONDS * elements // max(1e-9, monotonic() - began))
     share = -(-sum(map(len, parts)) // (workers * _CHUNKS_PER_WORKER))

@@ -82,7 +82,8 @@ class Erasure:
 
     def _refuse_if_replaced(self, head: Snapshot) -> None:
         """Raise unless the version is there as it was read, or without more records: these keep their numbers."""
-        found, gone = head.versions.get(self._version.version), head.successor(self._version.digest)
+        found = head.versions.get(self._version.version)
+        gone = head.successor(self._version.digest)
         known = {self._version.digest, *(() if gone is None else [gone.digest])}
         if found is None or found.digest not in known:
             what = "deleted" if found is None else "deleted and published anew"
@@ -161,7 +162,8 @@ class Erasure:
             rows = column_rows(version, stored.array).copy()
             rows[records] = 0
             return replace(stored, array=put_column_file(target, stored.element_spec, stored.records, [rows]))
-        shards, ends = list(stored.shards), stored.shards.records.cumsum()
+        shards = list(stored.shards)
+        ends = stored.shards.records.cumsum()
         owner = ends.searchsorted(records, side="right")
         for number in np.unique(owner).tolist():
             shard = shards[number]

@@ -46,7 +46,8 @@ class Hosts:
             raise InvalidTypeError(
                 f"hosts {hosts!r}: pass (index, count), as (jax.process_index(), jax.process_count())"
             )
-        index, count = integer("the index in hosts", hosts[0], 0), integer("the count in hosts", hosts[1], 1)
+        index = integer("the index in hosts", hosts[0], 0)
+        count = integer("the count in hosts", hosts[1], 1)
         if index >= count:
             raise InvalidArgumentError(f"hosts {hosts}: the index must be less than the count")
         return cls(index, count)

@@ -21,7 +21,8 @@ from cachelayer.records.values import NoArray, PictureFile, Ragged, Sparse, Unre
 FIRST_ELEMENTS = 64
 """How many elements tell the spec of all if none is declared."""
 _FIRST_NBYTES = 16 << 20
-_LOOK_AHEAD = 10_000
+MOST_ELEMENTS = 10_000
+"""How many elements are looked at for a leaf that is None in the first of them."""
 FIRST_ROWS = 256
 """How many rows of a table tell the spec of all."""
 _EMPTY = object()
@@ -85,7 +86,7 @@ def from_elements(elements: Iterable[Any], first: int = FIRST_ELEMENTS) -> Tree:
     """
     spec: Tree = None
     record, nbytes, empty = -1, 0, set[str]()
-    for record, element in enumerate(islice(elements, _LOOK_AHEAD)):
+    for record, element in enumerate(islice(elements, MOST_ELEMENTS)):
         with_lists = _with_lists_of_values(element, "", empty)
         try:
             spec = from_element(with_lists) if record == 0 else _merged(spec, with_lists)
@@ -170,7 +171,7 @@ def from_rows(rows: Iterable[Any], declared: Tree | None = None, most: int = FIR
                 break
         spec = overlaid(declared, _spec_of_rows(first))
         is_known = all(leaf is not None and leaf is not _EMPTY for _, leaf in leaf_values(spec))
-        if is_known or len(first) == before or len(first) >= _LOOK_AHEAD:
+        if is_known or len(first) == before or len(first) >= MOST_ELEMENTS:
             break
     if first and all(isinstance(row, Unreadable) for row in first):
         raise ElementError("a row that can be read", repr(first[0]), record=0)

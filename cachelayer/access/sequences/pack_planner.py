@@ -23,7 +23,7 @@ PLAN_VERSION = 1
 Plan = NDArray[np.int64]
 """The pieces of packs, int64 of shape ``[4, pieces]``; see :data:`PIECE`."""
 PIECE = ("pack", "record", "begin", "count")
-"""What the rows of a plan are."""
+"""The kind of row that a plan has."""
 GROUP = 1 << 14
 """The number of documents that are packed by themselves."""
 LongDocuments = Literal["split", "truncate", "drop"]
