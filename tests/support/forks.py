@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -139,6 +140,10 @@ def in_a_fork(work: Callable[[], Any]) -> Any:
         try:
             with os.fdopen(writer, "wb") as file:
                 pickle.dump(work(), file)
+        except BaseException:
+            # The parent has no result then, and fails; this says why.
+            traceback.print_exc()
+            raise
         finally:
             os._exit(0)
     os.close(writer)
