@@ -31,8 +31,8 @@ PUBLIC = [
 ]  # fmt: skip
 
 VIEW = (
-    "decoded digest element_spec erased exclude fields lengths metadata packed padded read reference sample select "
-    "sources split stream total where windows"
+    "decoded digest element_spec erased exclude fields folds lengths metadata packed padded read reference sample "
+    "select sources split stream total where windows"
 )
 ATTRIBUTES = {
     "Storage": (
@@ -40,9 +40,9 @@ ATTRIBUTES = {
         "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
-        "count_by dataset_id dataset_version decoded diff digest element_spec erased exclude fields lengths metadata "
-        "mirror nbytes packed padded provenance raw read reference sample select sources split stats stored_nbytes "
-        "stream total where windows"
+        "count_by dataset_id dataset_version decoded diff digest element_spec erased exclude fields folds lengths "
+        "metadata mirror nbytes packed padded provenance raw read reference sample select sources split stats "
+        "stored_nbytes stream total where windows"
     ),
     "View": VIEW,
     "Packed": f"{VIEW} fill",

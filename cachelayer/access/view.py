@@ -29,7 +29,7 @@ from cachelayer.access.sequences.bucketed import bucketed_stream
 from cachelayer.access.sequences.packs import PackRows, pack_rows
 from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.windows import window_rows
-from cachelayer.access.split import split
+from cachelayer.access.split import folds, split
 from cachelayer.access.where import Condition, mask_of
 from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -85,6 +85,11 @@ def names_view(method: M) -> M:
         return view
 
     return cast(M, named)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Return the options that were passed, as a reference writes them."""
+    return {name: literal(value) for name, value in options.items() if value is not None}
 
 
 class View(Generic[T]):
@@ -258,7 +263,12 @@ class View(Generic[T]):
         return sampled_of(self._records, weights, seed)
 
     def split(
-        self, shares: Mapping[str, float], *, seed: int | None = None, by: str | Sequence[str] | None = None
+        self,
+        shares: Mapping[str, float],
+        *,
+        seed: int | None = None,
+        by: str | Sequence[str] | None = None,
+        stratify: str | Sequence[str] | None = None,
     ) -> dict[str, Self]:
         """Split the records at random into views that do not overlap, such as ``train`` and ``val``.
 
@@ -272,32 +282,73 @@ class View(Generic[T]):
             seed: an integer in [0, 2**64), required. The same seed and shares give the same views.
             by: a field of one value a record, such as ``"user"``, or several: all records with one value of it go to
                 one part, also in a version that is written or built anew. The shares are then of values, about.
+            stratify: a field such as ``"label"``, or several: each part has its share of the records of this view with
+                each value, less than one record more or less. Records that are appended move none; but those that are
+                filtered out, or erased, do: split first, then filter the parts.
 
         Returns:
-            The views by their names.
+            The views by their names. With ``by`` or ``stratify``, erased records are in none of them.
 
         Raises:
-            InvalidArgumentError: if the shares or the seed are invalid, or there is no such field.
+            InvalidArgumentError: if the shares or the seed are invalid, there is no such field, or both ``by`` and
+                ``stratify`` are passed.
 
         Warns:
             CacheLayerWarning: if another version may have the same records under other numbers, since it was written,
                 or built, by itself, and ``by`` is not passed; if the view is a part of a split with the same seed,
                 which deals its records alike, so that the parts are far from the shares.
         """
-        return self._split(shares, seed=seed, by=by, warns=True)
+        return self._split(shares, seed=seed, by=by, stratify=stratify, warns=True)
 
     def _split(
-        self, shares: Mapping[str, float], *, seed: int | None = None, by: Any = None, warns: bool = False
+        self,
+        shares: Mapping[str, float],
+        *,
+        seed: int | None = None,
+        by: Any = None,
+        stratify: Any = None,
+        warns: bool = False,
     ) -> dict[str, Self]:
         """Split as :meth:`split` does, but never warn: a reference pins the records of a part by a digest."""
-        selections = split(self._records, shares, seed, by, warns=warns)
-        arguments, options = (literal(shares),), {"seed": literal(seed)}
-        if by is not None:
-            options["by"] = literal(by)
+        selections = split(self._records, shares, seed, by, stratify, warns=warns)
+        options = _given(seed=seed, by=by, stratify=stratify)
         return {
-            name: self._select(selection, ViewCall("split", arguments, options, name))
+            name: self._select(selection, ViewCall("split", (literal(shares),), options, (name,)))
             for name, selection in selections.items()
         }
+
+    def folds(
+        self,
+        count: int,
+        *,
+        seed: int | None = None,
+        by: str | Sequence[str] | None = None,
+        stratify: str | Sequence[str] | None = None,
+    ) -> list[tuple[Self, Self]]:
+        """Return pairs of views for cross-validation: the records to train with, and those that the fold holds out.
+
+        The records of this view are dealt evenly, so that folds differ by one record at most. Records that are appended
+        to the version move none of the others.
+
+        Args:
+            count: the number of folds, at least 2.
+            seed: an integer in [0, 2**64), required.
+            by: a field of one value a record, such as ``"user"``, or several: all records with one value are held out
+                by one fold, and folds hold out equally many values.
+            stratify: a field, or several: folds hold out equally many records with each value.
+
+        Returns:
+            One pair for each fold. Every record is held out once; with ``by`` or ``stratify``, erased ones never.
+
+        Raises:
+            InvalidArgumentError: if a fold would hold out no record, or an argument is invalid; see :meth:`split`.
+        """
+        pairs = folds(self._records, count, seed, by, stratify)
+        call = ViewCall("folds", (literal(count),), _given(seed=seed, by=by, stratify=stratify))
+        return [
+            (self._select(train, replace(call, parts=(fold, 0))), self._select(held, replace(call, parts=(fold, 1))))
+            for fold, (train, held) in enumerate(pairs)
+        ]
 
     def __getitems__(self, indices: Sequence[int] | NDArray[Any]) -> list[T]:
         """Return the elements of these indices as a list. The caller may change them.

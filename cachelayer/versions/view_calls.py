@@ -5,7 +5,9 @@ They are written as in Python, one after another, with literals alone:
 * ``[start:stop:step]``;
 * a method of a view, such as ``.fields('tokens', 'meta/url')``, with numbers, texts, bools, None, and lists, tuples and
   dicts of these; record numbers are a list, or ``range(start, stop, step)``;
-* ``.split({'train': 0.9, 'val': 0.1}, seed=0)['train']``: a split is followed by the name of a part.
+* ``.split({'train': 0.9, 'val': 0.1}, seed=0)['train']``: a split is followed by the name of a part;
+* ``.folds(5, seed=0)[2][0]``: folds are followed by the number of one, and 0 for its training part, 1 for what it holds
+  out.
 
 :func:`parse_calls` reads nothing but these, and runs nothing.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ METHODS = (
     "decoded",
     "exclude",
     "fields",
+    "folds",
     "packed",
     "padded",
     "raw",
@@ -35,6 +38,8 @@ METHODS = (
     "where",
     "windows",
 )
+_PARTS = {"split": "['train']", "folds": "[2][0]"}
+"""Methods that give several views, and how one of them is named."""
 MOST_NUMBERS = 256
 """The most record numbers that a reference lists one by one."""
 PUBLISH = "publish the records with storage.derive(id, base, new, keep=view), and take the reference of that version"
@@ -51,14 +56,14 @@ class ViewCall:
         method: the name of the method; empty for a slice.
         arguments: its arguments; of a slice, the slice.
         options: its keyword arguments.
-        part: the name of the part, if the call gives views by name.
+        parts: what chooses one view, if the call gives several: a name, or a number and another.
         why_unnamed: why no text stands for the call, and what to do; empty if one does.
     """
 
     method: str
     arguments: tuple[Any, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    part: str | None = None
+    parts: tuple[str | int, ...] = ()
     why_unnamed: str = ""
 
     def apply(self, view: Any) -> Any:
@@ -72,11 +77,13 @@ class ViewCall:
         try:
             method = "_split" if self.method == "split" else self.method
             result = getattr(view, method)(*self.arguments, **self.options)
-            return result if self.part is None else result[self.part]
+            for part in self.parts:
+                result = result[part]
         except CacheLayerError:
             raise
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise InvalidArgumentError(f"the reference has {self}, which fits no {view!r}: {error}") from error
+        return result
 
     def __str__(self) -> str:
         if not self.method:
@@ -84,8 +91,13 @@ class ViewCall:
             ends = ["" if number is None else str(number) for number in (rows.start, rows.stop, rows.step)]
             return f"[{':'.join(ends if ends[2] else ends[:2])}]"
         options = [f"{name}={value!r}" for name, value in self.options.items()]
-        part = "" if self.part is None else f"[{self.part!r}]"
-        return f".{self.method}({', '.join([*map(repr, self.arguments), *options])}){part}"
+        parts = "".join(f"[{part!r}]" for part in self.parts)
+        return f".{self.method}({', '.join([*map(repr, self.arguments), *options])}){parts}"
+
+    @property
+    def lacks_part(self) -> bool:
+        """True if the call gives several views, and nothing chooses one of them."""
+        return len(self.parts) < _PARTS.get(self.method, "").count("[")
 
 
 @dataclass(frozen=True)
@@ -228,16 +240,19 @@ def parse_calls(text: str) -> tuple[ViewCall, ...] | None:
             calls.append(_method_call(part))
         elif isinstance(part.slice, ast.Slice):
             calls.append(ViewCall("", (_slice(part.slice),)))
-        elif calls and calls[-1].method == "split" and calls[-1].part is None:
-            calls[-1] = ViewCall("split", calls[-1].arguments, calls[-1].options, _literal(part.slice))
+        elif calls and calls[-1].lacks_part:
+            calls[-1] = replace(calls[-1], parts=(*calls[-1].parts, _literal(part.slice)))
         else:
             raise InvalidArgumentError(
                 f"the reference has [{ast.unparse(part.slice)}]: write a slice such as [:45000], or the name of a part "
-                "after .split(...)"
+                "after .split(...) or .folds(...)"
             )
-    unfinished = next((call for call in calls if call.method == "split" and call.part is None), None)
+    unfinished = next((call for call in calls if call.lacks_part), None)
     if unfinished is not None:
-        raise InvalidArgumentError(f"the reference has {unfinished}: name a part of it, such as {unfinished}['train']")
+        whole = replace(unfinished, parts=())
+        raise InvalidArgumentError(
+            f"the reference has {unfinished}: name a part of it, such as {whole}{_PARTS[unfinished.method]}"
+        )
     return tuple(calls)
 
 

@@ -63,21 +63,22 @@ def views(draw: st.DrawFn) -> tuple[DatasetView, list[int], list[int]]:
     return DatasetView(Segmented(sizes), view), sizes, numbers
 
 
+def items_of(sizes: list[int], seed: int) -> list[tuple[int, int, int, int]]:
+    """The segment, the stratum 0, the place and the number of each record."""
+    items: list[tuple[int, int, int, int]] = []
+    for segment, size in enumerate(sizes):
+        first = len(items)
+        order = permuted(size, seed, 2**63 + segment, 0, size).tolist()
+        items += [(segment, 0, order.index(number), first + number) for number in range(size)]
+    return items
+
+
 def dealt(sizes: list[int], parts: dict[str, float], seed: int) -> dict[int, str]:
     """The part of each record, as docs/order.md says, with everything in memory."""
-    part_of: dict[int, str] = {}
-    for segment, size in enumerate(sizes):
-        first = len(part_of)
-        had = [list(part_of.values()).count(name) for name in parts]
-        wanted = [max(0.0, share * (first + size) - before) for share, before in zip(parts.values(), had, strict=True)]
-        exact = [want * (size / sum(wanted)) if size else 0.0 for want in wanted]
-        counts = [min(size, int(value)) for value in exact]
-        ranked = sorted(range(len(parts)), key=lambda part: (counts[part] - exact[part], part))
-        for part in ranked[: size - sum(counts)]:
-            counts[part] += 1
-        places = iter(permuted(size, seed, 2**63 + segment, 0, size))
-        part_of |= {first + int(next(places)): n for n, count in zip(parts, counts, strict=True) for _ in range(count)}
-    return part_of
+    names = list(parts)
+    return {
+        item[-1]: names[part] for item, part in reference().deal(items_of(sizes, seed), list(parts.values())).items()
+    }
 
 
 @given(views(), shares(), SEEDS)
@@ -295,3 +296,151 @@ def test_a_version_that_was_replaced_by_an_erasure_is_no_other_version(tmp_path:
     storage.erase("d", records=[7], of="v1", reason="asked")
     # A warning would be an error.
     assert len(before.split({"train": 0.8, "val": 0.2}, seed=3)["val"]) == 10
+
+
+def by_fields(view: Any, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    columns = view.read(slice(None), fields=["n", *names])
+    return list(zip(*(columns[name].astype(str if name == "day" else object).tolist() for name in names), strict=True))
+
+
+def expected_items(view: Any, seed: int, names: tuple[str, ...]) -> list[tuple[int, str, int, int]]:
+    """The segment, the value, the place and the number of each record of a view of ``d``."""
+    whole = {item[-1]: item for item in items_of([500, 200], seed)}
+    listed = view.read(slice(None), fields=["n"])["n"].tolist()
+    texts = map(reference().json_of, by_fields(view, names)) if names else [""] * len(listed)
+    return [(whole[n][0], text, *whole[n][2:]) for n, text in zip(listed, texts, strict=True)]
+
+
+def views_of_version(storage: Storage) -> dict[str, Any]:
+    v1, v2 = storage.fetch("d@v1"), storage.fetch("d@v2")
+    return {
+        "appended": v2,
+        "where": v2.where("n % 3 == 0"),
+        "slice": v2[650:20:-7],
+        "repeated": v1.select([5, 3, 3, 499, *range(10, 60)]),
+        "fields": v2.fields("n", "user", "day").exclude(range(50, 300)),
+        "raw": v1.raw(),
+        "overlapping": cachelayer.concat([v2[100:400], v2.where("n < 250")]),
+    }
+
+
+@pytest.mark.parametrize("names", [("user",), ("day",), ("day", "user"), ()])
+def test_stratified_parts_and_folds_are_those_of_the_specification(storage: Storage, names: tuple[str, ...]) -> None:
+    shares = {"train": 0.7, "val": 0.2, "test": 0.1}
+    for kind, view in views_of_version(storage).items():
+        items = expected_items(view, 3, names)
+        dealt_to = {item[-1]: part for item, part in reference().deal(set(items), [1 / 7] * 7).items()}
+        for fold, (train, held_out) in enumerate(view.folds(7, seed=3, stratify=names or None)):
+            expected = [item[-1] for item in items if dealt_to[item[-1]] == fold]
+            assert held_out.read(slice(None), ["n"])["n"].tolist() == expected, kind
+            assert len(train) == len(view) - len(held_out)
+            assert not {*train.read(slice(None), ["n"])["n"].tolist()} & {*expected}
+        if names:
+            dealt_to = {item[-1]: part for item, part in reference().deal(set(items), list(shares.values())).items()}
+            parts = view.split(shares, seed=3, stratify=list(names))
+            for number, part in enumerate(parts.values()):
+                expected = [item[-1] for item in items if dealt_to[item[-1]] == number]
+                assert (part.read(slice(None), ["n"])["n"].tolist() if len(part) else []) == expected, kind
+
+
+@pytest.mark.parametrize("names", [("user",), ("day", "user")])
+def test_folds_by_values_are_those_of_the_specification(storage: Storage, names: tuple[str, ...]) -> None:
+    for kind, view in views_of_version(storage).items():
+        values: dict[tuple[Any, ...], int] = {}
+        for value, (segment, *_) in zip(by_fields(view, names), expected_items(view, 3, names), strict=True):
+            values[value] = min(segment, values.get(value, segment))
+        words = {value: reference().word_of(value, 3) for value in values}
+        items = [(segment, 0, words[value], value) for value, segment in values.items()]
+        fold_of = {item[-1]: fold for item, fold in reference().deal(items, [0.25] * 4).items()}
+        for fold, (train, held_out) in enumerate(view.folds(4, seed=3, by=names)):
+            assert {*by_fields(held_out, names)} == {value for value, of in fold_of.items() if of == fold}, kind
+            assert {*by_fields(train, names)} == {value for value, of in fold_of.items() if of != fold}
+            assert len(train) + len(held_out) == len(view)
+
+
+def test_each_part_has_its_share_of_every_value_and_appended_records_move_none(tmp_path: Path) -> None:
+    labels = np.random.default_rng(0).choice(7, 3000, p=[0.5, 0.3, 0.1, 0.05, 0.03, 0.015, 0.005])
+    storage = Storage(tmp_path)
+    storage.submit({"n": np.arange(1000), "label": labels[:1000]}, "d@v1", shard_bytes=4_000)
+    storage.append("d@v1", new="v2", source={"n": np.arange(1000, 1001), "label": labels[1000:1001]})
+    storage.append("d@v2", new="v3", source={"n": np.arange(1001, 3000), "label": labels[1001:]})
+    refs = [storage.fetch(f"d@v{number}") for number in (1, 2, 3)]
+    shares = {"train": 0.81, "val": 0.13, "test": 0.06}
+    for view in (*refs, refs[2].where("label > 1"), refs[2][::-5], refs[1].select(range(17)).fields("label")):
+        counts = np.bincount(view.read(slice(None), ["label"])["label"], minlength=7)
+        for name, part in view.split(shares, seed=8, stratify="label").items():
+            of_part = part.read(slice(None), ["label"])["label"] if len(part) else np.empty(0, int)
+            assert (abs(np.bincount(of_part, minlength=7) - counts * shares[name]) < 1 + 1e-9).all()
+            assert abs(len(part) - len(view) * shares[name]) < 3
+        sizes = [len(held_out) for _, held_out in view.folds(6, seed=8, stratify="label")]
+        assert max(sizes) - min(sizes) <= 2
+    for options in ({"stratify": "label"}, {"stratify": ["label", "n"]}, {}, {"by": "n"}):
+        of = [
+            {
+                int(n): fold
+                for fold, (_, held_out) in enumerate(ref.folds(5, seed=1, **options))
+                for n in held_out.read(slice(None), ["n"])["n"]
+            }
+            for ref in refs
+        ]
+        assert of[0].items() <= of[1].items() <= of[2].items()
+        sizes = np.bincount(list(of[2].values()))
+        assert max(sizes) - min(sizes) <= 2
+    first = refs[0].split(shares, seed=8, stratify="label")
+    later = refs[2].split(shares, seed=8, stratify="label")
+    for name in shares:
+        assert {*first[name].read(slice(None), ["n"])["n"]} <= {*later[name].read(slice(None), ["n"])["n"]}
+
+
+def test_erased_records_have_no_value_and_are_in_no_part(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit(rows(0, 100), "d", "v1")
+    ref = storage.erase("d", records=[7, 50], of="v1", reason="asked")
+    for options in ({"by": "user"}, {"stratify": "day"}):
+        parts = ref.split({"a": 0.5, "b": 0.5}, seed=1, **options)
+        shown = [int(row["n"]) for part in parts.values() for row in part]
+        assert sorted(shown) == [n for n in range(100) if n not in (7, 50)]
+        for train, held_out in ref.folds(3, seed=1, **options):
+            assert sorted(int(row["n"]) for row in [*train, *held_out]) == sorted(shown)
+    assert sum(len(held_out) for _, held_out in ref.folds(3, seed=1)) == 100
+
+
+def test_folds_and_strata_that_cannot_be_are_refused(storage: Storage) -> None:
+    ref = storage.fetch("d@v1")
+    cases: list[tuple[Any, type[Exception], str]] = [
+        (lambda: ref.folds(1, seed=0), InvalidArgumentError, "folds"),
+        (lambda: ref.folds("5", seed=0), InvalidTypeError, "folds"),
+        (lambda: ref.folds(5), InvalidTypeError, "seed"),
+        (lambda: ref[:4].folds(5, seed=0), InvalidArgumentError, "4 records"),
+        (lambda: ref.select([3, 3, 3]).folds(3, seed=0), InvalidArgumentError, "3 records"),
+        (lambda: ref[:0].folds(2, seed=0, by="user"), InvalidArgumentError, "0 values of 'user'"),
+        (lambda: ref.folds(6, seed=0, by="day"), InvalidArgumentError, "5 values of 'day'"),
+        (lambda: ref.folds(5, seed=0, by="user", stratify="day"), InvalidArgumentError, "one of them"),
+        (lambda: ref.split({"a": 1}, seed=0, by="user", stratify="day"), InvalidArgumentError, "one of them"),
+        (lambda: ref.split({"a": 1}, seed=0, stratify="nope"), InvalidArgumentError, "nope"),
+        (lambda: ref.folds(5, seed=0, stratify=3), InvalidTypeError, "3"),
+        (lambda: numbers(10).folds(5, seed=0, by="user"), InvalidTypeError, r"folds\(by=\)"),
+        (lambda: numbers(10).split({"a": 1}, seed=0, stratify="user"), InvalidTypeError, r"split\(stratify=\)"),
+    ]
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
+            call()
+    assert [len(part) for part in ref[:0].split({"a": 0.5, "b": 0.5}, seed=0, stratify="day").values()] == [0, 0]
+
+
+@pytest.mark.parametrize("case", VECTORS["strata"], ids=lambda case: str(case["values"])[:40])
+def test_strata_are_those_of_the_vectors(case: dict[str, Any], tmp_path: Path) -> None:
+    storage, first, values = Storage(tmp_path), case["segments"][0], case["values"]
+    ref = storage.submit([{"value": value} for value in values[:first]], "d@v0")
+    for number, size in enumerate(case["segments"][1:]):
+        more = [{"value": value} for value in values[first : first + size]]
+        ref, first = storage.append(f"d@v{number}", new=f"v{number + 1}", source=more), first + size
+
+    def listed(view: Any) -> list[int]:
+        return [view.sources(place)[0].record for place in range(len(view))]
+
+    parts = ref.split(case["shares"], seed=case["seed"], stratify="value")
+    assert {name: listed(part) for name, part in parts.items()} == case["parts"]
+    for how in ("folds", "folds_stratify", "folds_by"):
+        options = {how.removeprefix("folds_"): "value"} if how != "folds" else {}
+        assert [listed(held_out) for _, held_out in ref.folds(3, seed=case["seed"], **options)] == case[how]

@@ -146,7 +146,17 @@ NO_VERSION = ("joined", "joined fields", "joined windows", "wrapped")
 def test_the_reference_of_a_view_opens_these_elements_or_is_refused(views: Views, kind: str) -> None:
     view, _ = views[kind]
     parts = view.split({"a": np.float32(0.5), "b": 0.5}, seed=np.int64(1))
-    chosen: list[Any] = [view, view[1:], view[::-3][2:], parts["a"], parts["a"][1:].exclude([0, -1]), view[3:3]]
+    train, held_out = view.folds(3, seed=2)[np.int64(1)]
+    chosen: list[Any] = [
+        train,
+        held_out.exclude([1]),
+        view,
+        view[1:],
+        view[::-3][2:],
+        parts["a"],
+        parts["a"][1:].exclude([0, -1]),
+        view[3:3],
+    ]
     chosen += [view.select([3, 1, 3]), view.select(np.arange(len(view)) % 2 == 1), view.exclude(slice(2, 7))]
     if kind in NO_VERSION:
         for each in chosen:
@@ -163,7 +173,15 @@ def test_the_reference_of_a_view_opens_these_elements_or_is_refused(views: Views
 def test_what_changes_elements_is_in_the_reference_and_what_has_no_text_is_refused(views: Views) -> None:
     many: Any = views["many"][0]
     good = many.where("id > 5 and id not in [8, 9]").split({"a": 0.5, "b": 0.5}, seed=3)["b"][1:]
-    for view in (good.fields("id", "meta"), good.raw(), good.windows("tokens", 8, stride=4), good.sample("id", seed=1)):
+    folds = many.folds(4, seed=3, by=("id", "meta/text"))
+    chosen = (folds[3][0].fields("id"), folds[0][1], many.split({"a": 0.5, "b": 0.5}, seed=1, stratify=["id"])["b"])
+    for view in (
+        *chosen,
+        good.fields("id", "meta"),
+        good.raw(),
+        good.windows("tokens", 8, stride=4),
+        good.sample("id", seed=1),
+    ):
         again: Any = cachelayer.open(view.reference)
         assert (again.reference, again.digest, repr(again)) == (view.reference, view.digest, repr(view))
         assert plain(again.stream(4)[1]) == plain(view.stream(4)[1])
@@ -176,7 +194,13 @@ def test_what_changes_elements_is_in_the_reference_and_what_has_no_text_is_refus
         _ = many.sample(np.ones(90), seed=1).reference
     with pytest.raises(cachelayer.CorruptionError, match="other records"):
         cachelayer.open(f"{many.reference}[:3]@sha256:{many.digest[:8]}")
-    for call in (".fields('id').raw()", ".split({'a': 1}, seed=0)['b']", ".where(3)", ".windows('tokens', size=3)"):
+    for call in (
+        ".fields('id').raw()",
+        ".split({'a': 1}, seed=0)['b']",
+        ".where(3)",
+        ".folds(3, seed=0)[3][0]",
+        ".windows('tokens', size=3)",
+    ):
         with pytest.raises((cachelayer.InvalidArgumentError, cachelayer.InvalidTypeError)):
             cachelayer.open(many.reference + call)
 

@@ -24,7 +24,8 @@ def cut(*ends: Any) -> ViewCall:
     return ViewCall("", (slice(*ends),))
 
 
-SPLIT = ViewCall("split", ({"t": 0.9, "v": 0.1},), {"seed": 0, "by": ["u"]}, "v")
+STRATIFIED = {"seed": 0, "stratify": "label"}
+SPLIT = ViewCall("split", ({"t": 0.9, "v": 0.1},), {"seed": 0, "by": ["u"]}, ("v",))
 EXCLUDED = ViewCall("exclude", (range(2, 9),))
 
 
@@ -114,6 +115,10 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
             "a/d@v1.split({'t': 0.9, 'v': 0.1}, seed=0, by=['u'])['v'].select([3, 1]).exclude(range(2, 9))",
             Reference("d", "v1", url="a", calls=(SPLIT, ViewCall("select", ([3, 1],)), EXCLUDED)),
         ),
+        (
+            "d@v1.folds(5, seed=0, stratify='label')[2][0][1:9:2]",
+            Reference("d", "v1", calls=(ViewCall("folds", (5,), STRATIFIED, (2, 0)), cut(1, 9, 2))),
+        ),
         ("at@home/d@v1@sha256:ab", Reference("d", "v1", "ab", "at@home")),
         ("gs://b/p/d@sha256:ab[:]", Reference("d", None, "ab", "gs://b/p", (cut(None, None),))),
         ("/d@v1", Reference("d", "v1", url="/")),
@@ -135,6 +140,9 @@ def test_a_whole_reference_has_parts(text: str, expected: Reference) -> None:
         "d@v1.where(*'ab')",
         "d@v1.where(**{'condition': 'x'})",
         "d@v1.split({'a': 1}, seed=0)",
+        "d@v1.folds(5, seed=0)",
+        "d@v1.folds(5, seed=0)[2]",
+        "d@v1.folds(5, seed=0)[2][0][1]",
         "d@v1.select(range('a'))",
         "d@v1.where(__import__('os'))",
         "gs://d@v1",
