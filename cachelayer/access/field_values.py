@@ -12,6 +12,7 @@ from cachelayer.access.dataset import DatasetView
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
+from cachelayer.records.keys import KeyColumn, Keys, key_dtype, shown_names
 from cachelayer.records.leaf_names import leaf_number, leaf_numbers
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec
@@ -141,3 +142,22 @@ def _python_values(column: Any) -> list[Any]:
     own = None if is_numpys(array.dtype) else {"f": np.float64, "i": np.int64, "u": np.int64}.get(kind)
     values = (array if own is None else array.astype(own)).tolist()
     return values
+
+
+def keys_of_view(view: DatasetView, argument: str, names: Sequence[str]) -> tuple[Keys, Ints]:
+    """Return the keys of the records of a view, and the numbers of these records, which leave out erased ones.
+
+    Args:
+        view: the records.
+        argument: the argument that names the fields, for messages.
+        names: the fields of the key; each has one value a record.
+
+    Raises:
+        InvalidArgumentError: if one has another number of values, or does not exist.
+    """
+    where = view.references[0].rpartition("/")[2].partition("@sha256:")[0] if view.references else view.title
+    reader = FieldReader(view, f"{argument}={shown_names(names)}")
+    columns = {}
+    for name in names:
+        columns[name] = KeyColumn.of(key_dtype(argument, name, reader.leaf(name), where), reader.column(name))
+    return Keys(argument, where, columns), reader.rows

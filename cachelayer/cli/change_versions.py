@@ -23,7 +23,7 @@ from cachelayer.cli.addresses import (
 )
 from cachelayer.cli.app import command
 from cachelayer.cli.functions import arguments_of, load
-from cachelayer.cli.options import argument, flag, option
+from cachelayer.cli.options import argument, flag, json_or_text, once, option
 from cachelayer.cli.output import FINDING, Result, version_result
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
@@ -83,7 +83,7 @@ def import_files(
     "add-column",
     "Build",
     "gs://b/caches/docs@v3 pipeline:quality --new v4",
-    "cache/docs@v3 scores.parquet --new v4 --on url",
+    "cache/docs@v3 scores.parquet --new v4 --on url --how left --fill score=0",
 )
 @options.whole_version
 @argument(
@@ -93,13 +93,21 @@ def import_files(
 @options.reach
 @options.adding
 def add_column(
-    whole: str, columns: tuple[str, ...], new: str, option: Pairs, local_cache: Any, **adding: Any
+    whole: str,
+    columns: tuple[str, ...],
+    new: str,
+    on: tuple[str, ...],
+    fill: Pairs,
+    option: Pairs,
+    local_cache: Any,
+    **adding: Any,
 ) -> Result:
     """Publish a version with more columns: those of a function, or of a table. No record is copied."""
     storage, base = open_address(whole, option, local_cache=local_cache)
     is_function = len(columns) == 1 and ":" in Path(columns[0]).name
     source = load(columns[0]) if is_function else list(columns)
-    ref = storage.add_columns(base, new=new, columns=source, **adding)
+    filled = {name: json_or_text(text) for name, text in once("--fill", fill)} or None
+    ref = storage.add_columns(base, new=new, columns=source, on=on or None, fill=filled, **adding)
     return version_result(ref, "published")
 
 

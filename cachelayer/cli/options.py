@@ -175,7 +175,15 @@ call_arguments = options(
 )
 file_format = option("kind", "FORMAT", f"{', '.join(named_files.FORMATS)}; by default from the file names.", "--format")
 adding = options(
-    option("on", "FIELD", "The table has a row for each value of this field."),
+    option("on", "FIELD", "The table has a row for each value of this field, or of several fields.", multiple=True),
+    option(
+        "how",
+        None,
+        "Each record must find its row, or may find none.",
+        type=click.Choice(["inner", "left"]),
+        default="inner",
+    ),
+    option("fill", "NAME=VALUE", "The value of a column where a record finds no row.", type=pair, multiple=True),
     flag("batched", "The function takes batches."),
     flag("replace", "Replace fields of the same names."),
     dividing,

@@ -6,20 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.field_values import keys_of_view
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.column_sources import columns_by_key, columns_of_function, key_array
+from cachelayer.builds.column_sources import columns_of_function
 from cachelayer.builds.extensions import AddingColumns
+from cachelayer.builds.joined_columns import Join, columns_by_key
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
-from cachelayer.records import tree
+from cachelayer.provenance.stored_values import hashed, is_number, stored
 from cachelayer.storage.builder import Builder
-
-_AT_ONCE = 1 << 16
 
 
 def add_columns(
@@ -30,26 +28,29 @@ def add_columns(
     options: BuildOptions,
     *,
     batched: bool,
-    on: str | None,
+    join: Join | None,
     replaces: bool,
     hosts: tuple[int, int] | None,
 ) -> DataRef[Any]:
     """Publish a version with the records of a base and more columns."""
     extension = AddingColumns(base._base.version, replaces)
     is_function = callable(columns) and not isinstance(columns, Mapping)
-    if on is not None and (is_function or batched):
+    if join is not None and (is_function or batched):
         raise InvalidArgumentError("on= is the key of a table: leave it out for a function")
     if batched and not is_function:
         raise InvalidArgumentError("batched=True is for a function of batches: leave it out for columns")
     columns = at_path(columns)
     recipe = Recipe.of(columns, options)
-    how = {"batched": batched, "on": on, "replace": replaces}
-    recipe = replace(recipe, options={**recipe.options, **how})
+    decided: dict[str, Any] = {"batched": batched, "on": None, "replace": replaces}
+    if join is not None:
+        decided |= {"on": list(join.on), "how": join.how, "fill": _stored_fill(join.fill)}
+    recipe = replace(recipe, options={**recipe.options, **decided})
     source = columns
     if is_function:
         source = columns_of_function(base, columns, batched=batched)
-    elif on is not None:
-        source = columns_by_key(as_source(columns, element_spec=options.element_spec), _keys_of(base, on), on)
+    elif join is not None:
+        keys, _ = keys_of_view(base._records, "on", join.on)
+        source = columns_by_key(as_source(columns, element_spec=options.element_spec), options.element_spec, keys, join)
     request = builder.request(source, base.dataset_id, new, recipe, options, extension)
     if hosts is None:
         return builder.submit(request)
@@ -73,11 +74,8 @@ def _refuse_other(ref: DataRef[Any], base: DataRef[Any], recipe: Recipe) -> None
         raise AlreadyExistsError(f"{name} is published already: {'; '.join(differ)}. Choose another version")
 
 
-def _keys_of(base: DataRef[Any], on: str) -> Any:
-    """Return the key of each record, a leaf of its element."""
-    keys, parts = base.fields(on), []
-    for start in range(0, len(base), _AT_ONCE):
-        batch = keys.read(np.arange(start, min(start + _AT_ONCE, len(base))))
-        column, *others = [leaf for _, leaf in tree.leaf_values(batch)]
-        parts.append(key_array(batch if others else column, on, base.dataset_version))
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+def _stored_fill(fill: Any) -> Any:
+    """Return the values that fill columns as they are stored: numbers as they are, of others a hash."""
+    if isinstance(fill, Mapping):
+        return {name: _stored_fill(value) for name, value in fill.items()}
+    return fill if is_number(fill) else stored(hashed(repr(fill).encode()))

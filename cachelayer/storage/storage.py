@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
@@ -470,7 +470,9 @@ class Storage:
         columns: Any = None,
         *,
         batched: bool = False,
-        on: str | None = None,
+        on: str | Sequence[str] | None = None,
+        how: Literal["inner", "left"] = "inner",
+        fill: Any = None,
         replace: bool = False,
         hosts: tuple[int, int] | None = None,
         **options: Unpack[SubmitOptions],
@@ -487,24 +489,29 @@ class Storage:
             columns: a function that takes an element and returns a dict of its columns; or a dict of arrays, a frame or
                 an Arrow table, with a row for each record.
             batched: the function takes a batch, and returns columns with a row for each of its records.
-            on: the columns are a table with a row for each value of this field, in any order, and other rows.
+            on: the columns are a table with a row for each value of this field, or of these fields together, in any
+                order, and other rows. Keys are compared exactly, in their own dtypes; None equals None.
+            how: ``"inner"`` if each record must find its row; ``"left"`` if it may find none: then its columns are
+                None, or what ``fill`` says. All records stay: :meth:`derive` leaves out those without a row.
+            fill: the value of each column where a record finds no row, by the name of the column; or one for all.
             replace: allow columns with the names of fields that the base has; they take their places.
             hosts: as in :meth:`cache`, for a function.
             options: as in :meth:`submit`. Workers, engines and resuming are of use to functions alone.
 
         Raises:
             AlreadyExistsError: if the new version exists.
-            InvalidArgumentError: if a field of this name exists, the base keeps only some records of its shards, or a
-                record finds no row or several.
+            InvalidArgumentError: if a field of this name exists, the base keeps only some records of its shards, two
+                rows have one key, or a record must find a row and finds none.
             NotFoundError: if there is no such base.
             SourceError: if there is not one row for each record, or the function fails; names the record.
         """
         from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.builds.joined_columns import Join
         from cachelayer.storage.add_columns import add_columns
 
         reference = self._catalog.parse(dataset_id, base, "base", "base")
         name = Reference.parse(reference.dataset_id, new, "new", "new").name
-        checked = BuildOptions.of(options, "base", "new", "batched", "on", "replace", "hosts")
+        checked = BuildOptions.of(options, "base", "new", "batched", "on", "how", "fill", "replace", "hosts")
         return add_columns(
             self._builder,
             self._fetch(reference),
@@ -512,7 +519,7 @@ class Storage:
             required("columns", columns),
             checked,
             batched=boolean("batched", batched),
-            on=on,
+            join=Join.of(on, how, fill),
             replaces=boolean("replace", replace),
             hosts=hosts,
         )

@@ -230,10 +230,14 @@ def test_files_are_imported_by_what_their_names_tell(here: Path) -> None:
 def test_columns_are_added_by_a_function_or_by_a_table_with_a_key(here: Path) -> None:
     (here / "scores.py").write_text("def double(element):\n    return {'double': element['x'] * 2}\n")
     (here / "labels.jsonl").write_text("".join(f'{{"x": {n}, "label": {n % 3}}}\n' for n in reversed(range(20))))
+    (here / "few.jsonl").write_text('{"x": 2, "label": 5}\n{"x": 100, "label": 6}\n')
     cachelayer.Storage("cache").cache([{"x": n} for n in range(10)], "d", "v1")
     document("add-column", "cache/d@v1", "scores.py:double", "--new", "v2")
     document("add-column", "cache/d@v2", "labels.jsonl", "--new", "v3", "--on", "x")
+    joined = "--on", "x", "--how", "left", "--fill", "label=-1", "--replace"
+    document("add-column", "cache/d@v3", "few.jsonl", "--new", "v4", *joined)
     assert cachelayer.Storage("cache").fetch("d@v3")[7] == {"x": 7, "double": 14, "label": 1}
+    assert cachelayer.Storage("cache").fetch("d@v4").read(range(4))["label"].tolist() == [-1, -1, 5, -1]
 
 
 def test_a_folder_that_holds_the_storage_is_not_imported(here: Path) -> None:

@@ -132,7 +132,7 @@ def test_rows_are_found_by_a_key(storage: Storage, ref: Any) -> None:
     with pytest.raises(cachelayer.InvalidArgumentError, match="record 3"):
         storage.add_columns("d@v1", new="v3", columns={name: np.delete(col, -4) for name, col in table.items()}, on="x")
     twice = {name: np.append(col, col[-8]) for name, col in table.items()}
-    with pytest.raises(cachelayer.InvalidArgumentError, match="record 7"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match="key 7 in row 592 and again in row 600"):
         storage.add_columns("d@v1", new="v3", columns=twice, on="x")
 
 
@@ -174,6 +174,90 @@ def test_a_key_may_be_a_field_within_a_field_and_is_one_value(tmp_path: Path) ->
     for wrong in ("m", "m/v", "m/none"):
         with pytest.raises(cachelayer.InvalidArgumentError, match=wrong):
             storage.add_columns("d@v1", new="v3", columns={wrong: np.arange(3), "rank": np.arange(3)}, on=wrong)
+
+
+def some_rows(names: int) -> Any:
+    """A table with a row for each third record, and rows for no record: a dict of arrays, or rows of any values."""
+    keys = np.arange(0, 2 * RECORDS, 3)
+    if names == 1:
+        return {"x": keys, "weight": keys / 8}
+    crop = np.ones((2, 2), np.uint8)
+    of_key = {"weight": 0.0, "name": "a", "crop": crop, "words": [], "m": {"a": np.int8(1), "b": b"x"}}
+    return [{"x": key, **of_key, "weight": key / 8, "words": np.arange(key % 4)} for key in keys]
+
+
+@pytest.mark.parametrize("names", [1, 5])
+def test_a_record_without_a_row_has_none_or_what_fills_it(storage: Storage, ref: Any, names: int) -> None:
+    table = some_rows(names)
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"record 1, whose key is 1.*how='left'.*derive"):
+        storage.add_columns("d@v1", new="v2", columns=table, on="x")
+    left = storage.add_columns("d@v1", new="v2", columns=table, on="x", how="left")
+    assert left.provenance["join"] == {"on": ["x"], "how": "left", "without_row": 200, "unused_rows": 100}
+    assert len(left) == RECORDS
+    assert left[3]["weight"] == 3 / 8
+    added = [name for name in left.element_spec if name not in ref.element_spec]
+    assert len(added) == names
+    for name in added:
+        assert plain(left[4])[name] in (None, {"a": None, "b": None})
+    assert left.read([3, 4])["weight"].valid.tolist() == [True, False]
+    assert storage.verify("d@v2").ok
+    fill = {"weight": -1.5, "name": "", "words": [7], "crop": np.ones((2, 2), np.uint8), "m": {"a": 3, "b": b"no"}}
+    fill = {name: fill[name] for name in added}
+    filled = storage.add_columns("d@v1", new="v3", columns=table, on="x", how="left", fill=fill)
+    assert plain(filled[4]) == plain({**elements()[4], **fill})
+    assert not any(leaf.nullable for _, leaf in cachelayer.records.tree.leaves(filled.element_spec))
+    assert filled.provenance["options"]["fill"]["weight"] == -1.5
+
+
+def test_how_a_table_is_joined_is_checked_before_anything_is_built(storage: Storage, ref: Any) -> None:
+    table = some_rows(1)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"on": "x", "how": "outer"}, "'outer'"),
+        ({"how": "left"}, "on="),
+        ({"fill": {"weight": 0}}, "on="),
+        ({"on": "x", "fill": {"weight": 0}}, "how='left'"),
+        ({"on": "x", "how": "left", "fill": {"wieght": 0}}, "'wieght'.*weight"),
+        ({"on": "x", "how": "left", "fill": {"weight": "none"}}, "weight"),
+        ({"on": []}, "on="),
+        ({"on": ["x", "x"]}, "on="),
+        ({"on": 3}, "on="),
+        ({"on": ["x", "y"]}, "'y'"),
+        ({"on": "tokens"}, "tokens"),
+    ]
+    for options, told in wrong:
+        with pytest.raises(cachelayer.CacheLayerError, match=told):
+            storage.add_columns("d@v1", new="v2", columns={**table, "tokens": table["x"]}, **options)
+    one = storage.add_columns("d@v1", new="v2", columns=table, on="x", how="left", fill=0)
+    assert one[4]["weight"] == 0
+    with pytest.warns(cachelayer.CacheLayerWarning, match="none of the 300 records"):
+        storage.add_columns("d@v1", new="v3", columns={"x": np.array([-1]), "y": np.array([1])}, on="x", how="left")
+
+
+def test_a_key_may_have_several_fields(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    keys = [("a", 2**63 + 1, None), ("a", 2**63, 1.5), ("b", 2**63, None), ("a", 2**63, float("nan"))]
+    storage.submit([{"doc": doc, "m": {"part": np.uint64(part)}, "f": f} for doc, part, f in keys * 2], "d", "v1")
+    rows = [
+        {"doc": doc, "m/part": np.uint64(part), "f": f, "rank": rank} for rank, (doc, part, f) in enumerate(keys[::-1])
+    ]
+    on = ["doc", "m/part", "f"]
+    joined = storage.add_columns("d@v1", new="v2", columns=rows, on=on)
+    assert joined.read(range(8))["rank"].tolist() == [3, 2, 1, 0] * 2
+    assert list(joined[0]) == ["doc", "m", "f", "rank"]
+    with pytest.raises(cachelayer.InvalidArgumentError, match="'a' in row 0 and again in row 2"):
+        storage.add_columns("d@v1", new="v3", columns=rows, on="doc")
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"record 2, whose key is \('b', None\)"):
+        storage.add_columns("d@v1", new="v3", columns=[rows[0], rows[2], rows[3]], on=["doc", "f"])
+
+
+@pytest.mark.parametrize("of", [lambda t: t, "pandas", "polars", "pyarrow"])
+def test_tables_of_every_library_are_joined_alike(storage: Storage, ref: Any, of: Any) -> None:
+    table = {"x": np.arange(0, RECORDS, 2), "weight": np.arange(0, RECORDS, 2) / 8}
+    if isinstance(of, str):
+        library = pytest.importorskip(of)
+        table = (library.table if of == "pyarrow" else library.DataFrame)(table)
+    left = storage.add_columns("d@v1", new="v2", columns=table, on="x", how="left")
+    assert plain(left[7:9].read([0, 1])["weight"].filled(-1)) == [-1, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,215 @@
+"""Keys of rows: values of one field or several that tell the rows of two tables which belong together.
+
+Keys are compared exactly, in their own dtypes: integers of any two dtypes as integers, everything else with its like
+alone. None equals None, and NaN equals NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.records import dtypes
+from cachelayer.records.dtypes import DType
+from cachelayer.records.memory import Ints
+from cachelayer.records.spec import ArraySpec
+from cachelayer.records.tree import Tree, describe
+from cachelayer.records.values import Nullable
+
+_INT64_MAX = np.iinfo(np.int64).max
+
+
+def key_names(argument: str, names: Any) -> tuple[str, ...]:
+    """Return the fields of a key, as a user names them: one name, or a list of different names.
+
+    Raises:
+        InvalidTypeError, InvalidArgumentError: if it is anything else.
+    """
+    listed = (names,) if isinstance(names, str) else names
+    if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
+        raise InvalidTypeError(f"{argument}={names!r}: pass the name of a field, or a list of names")
+    if not listed or len(set(listed)) < len(listed):
+        raise InvalidArgumentError(f"{argument}={names!r}: name one field or more, each once")
+    return tuple(listed)
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Return the fields of a key as a user writes them."""
+    return repr(names[0] if len(names) == 1 else list(names))
+
+
+def key_dtype(argument: str, name: str, leaf: Tree, where: str) -> DType:
+    """Return the dtype of a field of a key.
+
+    Args:
+        argument: the argument that names the key, for messages.
+        name: the name of the field.
+        leaf: its spec, which may be a structure.
+        where: what has the field, for messages.
+
+    Raises:
+        InvalidArgumentError: if it is not one number, text or bytes a row.
+    """
+    if type(leaf) is not ArraySpec or leaf.shape != ():
+        raise InvalidArgumentError(
+            f"{argument}={name!r}: a key is one number, text or bytes in each row; {where} has {describe(leaf)}"
+        )
+    return leaf.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class KeyColumn:
+    """One field of the keys of a table.
+
+    Args:
+        dtype: the dtype of the field.
+        values: an array of shape ``[rows]``, of objects for strings.
+        valid: in which rows there is a value; None if in all.
+    """
+
+    dtype: DType
+    values: NDArray[Any]
+    valid: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of(cls, dtype: DType, column: Any) -> KeyColumn:
+        """Return a field as a batch has it, an array or a :class:`Nullable`."""
+        return cls(dtype, column.values, column.valid) if isinstance(column, Nullable) else cls(dtype, column)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def is_valid(self) -> NDArray[np.bool_]:
+        """In which rows there is a value."""
+        return np.ones(len(self), np.bool_) if self.valid is None else self.valid
+
+    @property
+    def kind(self) -> str:
+        """What the values are, such that those of one kind can be compared."""
+        if not isinstance(self.dtype, np.dtype):
+            return "text" if self.dtype is str else "bytes"
+        kinds = {"i": "integers", "u": "integers", "S": "bytes", "U": "text"}
+        return kinds.get(dtypes.number_kind(self.dtype), self.dtype.name)
+
+    def value(self, row: int) -> Any:
+        """Return the value of a row as Python has it; dates and durations as text."""
+        if self.valid is not None and not self.valid[row]:
+            return None
+        value = self.values[row]
+        return value if isinstance(value, (str, bytes)) else dtypes.plain_scalar(np.asarray(value))
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """The keys of the rows of a table.
+
+    Args:
+        argument: the argument that names the key, for messages.
+        where: what the table is, for messages.
+        columns: its fields by name, in the order in which the user names them; all of one length.
+    """
+
+    argument: str
+    where: str
+    columns: Mapping[str, KeyColumn]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def value(self, row: int) -> Any:
+        """Return the key of a row: a value, or a tuple if it has several fields."""
+        values = tuple(column.value(row) for column in self.columns.values())
+        return values if len(values) > 1 else values[0]
+
+
+def numbered(one: Keys, other: Keys) -> tuple[Ints, Ints]:
+    """Return a number from 0 on for each key of two tables: equal for keys that are equal, and for no others.
+
+    Raises:
+        InvalidArgumentError: if a field has values of another kind in the other table.
+    """
+    rows = len(one)
+    numbers: Ints = np.zeros(rows + len(other), np.int64)
+    for name, mine in one.columns.items():
+        theirs = other.columns[name]
+        if mine.kind != theirs.kind:
+            raise InvalidArgumentError(
+                f"{one.argument}={name!r}: its values are {mine.kind} in {one.where}, and {theirs.kind} in "
+                f"{other.where}: convert one of them"
+            )
+        own = _field_numbers(mine, theirs)
+        # Both are smaller than the number of rows, so that the product fits.
+        numbers = _ranks(numbers * (int(own.max(initial=0)) + 1) + own)
+    return numbers[:rows], numbers[rows:]
+
+
+def _field_numbers(one: KeyColumn, other: KeyColumn) -> Ints:
+    """Return a number for each value of one field in both tables, one table after the other."""
+    values = _together(one, other)
+    valid = np.concatenate(
+        [np.ones(len(each), np.bool_) if each.valid is None else each.valid for each in (one, other)]
+    )
+    if values.dtype != object:
+        return np.where(valid, _ranks(values) + 1, 0)
+    known: dict[Any, int] = {}
+    numbers = (known.setdefault(value, len(known)) for value in values)
+    return np.where(valid, np.fromiter(numbers, np.int64, len(values)) + 1, 0)
+
+
+def _together(one: KeyColumn, other: KeyColumn) -> NDArray[Any]:
+    """Return the values of both tables in one array in which equal ones are equal, and no others are."""
+    if one.kind in ("text", "bytes"):
+        return np.concatenate([one.values.astype(object), other.values.astype(object)])
+    arrays = [_numpys(each.values) for each in (one, other)]
+    if one.kind != "integers":
+        return np.concatenate(arrays)
+    # numpy would compare int64 with uint64 as float64, in which neighbours are equal.
+    bounds = [int(bound) for array in arrays if len(array) for bound in (array.min(), array.max())]
+    dtype: Any = np.int64
+    if max(bounds, default=0) > _INT64_MAX:
+        dtype = np.uint64 if min(bounds) >= 0 else object
+    return np.concatenate([array.astype(dtype) for array in arrays])
+
+
+def _numpys(values: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers in a dtype that numpy can sort, which holds them exactly."""
+    if dtypes.is_numpys(values.dtype):
+        return values
+    return values.astype({"f": np.float64, "c": np.complex128}.get(dtypes.number_kind(values.dtype), np.int64))
+
+
+def _ranks(values: NDArray[Any]) -> Ints:
+    """Return which of the different values, ascending, each is; NaN, and what is no time, is one value."""
+    ranks: Ints = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    return ranks
+
+
+def rows_by_number(keys: Keys, numbers: Ints, count: int) -> Ints:
+    """Return for each number below a count the row whose key has it, -1 if there is none.
+
+    Args:
+        keys: the keys of a table.
+        numbers: their numbers; see :func:`numbered`.
+        count: more than the largest number.
+
+    Raises:
+        InvalidArgumentError: if two rows have the same key; it names the first.
+    """
+    rows: Ints = np.full(count, -1, np.int64)
+    # The last of several assignments stays, so the first row of each number wins.
+    rows[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    repeated = np.flatnonzero(rows[numbers] != np.arange(len(numbers)))
+    if len(repeated):
+        second = int(repeated[0])
+        first = rows[numbers[second]]
+        raise InvalidArgumentError(
+            f"{keys.argument}={shown_names([*keys.columns])}: {keys.where} has the key {keys.value(second)!r} in row "
+            f"{first} and again in row {second}: a key names one row. Drop one of them, or name more fields"
+        )
+    return rows
