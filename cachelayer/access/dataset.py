@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,6 +26,7 @@ from cachelayer.records.stacking import Stacking
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.streams.reading.failures import attempt, is_of_element
+from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.view_calls import ViewCall, ViewName
 
@@ -341,8 +343,8 @@ class DatasetView(BaseDataset):
         """Return the same records under the name that a call of their view gives them."""
         return self if self.name is None else replace(self, name=self.name.then(call))
 
-    def lengths_digests(self, leaves: Sequence[int]) -> Digests:
-        """Return what the elements are known by where an order depends on the lengths of some leaves."""
+    def digests_of_leaves(self, leaves: Sequence[int]) -> Digests:
+        """Return what the elements are known by where an order depends on the values, or lengths, of some leaves."""
         base = self.base.leaves
         is_added = base is not None and base.has_added(leaves)
         return Digests.of(self.digests.elements) if is_added else self.digests
@@ -388,6 +390,14 @@ class DatasetView(BaseDataset):
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
         return f"{self.title}, {sizes}, digest='sha256:{self.digests.elements}')"
+
+
+def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
+    """Return the digest of what is made of records.
+
+    It is SHA-256 over the name, the digest of the records (32 bytes), and the canonical JSON of the parameters.
+    """
+    return hashlib.sha256(name.encode() + bytes.fromhex(digest) + canonical_json(parameters)).hexdigest()
 
 
 def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Attempted:

@@ -9,7 +9,8 @@
     <root>/<dataset id>/manifests/<file>.json           the manifest of a version, beside it <file>.i64: the records
                                                         that it keeps of its shards; in a bucket <file>.indices too: the
                                                         indices of its shards, if they are small
-    <root>/<dataset id>/packs/<digest>/<digest>.packs   a plan of packs of a version: which documents share a row
+    <root>/<dataset id>/plans/<digest>/<digest>.plan    a plan of views of a version: which documents share a
+                                                        row, or which records a series
     <root>/<dataset id>/_builds/<version>/              what builds of a version have finished, and who is at work
     <root>/<dataset id>/_tmp/                           shards that are being written, on a file system
 
@@ -32,7 +33,7 @@ _IN_DATASET = re.compile(
     re.ASCII,
 )
 """A path of a file of a dataset: the folder of the dataset, and what follows."""
-SHARDS, MANIFESTS, PACKS, BUILDS = "shards", "manifests", "packs", "_builds"
+SHARDS, MANIFESTS, PLANS, BUILDS = "shards", "manifests", "plans", "_builds"
 LOG, WORKING = "_log", "_tmp"
 LOG_HEAD = f"{LOG}/head"
 """The object with the number of the last entry of the log, or of an earlier one."""
@@ -137,8 +138,8 @@ def indices(name: str) -> str:
 
 
 def plan(version_digest: str, digest: str) -> str:
-    """Return the plan with this digest of packs of a version, by the digest of the version."""
-    return f"{PACKS}/{version_digest[:32]}/{digest[:32]}.packs"
+    """Return the plan with this digest, by the digest of its version."""
+    return f"{PLANS}/{version_digest[:32]}/{digest[:32]}.plan"
 
 
 def builds(version: str) -> str:

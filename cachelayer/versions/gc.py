@@ -114,8 +114,8 @@ def garbage(listing: Listing, needs: Needs, age: Age, grace: float, left_over: C
             least = 0.0 if first.startswith(_PROBE) else grace
         elif name.endswith(".tmp"):
             least, reason = max(grace, _WHILE), "a killed process was writing it"
-        elif folder == paths.PACKS:
-            least, reason = grace, "plans of packs of a version that was deleted"
+        elif folder == paths.PLANS:
+            least, reason = grace, "plans of a version that was deleted"
             if first in plans_of:
                 continue
         elif not paths.is_file(name):
@@ -150,7 +150,7 @@ def list_objects(dataset: Store) -> dict[str, list[str]]:
                 found[name] = [name]
         if version.rpartition("/")[2].startswith(_PROBE) and not within:
             found[version] = [version]
-    found |= {folder: names(folder) for folder in names(paths.PACKS)}
+    found |= {folder: names(folder) for folder in names(paths.PLANS)}
     found |= {folder: [folder, *names(folder)] for folder in names(paths.WORKING)}
     return {name: objects for name, objects in found.items() if objects}
 
@@ -216,7 +216,7 @@ def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted
 
 def _is_folder(name: str) -> bool:
     folder, _, last = name.partition("/")[0], *name.rpartition("/")[1:]
-    return folder in {paths.PACKS, paths.WORKING} or (folder == paths.BUILDS and PLAN_HASH.fullmatch(last) is not None)
+    return folder in {paths.PLANS, paths.WORKING} or (folder == paths.BUILDS and PLAN_HASH.fullmatch(last) is not None)
 
 
 def _left_over(dataset: Store) -> list[str]:

@@ -354,7 +354,7 @@ def test_a_dry_run_lists_exactly_what_goes(storage: Storage, tmp_path: Path, gra
         "shards/.half.tmp",
         f"_builds/v3/{'ab' * 16}/00001.json",
         "_builds/v3/claim",
-        "packs/0123/0123.packs",
+        "plans/0123/0123.plan",
         f"_tmp/{temporary}/00000.array_record",
         f"_tmp/{elsewhere}/00000.array_record",
     ):

@@ -101,7 +101,7 @@ class BucketedElements(PaddedElements):
     @property
     def digests(self) -> Digests:
         # An erased record has the length 0, and may have come to another bucket.
-        digests = self.records.lengths_digests(self.lengths_of)
+        digests = self.records.digests_of_leaves(self.lengths_of)
         return digests._replace(original=digests.rows)
 
     @cached_property

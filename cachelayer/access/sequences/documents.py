@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, DatasetView, StoredLeaves
+from cachelayer.access.dataset import BaseDataset, DatasetView, StoredLeaves, derived_digest
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -21,7 +20,6 @@ from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints, distinct, rows_apart, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec
-from cachelayer.versions.manifest import canonical_json
 
 _LONGEST = 2**31 - 1
 UNNAMED = "values"
@@ -147,7 +145,7 @@ class Documents:
     @property
     def digests(self) -> Digests:
         """What the documents are known by."""
-        return self.records.lengths_digests(self._leaves)
+        return self.records.digests_of_leaves(self._leaves)
 
     @property
     def home(self) -> Any:
@@ -264,14 +262,6 @@ def fill_hex(value: NDArray[Any] | None) -> str | None:
 def padding_keys(key: str) -> tuple[str, str]:
     """Return the keys of the length and the mask beside a key."""
     return f"{key}_length", f"{key}_mask"
-
-
-def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
-    """Return the digest of what is made of records.
-
-    It is SHA-256 over the name, the digest of the records (32 bytes), and the canonical JSON of the parameters.
-    """
-    return hashlib.sha256(name.encode() + bytes.fromhex(digest) + canonical_json(parameters)).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, cast
 
@@ -16,8 +16,17 @@ from cachelayer.access.sequences.documents import (
     checked_length,
     leaf_names,
 )
-from cachelayer.access.sequences.pack_planner import GROUP, LONG, PLAN_VERSION, LongDocuments, Packing, Plan
-from cachelayer.access.sequences.stored_plans import plan_of
+from cachelayer.access.sequences.pack_planner import (
+    GROUP,
+    LONG,
+    PIECE,
+    PLAN_VERSION,
+    LongDocuments,
+    Packing,
+    Plan,
+    plan,
+)
+from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.arguments import check_options, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
@@ -74,7 +83,26 @@ class PackRows(DocumentRows):
 
     @cached_property
     def plan(self) -> Plan:
-        return plan_of(self.documents, self.packing, self.digests.rows)
+        maker = PlanMaker(self.digests.rows, len(PIECE), self._made_plan, self._is_sound)
+        return plan_of(self.documents.home, maker)
+
+    def _made_plan(self) -> Iterator[Plan]:
+        return plan(self.documents.lengths(), self.packing)
+
+    def _is_sound(self, plan: Plan) -> bool:
+        """Return whether packs are numbered in order, and each holds pieces of documents that it has room for."""
+        packs, record, begin, count = plan
+        if not len(packs):
+            return True
+        steps = np.diff(packs, prepend=-1)
+        values = np.add.reduceat(count, np.flatnonzero(steps))
+        least = min(int(each.min()) for each in (steps, record, begin, count - 1))
+        return bool(
+            least >= 0
+            and steps.max() <= 1
+            and record.max() < len(self.documents)
+            and values.max() <= self.packing.length
+        )
 
     def __len__(self) -> int:
         return int(self.plan[0, -1]) + 1 if self.plan.shape[1] else 0

@@ -10,12 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import DatasetView, SameRows
+from cachelayer.access.dataset import DatasetView, SameRows, derived_digest
 from cachelayer.access.sequences.documents import (
     UNNAMED,
     checked_fill,
     checked_length,
-    derived_digest,
     fill_hex,
     padding_keys,
 )

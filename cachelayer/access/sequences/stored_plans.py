@@ -1,120 +1,135 @@
-"""Plans of packs: each is made once, and stored beside the version whose documents it packs.
+"""Plans of views: each is made once, and stored beside the version whose records it arranges.
 
-The file is a ``.npy`` array, int64 of shape ``[4, pieces]``: for each piece, one pack after another, the number of its
-pack, the number of its record, where it begins in the document, and the number of its values. Then, as a u32, the
-CRC32C of the 32 digits that the name of the file begins with and of all that comes before. It is checked whole when it
-is opened, and mapped.
+A plan of packs says which documents share a row; a plan of groups which records have the same values of some fields.
+The file is a ``.npy`` array, int64 of two dimensions, which the kind of the plan explains. Then, as a u32, the CRC32C
+of the 32 digits that the name of the file begins with and of all that comes before. It is checked whole when it is
+opened, and mapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
 
-from cachelayer.access.sequences.documents import Documents
-from cachelayer.access.sequences.pack_planner import PIECE, Packing, Plan, plan
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
+from cachelayer.records.memory import Ints
 from cachelayer.temporary_files import scratch_folder
 from cachelayer.user_warnings import warn
+from cachelayer.versions.stored_version import StoredVersion
 
 _CHECKSUM_NBYTES = 4
 _DIGITS = 32
 _CHUNK = 1 << 24
 
 
-def plan_of(documents: Documents, packing: Packing, digest: str) -> Plan:
+@dataclass(frozen=True)
+class PlanMaker:
+    """How a plan is made, and known.
+
+    Args:
+        digest: the digest of the plan, which follows from the records and all that decides it.
+        rows: the number of its rows.
+        make: returns its columns, some at a time, each int64 of shape ``[rows, some]``.
+        is_sound: whether a plan agrees with itself and with the records.
+    """
+
+    digest: str
+    rows: int
+    make: Callable[[], Iterable[Ints]]
+    is_sound: Callable[[Ints], bool]
+
+    def new(self) -> Ints:
+        """Return the plan, made in memory."""
+        return joined(self.rows, self.make())
+
+
+def plan_of(version: StoredVersion | None, maker: PlanMaker) -> Ints:
     """Return a plan: the stored one, or else a new one, which is stored if that is possible.
 
     Args:
-        documents: the documents to pack.
-        packing: how to pack them.
-        digest: the digest of the packed view.
+        version: the version beside which it is stored; None for nowhere.
+        maker: how it is made.
     """
-    version = documents.home
     if version is None:
-        return _joined(plan(documents.lengths(), packing))
-    store, name = version.folder, paths.plan(version.info.digest, digest)
+        return maker.new()
+    store, name = version.folder, paths.plan(version.info.digest, maker.digest)
     try:
         if store.exists(name):
-            return _read(store, name, documents, packing, digest)
+            return _read(store, name, maker)
     except (CorruptionError, FormatError) as error:
-        warn(f"a stored plan of packs cannot be used, so it is made again: {error}")
+        warn(f"a stored plan cannot be used, so it is made again: {error}")
     try:
         with scratch_folder() as folder:
-            write_plan(folder / "plan", plan(documents.lengths(), packing), digest)
+            write_plan(folder / "plan", maker.new(), maker.digest)
             store.upload(folder / "plan", name)
-        return _read(store, name, documents, packing, digest)
+        return _read(store, name, maker)
     except (StorageError, CorruptionError) as error:
-        warn(f"the plan of packs cannot be stored beside {version.name}, so each process makes it: {error}")
-    return _joined(plan(documents.lengths(), packing))
+        warn(f"the plan cannot be stored beside {version.name}, so each process makes it: {error}")
+    return maker.new()
 
 
-def _joined(groups: Iterable[Plan]) -> Plan:
-    return np.concatenate([np.empty((len(PIECE), 0), np.int64), *groups], axis=1)
+def joined(rows: int, pieces: Iterable[Ints]) -> Ints:
+    """Return the columns of some pieces of a plan as one array."""
+    return np.concatenate([np.empty((rows, 0), np.int64), *pieces], axis=1)
 
 
-def _read(store: Store, name: str, documents: Documents, packing: Packing, digest: str) -> Plan:
+def _read(store: Store, name: str, maker: PlanMaker) -> Ints:
     """Return a stored plan: mapped, from a bucket after it was downloaded."""
     local = store.local_path(name)
     if local is not None:
-        return _checked(read_plan(local, digest), name, documents, packing)
+        return _checked(read_plan(local, maker.digest, maker.rows), name, maker)
     with scratch_folder() as folder:
         path = folder / Path(name).name
         store.download(name, path, store.size(name) or 0)
-        return _checked(read_plan(path, digest), name, documents, packing)
+        return _checked(read_plan(path, maker.digest, maker.rows), name, maker)
 
 
-def _checked(plan: Plan, name: str, documents: Documents, packing: Packing) -> Plan:
-    """Return a plan if its packs are numbered in order, and each holds pieces of documents that it has room for."""
-    packs, record, begin, count = plan
-    if len(packs):
-        steps = np.diff(packs, prepend=-1)
-        values = np.add.reduceat(count, np.flatnonzero(steps))
-        least, most = min(int(each.min()) for each in (steps, record, begin, count - 1)), int(steps.max())
-        if least < 0 or most > 1 or record.max() >= len(documents) or values.max() > packing.length:
-            raise CorruptionError(f"{name}: the plan of packs contradicts itself")
+def _checked(plan: Ints, name: str, maker: PlanMaker) -> Ints:
+    if not maker.is_sound(plan):
+        raise CorruptionError(f"{name}: the plan contradicts itself")
     return plan
 
 
-def write_plan(path: Path, groups: Iterable[Plan], digest: str) -> None:
+def write_plan(path: Path, plan: Ints, digest: str) -> None:
     """Write a plan.
 
     Args:
         path: the file, empty or absent.
-        groups: the pieces, some at a time.
-        digest: the digest of the packed view.
+        plan: the plan.
+        digest: its digest.
     """
     with path.open("wb") as file:
-        np.save(file, _joined(groups).astype("<i8", copy=False))
+        np.save(file, plan.astype("<i8", copy=False))
     checksum = _checksum(path, path.stat().st_size, digest)
     with path.open("ab") as file:
         file.write(checksum)
 
 
-def read_plan(path: Path, digest: str) -> Plan:
+def read_plan(path: Path, digest: str, rows: int) -> Ints:
     """Return the plan in a file, mapped.
 
     Raises:
-        CorruptionError: if the file is damaged, or that of another view.
-        FormatError: if it holds no plan.
+        CorruptionError: if the file is damaged, or has another digest.
+        FormatError: if it holds no plan of so many rows.
     """
     end = path.stat().st_size - _CHECKSUM_NBYTES
     with path.open("rb") as file:
         file.seek(max(0, end))
         written = file.read()
     if end < 0 or written != _checksum(path, end, digest):
-        raise CorruptionError(f"{path}: the plan of packs does not match its checksum")
+        raise CorruptionError(f"{path}: the plan does not match its checksum")
     try:
-        plan: Plan = np.load(path, mmap_mode="r", allow_pickle=False)
+        plan: Ints = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
-        raise FormatError(f"{path}: not a plan of packs: {error}") from error
-    if plan.dtype != np.int64 or plan.ndim != 2 or len(plan) != len(PIECE):
-        raise FormatError(f"{path}: not a plan of packs, but {plan.dtype} of shape {list(plan.shape)}")
+        raise FormatError(f"{path}: not a plan: {error}") from error
+    if plan.dtype != np.int64 or plan.ndim != 2 or len(plan) != rows:
+        raise FormatError(f"{path}: not a plan of {rows} rows, but {plan.dtype} of shape {list(plan.shape)}")
     return plan
 
 

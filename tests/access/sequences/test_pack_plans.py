@@ -24,9 +24,9 @@ from cachelayer import (
     Storage,
     StorageError,
 )
-from cachelayer.access.sequences import stored_plans
-from cachelayer.access.sequences.pack_planner import Packing, Plan, plan
-from cachelayer.access.sequences.stored_plans import read_plan, write_plan
+from cachelayer.access.sequences import packs
+from cachelayer.access.sequences.pack_planner import PIECE, Packing, Plan, plan
+from cachelayer.access.sequences.stored_plans import joined, read_plan, write_plan
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
@@ -45,7 +45,7 @@ def built(storage: Storage, version: str = "v1", count: int = 200) -> Any:
 
 
 def plans_in(root: Any) -> list[Path]:
-    return sorted(Path(str(root)).rglob("*.packs"))
+    return sorted(Path(str(root)).rglob("*.plan"))
 
 
 def values(view: Any) -> Any:
@@ -59,7 +59,7 @@ def test_a_plan_is_made_once_for_its_parameters(tmp_path: Path, monkeypatch: pyt
 
     expected = [values(view) for view in views(built(Storage(tmp_path)))]
     assert len(plans_in(tmp_path)) == 3
-    monkeypatch.setattr(stored_plans, "plan", None)
+    monkeypatch.setattr(packs, "plan", None)
     opened = views(Storage(tmp_path).fetch("d", "v1"))
     assert [values(view) for view in opened] == expected
     assert values(pickle.loads(pickle.dumps(opened[0]))) == expected[0]
@@ -75,7 +75,7 @@ def test_a_plan_is_made_with_the_version_if_that_is_asked_for(tmp_path: Path, mo
     assert storage.datasets() == []
     ref = storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=pack)
     assert len(plans_in(tmp_path)) == 1
-    monkeypatch.setattr(stored_plans, "plan", None)
+    monkeypatch.setattr(packs, "plan", None)
     assert len(ref.packed(**pack)) > 0
     assert storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=pack).digest == ref.digest
 
@@ -167,14 +167,15 @@ DIGEST = "ab" * 32
 @pytest.fixture
 def stored(tmp_path: Path) -> bytes:
     path = tmp_path / "written"
-    write_plan(path, plan([np.array([len(each["tokens"]) for each in documents()])], Packing(LENGTH, LENGTH)), DIGEST)
+    lengths = np.array([len(each["tokens"]) for each in documents()])
+    write_plan(path, joined(len(PIECE), plan([lengths], Packing(LENGTH, LENGTH))), DIGEST)
     return path.read_bytes()
 
 
 def opened(folder: Path, raw: bytes) -> Plan:
     path = folder / "the plan"
     path.write_bytes(raw)
-    return read_plan(path, DIGEST)
+    return read_plan(path, DIGEST, len(PIECE))
 
 
 def with_checksum(raw: bytes, digest: str = DIGEST) -> bytes:
@@ -208,7 +209,7 @@ def test_a_plan_that_contradicts_itself_is_made_again(tmp_path: Path, pieces: An
     view = ref.packed("tokens", LENGTH)
     expected = values(view)
     (path,) = plans_in(tmp_path)
-    write_plan(path, [np.array(pieces).T], view.digest)
+    write_plan(path, np.array(pieces).T, view.digest)
     with pytest.warns(CacheLayerWarning, match="contradicts itself"):
         assert values(ref.packed("tokens", LENGTH)) == expected
 
@@ -236,7 +237,7 @@ def test_a_plan_in_a_bucket_is_made_once_and_again_if_it_comes_damaged(
     assert values(view) == expected
     assert values(ref.windows("tokens", 5)) == values(near.windows("tokens", 5))
     with monkeypatch.context() as patch:
-        patch.setattr(stored_plans, "plan", None)
+        patch.setattr(packs, "plan", None)
         assert values(cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)) == expected
     assert storage.verify("d", "v1").ok
     assert storage.gc(grace=0) == []
