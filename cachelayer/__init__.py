@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from cachelayer.access.dataref import DataRef as DataRef, Mirrored as Mirrored
     from cachelayer.access.mix import Mixture as Mixture, concat as concat, mix as mix
     from cachelayer.access.sampling import Sampled as Sampled
-    from cachelayer.access.view import Packed as Packed, Padded as Padded, View as View
+    from cachelayer.access.view import Packed as Packed, Padded as Padded, Rolling as Rolling, View as View
     from cachelayer.access.wrap import wrap as wrap
     from cachelayer.builds.build_options import SubmitOptions as SubmitOptions
     from cachelayer.builds.sharded_source import Sharded as Sharded, sharded as sharded
@@ -75,7 +75,7 @@ _HOMES = {
     "cachelayer.access.dataref": ("DataRef", "Mirrored"),
     "cachelayer.access.mix": ("Mixture", "concat", "mix"),
     "cachelayer.access.sampling": ("Sampled",),
-    "cachelayer.access.view": ("Packed", "Padded", "View"),
+    "cachelayer.access.view": ("Packed", "Padded", "Rolling", "View"),
     "cachelayer.access.wrap": ("wrap",),
     "cachelayer.builds.build_options": ("SubmitOptions",),
     "cachelayer.builds.sharded_source": ("Sharded", "sharded"),

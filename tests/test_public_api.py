@@ -22,7 +22,8 @@ PUBLIC = [
     "Collected", "CorruptionError", "DataRef", "DatasetNotFoundError", "Diff", "ElementError",
     "ErasedRecordError", "FormatError", "ImageSpec", "InvalidArgumentError", "InvalidNameError",
     "InvalidTypeError", "LogEvent", "Mirrored", "MissingDependencyError", "Mixture", "NotFoundError",
-    "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "RecordSpan", "Sampled", "Sharded",
+    "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "RecordSpan", "Rolling",
+    "Sampled", "Sharded",
     "SourceError", "Sparse", "SparseSpec", "StaleVersionError", "StaleVersionWarning", "StateError", "Storage",
     "StorageError", "Stream", "StreamIterator", "StreamStats", "SubmitOptions", "UnknownOptionError",
     "UnpublishedBuild",
@@ -31,8 +32,8 @@ PUBLIC = [
 ]  # fmt: skip
 
 VIEW = (
-    "decoded digest element_spec erased exclude fields folds lengths metadata packed padded read reference sample "
-    "select sources split stream total where windows"
+    "decoded digest element_spec erased exclude fields folds lengths metadata packed padded read reference rolling "
+    "sample select sources split stream total where windows"
 )
 ATTRIBUTES = {
     "Storage": (
@@ -41,12 +42,13 @@ ATTRIBUTES = {
     ),
     "DataRef": (
         "count_by dataset_id dataset_version decoded diff digest element_spec erased exclude fields folds lengths "
-        "metadata mirror nbytes packed padded provenance raw read reference sample select sources split stats "
-        "stored_nbytes stream total where windows"
+        "metadata mirror nbytes packed padded provenance raw read reference rolling sample select sources split "
+        "stats stored_nbytes stream total where windows"
     ),
     "View": VIEW,
     "Packed": f"{VIEW} fill",
     "Padded": f"{VIEW} kept",
+    "Rolling": f"{VIEW} series short_series",
     "Sampled": "digest element_spec reference stream",
     "Mixture": "digest element_spec stream",
     "Stream": "element_spec epoch epochs map map_batches record_numbers records sources state with_state without",

@@ -124,14 +124,15 @@ def values_of(view: DatasetView, names: Sequence[str], call: str) -> Iterator[tu
         reader.leaf(name)
     for numbers in reader.pieces(names):
         columns = reader.read(numbers, names)
-        yield numbers, [_python_values(columns[name]) for name in names]
+        yield numbers, [python_values(columns[name]) for name in names]
 
 
-def _python_values(column: Any) -> list[Any]:
+def python_values(column: Any) -> list[Any]:
+    """Return the values of a column as Python has them; times are texts."""
     values: list[Any]
     if isinstance(column, Nullable):
         return [
-            value if valid else None for value, valid in zip(_python_values(column.values), column.valid, strict=True)
+            value if valid else None for value, valid in zip(python_values(column.values), column.valid, strict=True)
         ]
     array: NDArray[Any] = np.asarray(column)
     kind = number_kind(array.dtype)

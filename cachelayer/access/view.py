@@ -28,6 +28,7 @@ from cachelayer.access.sampling import Sampled, sampled_of
 from cachelayer.access.sequences.bucketed import bucketed_stream
 from cachelayer.access.sequences.packs import PackRows, pack_rows
 from cachelayer.access.sequences.padded import PaddedElements, padded_elements
+from cachelayer.access.sequences.rolling import SeriesWindows, series_windows
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import folds, split
 from cachelayer.access.where import Condition, mask_of
@@ -637,6 +638,52 @@ class View(Generic[T]):
         return Packed(DatasetView.all(pack_rows(self._records, leaves, length, long, max_length, seed)))
 
     @names_view
+    def rolling(
+        self,
+        length: int,
+        *,
+        by: str | Sequence[str] | None = None,
+        order: str | None = None,
+        stride: int = 1,
+    ) -> Rolling:
+        """Return windows of consecutive records of a series, such as the measurements of one sensor.
+
+        The records of a series are those with equal values of ``by``; None is a value too. Its window i begins at its
+        record ``i * stride``. Windows of one series follow each other, and series come by their values, ascending. A
+        series shorter than a window has none: :attr:`Rolling.short_series` counts them. Erased records are in no
+        series. Which records a series has is found once, and stored beside the version.
+
+        Args:
+            length: the number of records of a window.
+            by: the field, or fields, whose values tell series apart, each of one value a record; None for one series.
+            order: the field that orders the records of a series; records with equal values keep the order of the view,
+                as all do with None.
+            stride: how many records a window begins after the one before it.
+
+        Returns:
+            A view whose elements have the structure of a record, with the records of a window stacked on a leading
+            axis: a number becomes ``[length]``, an array ``[length, *shape]``, a text an array of texts ``[length]``,
+            an array of any length a :class:`cachelayer.Ragged` with ``length`` rows.
+
+        Raises:
+            InvalidArgumentError: if there is no such field, it has several values a record, or an argument is invalid;
+                if a field may be None, or has several dimensions that vary, so that it does not stack; when the series
+                are found, if ``order`` is None or NaN in a record.
+            InvalidTypeError: if an argument has the wrong type.
+
+        Examples:
+            >>> import cachelayer, numpy as np
+            >>> storage = cachelayer.Storage("memory://series")
+            >>> rows = {"sensor": np.array([7, 7, 9, 7, 9]), "time": np.array([0, 2, 0, 1, 1])}
+            >>> windows = storage.cache(rows, "rows", "v1").rolling(2, by="sensor", order="time")
+            >>> [(window["sensor"].tolist(), window["time"].tolist()) for window in windows]
+            [([7, 7], [0, 1]), ([7, 7], [1, 2]), ([9, 9], [0, 1])]
+            >>> [span.record for span in windows.sources(1)]
+            [3, 1]
+        """
+        return Rolling(DatasetView.all(series_windows(self._records, length, by, order, stride)))
+
+    @names_view
     def padded(
         self,
         lengths: Mapping[str, int] | str,
@@ -684,6 +731,27 @@ class Packed(View[dict[str, Any]]):
     def fill(self) -> float:
         """The share of the cells of all packs, also of those that a slice leaves out, that are not padding."""
         return cast(PackRows, self._records.base).fill
+
+
+class Rolling(View[Any]):
+    """Windows of consecutive records of a series; :meth:`cachelayer.DataRef.rolling` returns it.
+
+    Series that a slice leaves out count too.
+    """
+
+    @property
+    def series(self) -> int:
+        """The number of series."""
+        return len(self._windows.counts)
+
+    @property
+    def short_series(self) -> int:
+        """The number of series that are shorter than a window, and so have none."""
+        return int((self._windows.counts == 0).sum())
+
+    @property
+    def _windows(self) -> SeriesWindows:
+        return cast(SeriesWindows, self._records.base)
 
 
 class Padded(View[Any]):

@@ -32,6 +32,7 @@ METHODS = (
     "packed",
     "padded",
     "raw",
+    "rolling",
     "sample",
     "select",
     "split",

@@ -83,6 +83,10 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
             rows_of(np.concatenate(values_of([ELEMENTS[n] for n in chosen], "tokens")), 8, "tokens"),
         ),
         "packs": (packs, list(packs)),
+        "rolling": (
+            many.windows("tokens", 8).rolling(3, stride=2),
+            [{"tokens": flat[at : at + 24].reshape(3, 8)} for at in range(0, len(flat) - 23, 16)],
+        ),
         "padded windows": (rests, list(rests)),
         "joined windows": (
             cachelayer.concat([many.windows("tokens", 8), many[::-1].windows("tokens", 8)[::2]]),
@@ -94,7 +98,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
 KINDS = [
     *("one", "many", "zstd", "always checked", "far", "far fields", "slice", "backwards", "chosen", "fields", "joined"),
     *("joined fields", "erased", "excluded", "where", "nested", "derived", "columns", "wrapped", "windows", "padded"),
-    *("far windows", "joined windows", "packs", "padded windows"),
+    *("far windows", "joined windows", "packs", "padded windows", "rolling"),
 ]
 
 
@@ -205,7 +209,16 @@ def test_what_changes_elements_is_in_the_reference_and_what_has_no_text_is_refus
             cachelayer.open(many.reference + call)
 
 
-MADE_OF_DOCUMENTS = {"windows", "far windows", "joined windows", "packs", "padded windows", "padded", "wrapped"}
+MADE_OF_DOCUMENTS = {
+    "windows",
+    "far windows",
+    "joined windows",
+    "packs",
+    "padded windows",
+    "padded",
+    "rolling",
+    "wrapped",
+}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in MADE_OF_DOCUMENTS])
@@ -280,6 +293,9 @@ STREAMS: dict[str, Callable[[Views], Make]] = {
     "packs of joined records": lambda views: partial(views["joined"][0].packed("tokens", 40).stream, num_epochs=9),
     "packs of joined fields": lambda views: partial(
         views["joined fields"][0].packed("tokens", 40).stream, num_epochs=9
+    ),
+    "far series in blocks": lambda views: partial(
+        views["far"][0].fields("id", "tokens").rolling(4, order="id").stream, **IN_BLOCKS, num_epochs=2
     ),
     "padded": lambda views: partial(views["padded"][0].stream, **SHUFFLED, num_epochs=3, remainder="pad"),
     "joined": lambda views: partial(views["joined windows"][0].stream, **IN_BLOCKS, num_epochs=2, remainder="keep"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import cachelayer
-from cachelayer import ArraySpec, Nullable, Ragged, Storage
+from cachelayer import ArraySpec, Nullable, Ragged, Sparse, Storage
 
 SPEC = {
     "id": ArraySpec("int64"),
@@ -87,6 +87,8 @@ def plain(value: Any) -> Any:
         return [plain(value.values), plain(value.valid)]
     if isinstance(value, Ragged):
         return value.to_list()
+    if isinstance(value, Sparse):
+        return value.to_dense().tolist()
     return value.tolist() if hasattr(value, "tolist") else value
 
 

@@ -57,6 +57,7 @@ FINITE: dict[str, Callable[[Refs], Make]] = {
     "padded documents": lambda refs: (
         lambda **o: refs.documents.padded({"tokens": 20}, long="truncate").stream(8, **OPTIONS, **o)
     ),
+    "series": lambda refs: lambda **o: refs.rows.rolling(3, by="weight", order="n", stride=2).stream(8, **OPTIONS, **o),
     "joined packs": lambda refs: (
         lambda **o: cachelayer.concat(
             [part.packed("tokens", 30) for part in (refs.documents, refs.documents[::2])]

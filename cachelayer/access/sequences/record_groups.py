@@ -1,0 +1,203 @@
+"""Groups of the records of a view that have the same values of some fields: found once, and stored as a plan.
+
+The plan is int64 of shape ``[2, records]``. Its first row is the group of each record of the view, -1 for an erased
+one. Its second row has the numbers of the records: those of group 0 first, in order, and the erased ones last. Groups
+are numbered by their values, ascending; None comes after all others, and NaN before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.dataset import DatasetView, derived_digest
+from cachelayer.access.field_values import FieldReader, python_values
+from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.locks import cached_property
+from cachelayer.records.dtypes import is_numpys, is_string, number_kind
+from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.values import Nullable
+
+_ROWS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class RecordGroups:
+    """The groups of the records of a view.
+
+    Args:
+        records: the view.
+        by: the fields whose values a group shares, each of one value a record; none for one group of all.
+        order: the field that orders the records of a group; None for the order of the view. Records with equal values
+            keep the order of the view.
+        call: what the user called, for messages.
+    """
+
+    records: DatasetView
+    by: tuple[str, ...]
+    order: str | None
+    call: str
+
+    def __post_init__(self) -> None:
+        reader = self._reader
+        for name in self._names:
+            dtype = reader.leaf(name).dtype
+            if not is_string(dtype) and number_kind(np.dtype(dtype)) == "c":
+                raise InvalidArgumentError(f"{self.call}: {name!r} is {dtype}: complex numbers have no order")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.by if self.order is None else (*self.by, self.order)
+
+    @property
+    def _reader(self) -> FieldReader:
+        return FieldReader(self.records, self.call)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the plan."""
+        digests, leaves = self.records.digests, self.records.base.leaves
+        if leaves is not None:
+            spec = leaves.codec.spec
+            digests = self.records.digests_of_leaves([leaf_number(spec, name) for name in self._names])
+        return derived_digest(digests.rows, "groups", {"by": list(self.by), "order": self.order})
+
+    @cached_property
+    def _plan(self) -> Ints:
+        leaves = self.records.base.leaves
+        maker = PlanMaker(self.digest, _ROWS, self._made_plan, self._is_sound)
+        return plan_of(None if leaves is None else leaves.home, maker)
+
+    @property
+    def group_of(self) -> Ints:
+        """The group of each record of the view, -1 for an erased one."""
+        groups: Ints = self._plan[0]
+        return groups
+
+    @property
+    def members(self) -> Ints:
+        """The records of group 0, in order, then those of group 1, and so on; at last the erased ones."""
+        members: Ints = self._plan[1]
+        return members
+
+    @cached_property
+    def splits(self) -> Ints:
+        """Where each group begins among the members, and where the last one ends."""
+        groups = self.group_of
+        return splits_of(np.bincount(groups[groups >= 0]))
+
+    def values(self) -> list[tuple[Any, ...]]:
+        """Return the values of the fields that each group shares, as Python has them."""
+        firsts = self.members[self.splits[:-1]]
+        columns = self._reader.read(firsts, self.by)
+        return list(zip(*(python_values(columns[name]) for name in self.by), strict=True))
+
+    def _is_sound(self, plan: Ints) -> bool:
+        groups, members = plan
+        if len(groups) != len(self.records) or not len(groups):
+            return len(groups) == len(self.records)
+        if int(groups.min()) < -1 or int(groups.max()) >= len(groups):
+            return False
+        if int(members.min()) < 0 or int(members.max()) >= len(groups):
+            return False
+        # Each record once: as many different ones as there are, group after group.
+        is_member = np.zeros(len(groups), np.bool_)
+        is_member[members] = True
+        in_order = groups[members].astype(np.uint64)
+        return bool(is_member.all() and (in_order[:-1] <= in_order[1:]).all())
+
+    def _made_plan(self) -> Iterator[Ints]:
+        reader = self._reader
+        groups = np.full(len(self.records), -1, np.int64)
+        groups[reader.rows] = self._group_numbers(reader)
+        order = np.arange(len(reader.rows))
+        if self.order is not None and len(order):
+            order = self._sort_keys(reader, self.order).argsort(kind="stable")
+        order = order[groups[reader.rows[order]].argsort(kind="stable")]
+        erased = np.flatnonzero(groups < 0)
+        yield np.stack([groups, np.concatenate([reader.rows[order], erased])])
+
+    def _group_numbers(self, reader: FieldReader) -> Ints:
+        """Return the group of each record that the reader reads."""
+        if not self.by:
+            return np.zeros(len(reader.rows), np.int64)
+        numbers: dict[tuple[Any, ...], int] = {}
+        pieces = [np.empty(0, np.int64)]
+        for rows in reader.pieces(self.by):
+            columns = reader.read(rows, self.by)
+            values, codes = _distinct_tuples([columns[name] for name in self.by])
+            known = [numbers.setdefault(each, len(numbers)) for each in values]
+            pieces.append(np.array(known, np.int64)[codes])
+        ranks = np.empty(len(numbers), np.int64)
+        ranks[[numbers[each] for each in sorted(numbers, key=_sort_key)]] = np.arange(len(numbers))
+        return ranks[np.concatenate(pieces)]
+
+    def _sort_keys(self, reader: FieldReader, name: str) -> NDArray[Any]:
+        """Return the values of the field that orders records."""
+        column = reader.column(name)
+        if isinstance(column, Nullable):
+            self._refuse(reader.rows[~column.valid], name, "None", f"{name} is not None")
+            column = column.values
+        keys = _comparable(column)
+        if keys.dtype.kind == "f":
+            self._refuse(reader.rows[np.isnan(keys)], name, "NaN", f"{name} == {name}")
+        elif keys.dtype.kind in "mM":
+            self._refuse(reader.rows[np.isnat(keys)], name, "NaT", f"{name} == {name}")
+        return keys
+
+    def _refuse(self, numbers: Ints, name: str, value: str, condition: str) -> None:
+        if len(numbers):
+            others = f" and {len(numbers) - 1:,} more" if len(numbers) > 1 else ""
+            raise InvalidArgumentError(
+                f"{self.call}: record {numbers[0]}{others} has {value} in {name!r}, which has no place in an order: "
+                f"leave such records out with where({condition!r})"
+            )
+
+
+def _comparable(column: Any) -> NDArray[Any]:
+    """Return values that numpy can sort."""
+    values: NDArray[Any] = np.asarray(column)
+    if values.dtype == object or is_numpys(values.dtype):
+        return values
+    return values.astype(np.float64 if number_kind(values.dtype) == "f" else np.int64)
+
+
+def _distinct_values(column: Any) -> tuple[list[Any], Ints]:
+    """Return the different values of a column, and for each row which of them it has."""
+    valid = None
+    if isinstance(column, Nullable):
+        column, valid = column.values, column.valid
+    values = _comparable(column)
+    different, codes = np.unique(values if valid is None else values[valid], return_inverse=True)
+    # NaN differs from itself, but not from the same object.
+    found = [math.nan if value != value else value for value in python_values(different)]
+    if valid is None or valid.all():
+        return found, codes
+    every = np.full(len(valid), len(found))
+    every[valid] = codes
+    return [*found, None], every
+
+
+def _distinct_tuples(columns: Sequence[Any]) -> tuple[list[tuple[Any, ...]], Ints]:
+    """Return the different rows of some columns, and for each row which of them it is."""
+    parts = [_distinct_values(column) for column in columns]
+    tuples: list[tuple[Any, ...]] = [()]
+    rows = np.zeros(len(parts[0][1]), np.int64)
+    for values, codes in parts:
+        found, rows = np.unique(rows * len(values) + codes, return_inverse=True)
+        tuples = [(*tuples[place // len(values)], values[place % len(values)]) for place in found.tolist()]
+    return tuples, rows
+
+
+def _sort_key(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple((2, 0) if value is None else (1, 0) if value != value else (0, value) for value in values)

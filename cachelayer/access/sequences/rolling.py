@@ -1,0 +1,194 @@
+"""Windows of consecutive records of a series: each record stays whole, and windows never reach into another series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from cachelayer.access.dataset import BaseDataset, DatasetView, derived_digest
+from cachelayer.access.sequences.documents import checked_length
+from cachelayer.access.sequences.record_groups import RecordGroups
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.leaf_names import names_of_leaves
+from cachelayer.records.memory import Ints, distinct, splits_of
+from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.tree import Tree
+from cachelayer.records.values import Ragged, Sparse
+
+# A block has windows over so many times their length at least.
+_LENGTHS_TOGETHER = 4
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesWindows(BaseDataset):
+    """The windows over the series of a view: an element is a batch of consecutive records of one series.
+
+    Window i of a series begins at its record ``i * stride``. Windows of one series follow each other.
+
+    Args:
+        groups: the series, with their records in order.
+        length: the number of records of a window.
+        stride: how many records a window begins after the one before it.
+    """
+
+    groups: RecordGroups
+    length: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        # Fields that do not stack are refused at once.
+        _ = self.element_spec
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def records(self) -> DatasetView:
+        return self.groups.records
+
+    @property
+    def title(self) -> str:
+        options = f"by={list(self.groups.by)}, order={self.groups.order!r}, length={self.length}, stride={self.stride}"
+        return f"Rolling({self.records.info.name!r}, {options}"
+
+    @cached_property
+    def digests(self) -> Digests:
+        parameters = {
+            "by": list(self.groups.by),
+            "order": self.groups.order,
+            "length": self.length,
+            "stride": self.stride,
+        }
+        rows = derived_digest(self.groups.digest, "rolling", parameters)
+        return Digests(derived_digest(self.records.digests.elements, "rolling", parameters), rows, rows)
+
+    @cached_property
+    def element_spec(self) -> Tree:
+        names = iter(names_of_leaves(self.records.element_spec))
+        return tree.map_structure(self.records.element_spec, lambda _, leaf: _stacked(next(names), leaf, self.length))
+
+    @cached_property
+    def _codec(self) -> Codec:
+        return codec_for(self.element_spec)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return self.records.references
+
+    @cached_property
+    def info(self) -> DatasetInfo:
+        info = self.records.info
+        return replace(
+            info,
+            record_nbytes=info.record_nbytes * min(self.length, self.stride),
+            read_nbytes=info.read_nbytes * self.length,
+            records_per_read=max(1, info.records_per_read // self.length),
+            together=-(-_LENGTHS_TOGETHER * self.length // self.stride),
+        )
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.records.takes_requests
+
+    @cached_property
+    def counts(self) -> Ints:
+        """The number of windows of each series."""
+        sizes = np.diff(self.groups.splits)
+        counts: Ints = np.maximum((sizes - self.length) // self.stride + 1, 0)
+        return counts
+
+    @cached_property
+    def _splits(self) -> Ints:
+        return splits_of(self.counts)
+
+    def __len__(self) -> int:
+        return int(self._splits[-1])
+
+    def _members(self, numbers: Ints) -> Ints:
+        """Return the records of some windows, one window after another."""
+        series = self._splits[1:].searchsorted(numbers, side="right")
+        first = self.groups.splits[series] + (numbers - self._splits[series]) * self.stride
+        members: Ints = self.groups.members[(first[:, None] + np.arange(self.length)).reshape(-1)]
+        return np.asarray(members)
+
+    def needed(self, numbers: Ints) -> Needed:
+        return self.records.needed(distinct(self._members(numbers)))
+
+    def sources(self, numbers: Ints) -> Sources:
+        sources = self.records.sources(self._members(numbers))
+        window, place = np.divmod(sources.element, self.length)
+        return replace(sources, element=window, offset=place)
+
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any:
+        return self._windows(self.records.batch(self._members(numbers), held), self.element_spec, len(numbers))
+
+    def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
+        spec = {key: leaf for key, leaf in self.element_spec.items() if key in keys}
+        batch: dict[str, Any] = self._windows(
+            self.records.batch_of_keys(self._members(numbers), keys), spec, len(numbers)
+        )
+        return batch
+
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
+        return self._codec.elements(self._codec.batch_columns(self.batch(numbers, held)), len(numbers))
+
+    def _windows(self, batch: Any, spec: Tree, count: int) -> Any:
+        """Return a batch of windows, given the batch of their records."""
+        values = tree.flatten_like(spec, batch)
+        return tree.packer(spec)(iter([self._windows_of_leaf(each, count) for each in values]))
+
+    def _windows_of_leaf(self, values: Any, count: int) -> Any:
+        if isinstance(values, Ragged):
+            return Ragged(values, np.arange(count + 1) * self.length)
+        if isinstance(values, Sparse):
+            window, place = np.divmod(values.indices[:, 0], self.length)
+            shape = np.array([count, self.length, *values.dense_shape[1:]], np.int64)
+            return Sparse(np.column_stack([window, place, values.indices[:, 1:]]), values.values, shape)
+        return values.reshape(count, self.length, *values.shape[1:])
+
+
+def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
+    """Return the spec of so many values of a leaf, stacked as in a batch.
+
+    Raises:
+        InvalidArgumentError: if they do not stack.
+    """
+    shape = (length, *leaf.shape)
+    if isinstance(leaf, RaggedSpec):
+        stacks = None not in leaf.shape[leaf.ragged_rank + 1 :]
+        stacked: LeafSpec = replace(leaf, shape=shape, ragged_rank=leaf.ragged_rank + 1)
+    elif isinstance(leaf, SparseSpec):
+        stacks = None not in leaf.shape
+        stacked = replace(leaf, shape=shape)
+    elif None in leaf.shape:
+        stacks = None not in leaf.shape[1:]
+        stacked = RaggedSpec(leaf.dtype, shape)
+    else:
+        stacks = True
+        stacked = ArraySpec(leaf.dtype, shape)
+    if stacks and not leaf.nullable:
+        return stacked
+    cure = "leave it out with fields(), before rolling()"
+    if len(leaf.shape) > 1 and leaf.shape[:2] == (None, None):
+        cure = "if it holds images, call decoded(size=...) before rolling(); else " + cure
+    if leaf.nullable:
+        cure = "store a value in place of None, with add_columns(), or " + cure
+    raise InvalidArgumentError(f"rolling() stacks the records of a window, and {name!r} is {leaf!r}: {cure}")
+
+
+def series_windows(records: DatasetView, length: Any, by: Any, order: Any, stride: Any) -> SeriesWindows:
+    """Return the windows over series of a view; the arguments are those of :meth:`cachelayer.DataRef.rolling`."""
+    size, step = checked_length("length", length), checked_length("stride", stride)
+    names = (by,) if isinstance(by, str) else () if by is None else by
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+        raise InvalidTypeError(f"by={by!r}: pass the name of a field, such as 'sensor', or a list of names")
+    if order is not None and not isinstance(order, str):
+        raise InvalidTypeError(f"order={order!r}: pass the name of a field, such as 'time'")
+    return SeriesWindows(RecordGroups(records, tuple(dict.fromkeys(names)), order, "rolling()"), size, step)
