@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_stream
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import Source
 from cachelayer.builds.unbatched_source import unbatched
@@ -107,6 +107,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         InvalidTypeError: if the argument is not a stream.
     """
     check_stream(stream)
+    check_no_json(stream, "Keras")
     options = reader_of(stream).options
     steps = options.steps
     if not options.batched:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         ArraySpec as ArraySpec,
         AudioSpec as AudioSpec,
         ImageSpec as ImageSpec,
+        JsonSpec as JsonSpec,
         RaggedSpec as RaggedSpec,
         SparseSpec as SparseSpec,
     )
@@ -80,7 +81,7 @@ _HOMES = {
     "cachelayer.builds.build_options": ("SubmitOptions",),
     "cachelayer.builds.sharded_source": ("Sharded", "sharded"),
     "cachelayer.protocols": ("RecordSpan",),
-    "cachelayer.records.spec": ("ArraySpec", "AudioSpec", "ImageSpec", "RaggedSpec", "SparseSpec"),
+    "cachelayer.records.spec": ("ArraySpec", "AudioSpec", "ImageSpec", "JsonSpec", "RaggedSpec", "SparseSpec"),
     "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
     "cachelayer.storage.storage": ("Storage", "open"),
     "cachelayer.streams.order.blocks": ("Blocks",),

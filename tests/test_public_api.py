@@ -21,7 +21,7 @@ PUBLIC = [
     "BatchStream", "Blocks", "Buckets", "BuildRevokedError", "CacheLayerError", "CacheLayerWarning",
     "Collected", "CorruptionError", "DataRef", "DatasetNotFoundError", "Diff", "ElementError",
     "ErasedRecordError", "FormatError", "ImageSpec", "InvalidArgumentError", "InvalidNameError",
-    "InvalidTypeError", "LogEvent", "Mirrored", "MissingDependencyError", "Mixture", "NotFoundError",
+    "InvalidTypeError", "JsonSpec", "LogEvent", "Mirrored", "MissingDependencyError", "Mixture", "NotFoundError",
     "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "RecordSpan", "Rolling",
     "Sampled", "Sharded",
     "SourceError", "Sparse", "SparseSpec", "StaleVersionError", "StaleVersionWarning", "StateError", "Storage",

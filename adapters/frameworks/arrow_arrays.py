@@ -15,10 +15,10 @@ from cachelayer.adapters.sources.arrow_columns import is_list
 from cachelayer.adapters.sources.arrow_schema import kept_fields
 from cachelayer.errors import InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import records_of
-from cachelayer.records import tree
+from cachelayer.records import json_text, tree
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import record_numbers
-from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.user_warnings import warn
@@ -70,6 +70,8 @@ def type_of(spec: Tree, path: str) -> pa.DataType:
         return pa.struct([(name, type_of(child, f"{path}[{name!r}]")) for name, child in fields.items()])
     if not isinstance(spec, LeafSpec):
         raise InvalidTypeError(f"leaf {path} is {tree.describe(spec)}: a column holds values, lists or dicts")
+    if isinstance(spec, JsonSpec):
+        return pa.json_()
     inner = spec.shape[spec.ragged_rank + 1 :] if isinstance(spec, RaggedSpec) else ()
     kind = None if isinstance(spec, SparseSpec) or None in inner else _scalar_type(spec.dtype)
     if kind is None:
@@ -98,7 +100,8 @@ def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
 
     Args:
         kind: the type.
-        values: an array, a :class:`cachelayer.Ragged`, a :class:`cachelayer.Nullable` of either, or a dict of these.
+        values: an array, a :class:`cachelayer.Ragged`, a :class:`cachelayer.Nullable` of either, or a dict of these; a
+            list if they are JSON.
         rows: the number of rows.
         path: the path of the leaf.
 
@@ -107,6 +110,8 @@ def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
     """
     if kinds.is_null(kind):
         return pa.nulls(rows)
+    if isinstance(values, list):
+        return _json_array(kind, values, path)
     if kinds.is_map(kind):
         entries = array_of(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])), values, rows, path)
         keys, items = entries.values.flatten()
@@ -123,6 +128,16 @@ def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
     else:
         parts = [(values, pa.binary(), path)]
     return _zipped(kind, [array_of(_within(lists, child), part, rows, at) for part, child, at in parts], rows, path)
+
+
+def _json_array(kind: pa.DataType, values: list[Any], path: str) -> pa.Array:
+    """Return values of JSON as text; None becomes null."""
+    texts = [None if value is None else json_text.text_of(value) for value in values]
+    try:
+        stored = pa.array(texts, kind.storage_type)
+    except UnicodeEncodeError as error:
+        raise _no_utf8(path, error) from error
+    return pa.ExtensionArray.from_storage(kind, stored)
 
 
 def _within(lists: list[pa.DataType], kind: pa.DataType) -> pa.DataType:
@@ -164,14 +179,18 @@ def _leaf_array(kind: pa.DataType, values: Any, path: str) -> pa.Array:
     try:
         return _nested(kind, flat, splits, nulls)
     except UnicodeEncodeError as error:
-        text = ascii(error.object)[:60]
-        raise InvalidTypeError(
-            f"leaf {path} holds text that is not UTF-8, as Arrow's strings are: {text}. Read it with ref.read()"
-        ) from error
+        raise _no_utf8(path, error) from error
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidTypeError(
             f"leaf {path} holds values that Arrow's {kind} does not: read it with ref.read(), or store another dtype"
         ) from error
+
+
+def _no_utf8(path: str, error: UnicodeEncodeError) -> InvalidTypeError:
+    text = ascii(error.object)[:60]
+    return InvalidTypeError(
+        f"leaf {path} holds text that is not UTF-8, as Arrow's strings are: {text}. Read it with ref.read()"
+    )
 
 
 def _warn_of_lost_shapes(shapes: NDArray[Any], path: str) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
+from cachelayer.records import tree
+from cachelayer.records.spec import JsonSpec
 from cachelayer.streams.stream import Stream, reader_of
 
 
@@ -25,6 +27,16 @@ def check_ref(value: Any) -> None:
             f"a {type(value).__name__} is not a DataRef: pass the DataRef itself, without stream(...), or wrap() "
             "another object; mixtures and samples, which have no length, go by their stream(...) to what takes streams"
         )
+
+
+def check_no_json(stream: Stream[Any], framework: str) -> None:
+    """Raise if batches have a field of JSON, for a framework that has numbers alone."""
+    for path, leaf in tree.leaves(stream.element_spec):
+        if isinstance(leaf, JsonSpec):
+            raise InvalidTypeError(
+                f"{tree.leaf_title(path)} is {leaf.describe()}, which {framework} has no array for: make numbers of "
+                "one shape of it with map(), or leave it out with ref.fields()"
+            )
 
 
 def rows_of_batches(stream: Stream[Any]) -> int | None:

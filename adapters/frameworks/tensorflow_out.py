@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_stream, rows_of_batches
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records import json_text, tree
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
 from cachelayer.streams.epochwise import Epochwise
@@ -44,8 +44,8 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
 
     Returns:
         A dataset with the element spec that was cached, and the cardinality of a whole iteration. A str leaf becomes
-        UTF-8 ``tf.string``; a list becomes a tuple, with a warning; in batches, a leaf with unknown dimensions becomes
-        a ``tf.RaggedTensor``. With remainder "pad" an item is ``(batch, mask)``.
+        UTF-8 ``tf.string``, and so does a value of JSON, as text; a list becomes a tuple, with a warning; in batches, a
+        leaf with unknown dimensions becomes a ``tf.RaggedTensor``. With remainder "pad" an item is ``(batch, mask)``.
 
     If reading fails while the dataset runs, TensorFlow raises one of its own errors, which contains our message.
 
@@ -88,7 +88,7 @@ class _StreamItems:
     """Yields the leaves of the items of each iteration, with the position after each: in blocks, of each element."""
 
     def __init__(self, stream: Stream[Any], reached: Any, *, blocks: bool) -> None:
-        outward = _Outward(stream.element_spec)
+        outward = _Outward(stream.element_spec, are_batches=reader_of(stream).options.batched)
         padded = reader_of(stream).options.steps.rule.masks
 
         def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
@@ -257,8 +257,9 @@ def _element_signature(leaf: LeafSpec) -> Any:
 class _Outward:
     """Converts leaves of elements and batches to TensorFlow. Warns once for each leaf with text that is not UTF-8."""
 
-    def __init__(self, spec: Tree) -> None:
+    def __init__(self, spec: Tree, *, are_batches: bool) -> None:
         self._spec = spec
+        self._are_batches = are_batches
         self._leaves = tree.leaves(spec)
         self._warned: set[str] = set()
 
@@ -268,6 +269,9 @@ class _Outward:
         return tuple(self._leaf(path, leaf, part) for (path, leaf), part in zip(self._leaves, values, strict=True))
 
     def _leaf(self, path: str, leaf: LeafSpec, value: Any) -> Any:
+        if isinstance(leaf, JsonSpec):
+            texts = [self._utf8(path, json_text.text_of(one)) for one in (value if self._are_batches else [value])]
+            return np.fromiter(texts, object, len(texts)) if self._are_batches else texts[0]
         if isinstance(value, Ragged):
             splits = [np.asarray(level) for level in value.nested_row_splits]
             return tf.RaggedTensor.from_nested_row_splits(

@@ -6,7 +6,7 @@ convert row by row after an error, to name the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
-from cachelayer.records import dtypes, tree
+from cachelayer.records import dtypes, json_text, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import nested_spec, overlaid
 from cachelayer.records.layout import Column, Flat, PartRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, JsonSpec, LeafSpec, RaggedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged
 
@@ -93,6 +93,8 @@ def spec_of(kind: pa.DataType, files: FileLeaves) -> Tree:
     def spec(path: str, lists: Lists) -> LeafSpec | None:
         if path in files and not lists.dims:
             return files[path].spec
+        if isinstance(lists.values.type, pa.JsonType) and not lists.dims:
+            return JsonSpec()
         return None if kinds.is_null(lists.values.type) else nested_spec(dtype_of(lists.values.type, path), lists.dims)
 
     return tree.map_structure(leaves_of("", Lists(pa.nulls(0, kind)), files), spec)
@@ -117,6 +119,8 @@ def with_declared(own: Tree, declared: Tree | None) -> Tree:
 
 
 def _fits(own: Any, wanted: LeafSpec) -> bool:
+    if isinstance(wanted, JsonSpec):
+        return True
     if isinstance(wanted, EncodedSpec) and isinstance(own, LeafSpec):
         return own.dtype in (bytes, str) and not own.shape
     if (
@@ -237,19 +241,28 @@ class Lists:
             raise ElementError("values in every place of a list", "null", path=path, hint="Only a leaf may be null.")
 
 
-def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Tree:
-    """Return the leaves of nested values, in the structure of an element."""
+def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str] = ()) -> Tree:
+    """Return the leaves of nested values, in the structure of an element.
+
+    Args:
+        path: where the values are in an element.
+        lists: the values.
+        files: the structs that stand for files.
+        whole: the paths of values that are one leaf, whatever they are.
+    """
+    if path in whole:
+        return lists
     kind = lists.values.type
     if isinstance(kind, pa.BaseExtensionType) and hasattr(kind, "shape"):
         order = getattr(kind, "permutation", None) or ()
         if list(order) != sorted(order):
             raise InvalidTypeError(f"leaf {path} has type {kind}, whose axes are permuted: store it in C order")
-        arrays = leaves_of(path, lists.of(lists.values.storage), files)
+        arrays = leaves_of(path, lists.of(lists.values.storage), files, whole)
         return replace(arrays, dims=(*lists.dims, *kind.shape))
     lists = lists.of(_plain(lists.values))
     kind = lists.values.type
     if is_list(kind):
-        return leaves_of(path, lists.unnested(path), files)
+        return leaves_of(path, lists.unnested(path), files, whole)
     if not kinds.is_struct(kind):
         return lists
     if path in files:
@@ -263,11 +276,13 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Tree:
         raise ElementError("a struct", "null", path=path, hint=hint)
     # The leaves of a dict that is null are null.
     children = zip(names, lists.values.flatten(), strict=True)
-    return {name: leaves_of(f"{path}[{name!r}]", lists.of(child), files) for name, child in children}
+    return {name: leaves_of(f"{path}[{name!r}]", lists.of(child), files, whole) for name, child in children}
 
 
 def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     """Return the values of a leaf as a column of the codec."""
+    if isinstance(spec, JsonSpec):
+        return _json_column(path, lists.values)
     if kinds.is_null(lists.values.type) and not lists.levels:
         leaf, rows = leaf_of(spec), len(lists.values)
         return Column(leaf.encode([leaf.filler()] * rows), np.ones(rows, np.bool_))
@@ -304,6 +319,26 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
         return Column(_string_lists(spec, _strings(values), lists), lists.nulls)
     stacked = _stacked(spec, _numbers(values, np.dtype(spec.dtype)), lists)
     return Column(leaf_of(spec).encode_batch(stacked), lists.nulls)
+
+
+def _json_column(path: str, values: pa.Array) -> Column:
+    """Return values as JSON; texts are JSON text."""
+    values = _plain(values)
+    values = values.storage if isinstance(values, pa.ExtensionArray) else values
+    if is_text(values.type):
+        _check_text(path, values)
+    items = values.to_pylist()
+    if is_text(values.type):
+        for row, text in enumerate(items):
+            try:
+                items[row] = None if text is None else json_text.value_of_any(text)
+            except InvalidTypeError as error:
+                hint = "Declare a str, or correct the text."
+                raise ElementError("JSON text", f"{text[:60]!r}, {error}", path=path, record=row, hint=hint) from error
+    try:
+        return codec_for(JsonSpec()).columns(items)[0]
+    except ElementError as error:
+        raise error.at(path=path) from error.__cause__
 
 
 def _string_lists(spec: LeafSpec, strings: Flat, lists: Lists) -> tuple[PartRows, ...]:

@@ -34,6 +34,7 @@ from cachelayer.errors import (
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.layout import Column
+from cachelayer.records.spec import JsonSpec
 from cachelayer.records.tree import Tree
 
 try:
@@ -261,8 +262,10 @@ def columns_of(spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, rows: p
         rows: the rows.
     """
     cast = rows if schema is None else cast_rows(rows, schema)
-    found = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves)))
-    return [column_of(path, leaf, found[path]) for path, leaf in tree.leaves(spec)]
+    wanted = tree.leaves(spec)
+    whole = {path for path, leaf in wanted if isinstance(leaf, JsonSpec)}
+    found = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves, whole)))
+    return [column_of(path, leaf, found[path]) for path, leaf in wanted]
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

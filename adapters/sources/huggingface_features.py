@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, dtyp
 from cachelayer.adapters.sources.pictures import bytes_of
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Unreadable
 from cachelayer.user_warnings import warn
@@ -115,9 +114,6 @@ def _encoded(feature: Any, value: Any) -> Any:
             kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
             stored = feature.embed_storage(pa.array([stored], kind))[0].as_py()
         return stored["bytes"]
-    if isinstance(feature, datasets.Json):
-        text = feature.encode_example(value)
-        return text if json.loads(text) == value else value
     return feature.encode_example(value) if isinstance(feature, datasets.ClassLabel) else _of_dtype(feature, value)
 
 
@@ -139,6 +135,8 @@ def feature_of(spec: Tree, path: str) -> Any:
     """Return the feature of a spec that did not come from ``datasets``."""
     if isinstance(spec, dict):
         return {name: feature_of(child, f"{path}[{name!r}]") for name, child in spec.items()}
+    if isinstance(spec, JsonSpec):
+        return datasets.Json()
     if isinstance(spec, ImageSpec):
         return datasets.Image(mode=spec.mode)
     if isinstance(spec, AudioSpec):

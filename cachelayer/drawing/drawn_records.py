@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ from cachelayer.drawing.pixels import Pixels, line, picture, pixels_of, png
 from cachelayer.drawing.text import Names, leaf_text, named
 from cachelayer.errors import CacheLayerError, StorageError
 from cachelayer.records import dtypes, tree
-from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
+from cachelayer.records.spec import AudioSpec, ImageSpec, JsonSpec, LeafSpec
 from cachelayer.records.values import Ragged, Sparse
 
 Kind = Literal["null", "picture", "line", "sound", "text", "long", "problem"]
@@ -77,6 +78,8 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, options: Draw
             return drawn("problem", str(error)[:500])
     if isinstance(spec, AudioSpec):
         return drawn("sound", f"a sound file of {len(value):,} bytes")
+    if isinstance(spec, JsonSpec):
+        value = json.dumps(value, ensure_ascii=False, indent=1)
     if isinstance(value, str):
         cut = f" … the first {_LONG_TEXT:,} of {len(value):,} characters"
         return drawn("long", value if len(value) <= _LONG_TEXT else value[:_LONG_TEXT] + cut)

@@ -412,7 +412,11 @@ def _column(plan: LeafPlan, values: Any) -> Column:
     try:
         if not isinstance(values, list):
             return Column(leaf.encode_batch(values), nulls)
-        if nulls is None and (plan.spec.nullable or any(value is None for value in values)):
+        if (
+            nulls is None
+            and not plan.spec.takes_none
+            and (plan.spec.nullable or any(value is None for value in values))
+        ):
             nulls, filler = np.array([value is None for value in values], np.bool_), leaf.filler()
             values = [filler if value is None else value for value in values]
         return Column(leaf.encode(values), nulls)

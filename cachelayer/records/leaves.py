@@ -6,6 +6,7 @@ leaf                             fixed parts                             varying
 numbers of known shape           the array                               \-
 numbers of shape ``[None]``      \-                                      the values
 one string                       \-                                      its bytes
+value of JSON                    \-                                      the bytes of its text
 other arrays                     uint32: the shape                       values
 ragged array                     uint32: the shape of the inner values   uint32 row lengths of each level; values
 sparse array                     int64: dense shape                      int64 indices, row by row; values
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidTypeError
-from cachelayer.records import dtypes
+from cachelayer.records import dtypes, json_text
 from cachelayer.records.conform import (
     conform,
     conform_batch,
@@ -39,7 +40,7 @@ from cachelayer.records.conform import (
 from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8, U32, Flat, LeafPart, PartRows, listed
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, Shape, SparseSpec
 from cachelayer.records.tree import describe
 from cachelayer.records.values import Ragged, Sparse, wrong_row
 
@@ -83,6 +84,8 @@ def leaf_of(spec: LeafSpec) -> Leaf:
         return RaggedLeaf(spec)
     if isinstance(spec, SparseSpec):
         return SparseLeaf(spec)
+    if isinstance(spec, JsonSpec):
+        return JsonLeaf(spec)
     if dtypes.is_string(spec.dtype):
         return ArrayLeaf(spec) if spec.shape else StringLeaf(spec)
     if spec.is_static:
@@ -196,6 +199,40 @@ class StringLeaf:
     def stack(self, parts: tuple[Any, ...]) -> Any:
         rows = self.values(parts)
         return np.fromiter(rows, dtype=object, count=len(rows))
+
+
+class JsonLeaf:
+    """A value of JSON, as the bytes of its canonical text: the second primitive too."""
+
+    parts: tuple[LeafPart, ...] = (LeafPart(U8),)
+
+    def __init__(self, spec: LeafSpec) -> None:
+        self._spec = spec
+
+    def filler(self) -> Any:
+        return None
+
+    def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
+        lengths, data = _bytes_of([self._text(row, index) for index, row in enumerate(rows)])
+        return (Flat(data, splits_of(lengths)),)
+
+    def _text(self, value: Any, index: int) -> str:
+        try:
+            return json_text.text_of(value)
+        except InvalidTypeError as error:
+            raise ElementError(self._spec.describe(), describe(value), record=index, hint=str(error)) from error
+
+    def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
+        return self.encode(list(batch))
+
+    def value(self, *parts: NDArray[Any]) -> Any:
+        return json_text.value_of(parts[0].tobytes())
+
+    def values(self, parts: tuple[Any, ...]) -> list[Any]:
+        return [json_text.value_of(text) for text in _strings(parts[0], str)]
+
+    def stack(self, parts: tuple[Any, ...]) -> list[Any]:
+        return self.values(parts)
 
 
 class _Composite(ABC):

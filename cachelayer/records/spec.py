@@ -86,6 +86,11 @@ class LeafSpec:
         """True if the leaf has the same number of bytes in every element."""
         return False
 
+    @property
+    def takes_none(self) -> bool:
+        """True if None is one of the values of the leaf, like any other."""
+        return False
+
     def as_nullable(self) -> Self:
         return replace(self, nullable=True)
 
@@ -278,3 +283,37 @@ class AudioSpec(EncodedSpec):
 
     def describe(self) -> str:
         return "the bytes of a sound file"
+
+
+@dataclass(frozen=True, repr=False)
+class JsonSpec(LeafSpec):
+    """Any value of JSON, which may differ from element to element: chat messages, annotations, calls of tools.
+
+    Elements have the value: dicts with str keys, lists, str, numbers, bools and None. A batch has a list of values. It
+    is stored as canonical text, so the keys of a dict come back sorted. NaN, infinities, integers beyond 64 bits and
+    keys that are no str are refused.
+
+    Example:
+        >>> storage = cachelayer.Storage(folder)
+        >>> rows = [{"calls": [{"name": "add", "arguments": {"a": 1}}]}, {"calls": None}]
+        >>> ref = storage.cache(rows, "chats", "v1", element_spec={"calls": cachelayer.JsonSpec()})
+        >>> ref[0]["calls"][0]["arguments"]
+        {'a': 1}
+    """
+
+    dtype: DType = field(default=str, init=False)
+    shape: Shape = field(default=(), init=False)
+    nullable: bool = field(default=False, init=False)
+
+    @property
+    def takes_none(self) -> bool:
+        return True
+
+    def as_nullable(self) -> Self:
+        return self
+
+    def describe(self) -> str:
+        return "a JSON value"
+
+    def __repr__(self) -> str:
+        return "JsonSpec()"

@@ -14,7 +14,16 @@ import numpy as np
 from cachelayer.errors import CacheLayerError, FormatError, InvalidArgumentError
 from cachelayer.json_values import DEEPEST, flag, items, mapping, text, whole
 from cachelayer.records import dtypes
-from cachelayer.records.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import (
+    ArraySpec,
+    AudioSpec,
+    EncodedSpec,
+    ImageSpec,
+    JsonSpec,
+    LeafSpec,
+    RaggedSpec,
+    SparseSpec,
+)
 from cachelayer.records.tree import Tree, is_namedtuple, namedtuple_class
 
 _LEAF_KINDS: dict[type[LeafSpec], str] = {
@@ -23,6 +32,7 @@ _LEAF_KINDS: dict[type[LeafSpec], str] = {
     SparseSpec: "sparse",
     ImageSpec: "image",
     AudioSpec: "audio",
+    JsonSpec: "json",
 }
 _MOST_DIMENSIONS = 64
 _MOST_NBYTES = 2**32
@@ -43,7 +53,7 @@ def _to_json(spec: Tree, depth: int) -> Any:
         node: dict[str, Any] = {"kind": _LEAF_KINDS[type(spec)]}
         if isinstance(spec, EncodedSpec):
             node |= spec.options
-        else:
+        elif not isinstance(spec, JsonSpec):
             node |= {"dtype": dtypes.to_name(spec.dtype), "shape": list(spec.shape)}
         if isinstance(spec, RaggedSpec):
             node |= {"ragged_rank": spec.ragged_rank, "splits_dtype": spec.splits_dtype.name}
@@ -149,6 +159,7 @@ _KINDS: dict[str, tuple[frozenset[str], Callable[[dict[str, Any], int], Tree]]] 
     "sparse": (_ARRAY_KEYS, _sparse),
     "image": (frozenset({"mode", "nullable"}), _image),
     "audio": (frozenset({"sampling_rate", "channels", "nullable"}), _audio),
+    "json": (frozenset(), lambda _, __: JsonSpec()),
     "dict": (frozenset({"items"}), _named),
     "namedtuple": (frozenset({"name", "items"}), _namedtuple),
     "list": (frozenset({"items"}), _list),

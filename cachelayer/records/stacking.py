@@ -17,7 +17,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.infer import leaf_spec
-from cachelayer.records.spec import ArraySpec, LeafSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged, Sparse
 
@@ -27,7 +27,7 @@ DECLARE = "Pad them to one shape, or declare what varies or may be None: map(fn,
 Stack = Callable[[str, Sequence[Any], int | None], Any]
 _NULLABLE = "If the function may return None, declare the leaf as nullable, such as ArraySpec(..., nullable=True)."
 # An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
-_OWN = (np.ndarray, Ragged, Sparse)
+_OWN = (np.ndarray, Ragged, Sparse, dict, list)
 
 
 class HasSpec(Protocol):
@@ -84,7 +84,7 @@ class Stacking:
         def passed_on(made: Any) -> Mapping[str, LeafSpec]:
             found: dict[str, LeafSpec] = {}
 
-            def find(path: str, values: Sequence[Any], _: int | None) -> None:
+            def find(path: str, values: Sequence[Any], _: int | None) -> Any:
                 [value] = values
                 same = [(home, leaf) for home, leaf, other in before if other is value]
                 in_place = {leaf for home, leaf in same if home == path}
@@ -92,6 +92,8 @@ class Stacking:
                 specs = in_place or moved
                 if len(specs) == 1:
                     found[path] = specs.pop()
+                    return None
+                return NotImplemented if isinstance(value, (dict, list, tuple)) else None
 
             collate([made], find)
             return found
@@ -133,6 +135,9 @@ def _codec_of(spec: LeafSpec) -> Codec:
 
 
 def _batch(spec: LeafSpec, values: Sequence[Any], rows: int | None) -> Any:
+    if isinstance(spec, JsonSpec):
+        # They were read from text, and passed on.
+        return list(values[:rows])
     codec = _codec_of(spec)
     return codec.batch(codec.columns(values[:rows]))
 
@@ -149,8 +154,8 @@ def collate(elements: Sequence[Any], stack: Stack | None = None, rows: int | Non
 
     Args:
         elements: one or more, of one structure; str and bytes become object arrays of shape ``[len(elements)]``.
-        stack: called first for each leaf, with its path, its values and ``rows``; it returns the batch of the leaf, or
-            NotImplemented to decline.
+        stack: called first for each value, with its path, its values in all elements and ``rows``; it returns their
+            batch, or NotImplemented to decline.
         rows: how many elements the batch has, counted from the first; None for all. Structure and shapes are checked on
             all elements.
     """
@@ -160,7 +165,7 @@ def collate(elements: Sequence[Any], stack: Stack | None = None, rows: int | Non
 def _collated(elements: Sequence[Any], path: str, stack: Stack | None, rows: int | None) -> Any:
     first = elements[0]
     kinds = {type(element) for element in elements}
-    if stack is not None and not any(issubclass(kind, (dict, list, tuple)) for kind in kinds):
+    if stack is not None:
         stacked = stack(path, elements, rows)
         if stacked is not NotImplemented:
             return stacked

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.spec import LeafSpec, RaggedSpec
+from cachelayer.records import json_text
+from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
 Ints = NDArray[np.int64]
@@ -31,7 +32,11 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
     if isinstance(batch, Nullable):
         batch, valid = batch.values, batch.valid
     lengths: dict[str, Ints] = {}
-    if isinstance(batch, Sparse):
+    if isinstance(spec, JsonSpec):
+        valid = np.fromiter((value is not None for value in batch), np.bool_, rows)
+        texts = [json_text.text_of(value) for value in batch if value is not None]
+        values = np.fromiter(texts, object, len(texts))
+    elif isinstance(batch, Sparse):
         values, lengths = batch.values, {"values": np.bincount(batch.indices[:, 0], minlength=rows)[valid]}
     elif isinstance(batch, Ragged):
         values, lengths = batch.flat_values, dict(_lengths(spec, batch, valid))

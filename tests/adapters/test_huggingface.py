@@ -427,7 +427,7 @@ WITH: dict[str, tuple[Any, list[Any], list[Any] | str]] = {
     "a moment as a date": (Value("date32"), [dt.datetime(2020, 1, 1, 5)], "record 0, .*x"),
     "times of day": (Value("time64[ns]"), [dt.time(0, 0, 0, 1), None], "record 0, .*x"),
     "spans": (Value("duration[us]"), [dt.timedelta(microseconds=5)], [np.timedelta64(5, "us")]),
-    "JSON": (Json(), [{"a": [1, "b"]}, "x", None], ['{"a":[1,"b"]}', '"x"', None]),
+    "JSON": (Json(), [{"a": [1, "b"]}, "x", None], [{"a": [1, "b"]}, "x", None]),
     "JSON without a number": (Json(), [[1.5], float("nan")], "record 1, .*x"),
     "an image that is none": (datasets.Image(), [{"bytes": None, "path": None}], "record 0, .*x"),
 }

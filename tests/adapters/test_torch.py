@@ -31,7 +31,18 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from values_across import Row, ValuesAcross, assert_same
 
 import cachelayer
-from cachelayer import ArraySpec, DataRef, InvalidTypeError, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec, Storage
+from cachelayer import (
+    ArraySpec,
+    DataRef,
+    InvalidTypeError,
+    JsonSpec,
+    Nullable,
+    Ragged,
+    RaggedSpec,
+    Sparse,
+    SparseSpec,
+    Storage,
+)
 from cachelayer.adapters.torch import BatchSampler, Sampler, loader, tensors, to_torch
 from cachelayer.builds.as_source import as_source
 from cachelayer.records import tree
@@ -298,7 +309,7 @@ def read(dataset: Any) -> Iterator[Any]:
 def _leaf(spec: Any, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return array[()] if (array := value.numpy()).ndim == 0 else array
-    if not isinstance(value, list):
+    if not isinstance(value, list) or isinstance(spec, JsonSpec):
         return value
     if isinstance(spec, RaggedSpec):
         rows = [np.asarray(row) for row in value]

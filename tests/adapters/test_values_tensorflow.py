@@ -37,7 +37,12 @@ def rows_of(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 class TestElements(ValuesAcross):
-    row = Row("tensorflow", out=lambda ref: to_tf(ref.stream()), read=lambda dataset: map(leaf_of, dataset))
+    row = Row(
+        "tensorflow",
+        out=lambda ref: to_tf(ref.stream()),
+        read=lambda dataset: map(leaf_of, dataset),
+        options=lambda _: {},
+    )
 
 
 class TestBatches(ValuesAcross):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, from_dtype
 from values_table import DTYPES, FOLDER, NESTINGS, SPECS, VALUES, Rule, Verdict, column, edges
 
-from cachelayer import DataRef, Ragged, Storage
+from cachelayer import DataRef, JsonSpec, Ragged, Storage
 from cachelayer.errors import CacheLayerError, CacheLayerWarning
 
 ROWS = 10
@@ -102,6 +103,8 @@ def verdict_of(way: Callable[[], Any], leaf: str) -> tuple[Verdict, Any]:
 
 
 def arrived(value: Any, becomes: tuple[str, ...]) -> Any:
+    if "json" in becomes:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     if not becomes or value is None:
         return value
     if isinstance(value, dict):
@@ -156,7 +159,7 @@ class Cells:
             if out == "equal" and row.read:
                 self.check(made[1], ref)
         if (row.make or out == "equal") and column(row.name).into:
-            options = row.options(ref) if row.options else _spec_of_nothing(ref)
+            options = row.options(ref) if row.options else _spec_not_shown(ref)
 
             def taken() -> list[Any]:
                 source = row.make(ref, folder) if row.make else made[0] if not row.read else row.out(ref)
@@ -175,9 +178,10 @@ class Cells:
                 assert_same(got[leaf], arrived(wanted[leaf], rule.becomes))
 
 
-def _spec_of_nothing(ref: DataRef[Any]) -> dict[str, Any]:
-    """Return the spec as an option, if there is a leaf that is never anything but null."""
-    return {"element_spec": ref.element_spec} if None in ref.element_spec.values() else {}
+def _spec_not_shown(ref: DataRef[Any]) -> dict[str, Any]:
+    """Return the spec as an option, if there is a leaf that is never anything but null, or JSON."""
+    is_shown = all(spec not in (None, JsonSpec()) for spec in ref.element_spec.values())
+    return {} if is_shown else {"element_spec": ref.element_spec}
 
 
 class ValuesAcross:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from repository import TESTS
 
-from cachelayer import ArraySpec, Ragged
+from cachelayer import ArraySpec, JsonSpec, Ragged
 
 Verdict = Literal["equal", "refused", "warned", "none"]
 """Equal; our error, or our warning, which names the leaf; or the framework has no such value."""
@@ -98,6 +98,7 @@ VALUES: dict[str, list[Any]] = {
     "arrays of any length": [np.arange(2), np.arange(0), np.arange(3)],
     "images": [np.zeros((2, 3), "u1"), np.ones((1, 5), "u1")],
     "images without pixels": [np.zeros((2, 3), "u1"), np.ones((0, 5), "u1")],
+    "JSON": [[{"a": [1, None]}, "ä"], {}, None, 1.5, True, {"b": {}}],
     "nothing": [None, None],
 }
 SPECS: dict[str, Any] = {
@@ -108,6 +109,7 @@ SPECS: dict[str, Any] = {
     "text arrays": ArraySpec(str, (2,)),
     "lone surrogates in arrays": ArraySpec(str, (2,)),
     "bytes arrays": ArraySpec(bytes, (2,)),
+    "JSON": JsonSpec(),
     "nothing": None,
 }
 
@@ -121,7 +123,7 @@ class Rule:
         dtypes: of nestings, in the same way.
         out, into: the verdicts of the two ways.
         becomes: what an equal value arrives as, if not as it is: a dtype, or a unit of time; "null" (of NaT);
-            "text" (of fixed width).
+            "text" (of fixed width); "json", the bytes of its text.
     """
 
     names: list[str]
