@@ -357,7 +357,9 @@ class DatasetView(BaseDataset):
         """
         leaves = self.base.leaves
         if leaves is None:
-            raise InvalidTypeError(f"{self.title}) has no leaves of stored records: call {call} of the datasets before")
+            is_foreign = self.info.reading_cost == "foreign"
+            cure = "cache() it first" if is_foreign else f"call {call} of the datasets before"
+            raise InvalidTypeError(f"{self.title}) has no leaves of stored records, which {call} needs: {cure}")
         return leaves
 
     def lengths(self, name: str) -> LengthColumn:

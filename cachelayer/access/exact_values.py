@@ -216,6 +216,26 @@ def compare(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tu
     return np.asarray(holds, np.bool_), left.valid & right.valid
 
 
+def matches(how: str, operand: Operand, parts: Sequence[str | bytes]) -> Operand:
+    """Return whether texts begin, or end, with one of some parts.
+
+    Args:
+        how: ``startswith`` or ``endswith``.
+        operand: a field of text or bytes.
+        parts: of the same type.
+
+    Raises:
+        NoValueError: if they are not.
+    """
+    if operand.kind not in ("text", "bytes"):
+        raise NoValueError(f"has {how}() of {_named(operand.kind)}: it is of text and bytes")
+    for part in parts:
+        if literal(part).kind != operand.kind:
+            raise NoValueError(_why_never(operand, literal(part)))
+    holds = [getattr(value, how)(tuple(parts)) for value in operand.values.tolist()]
+    return Operand("bool", np.array(holds, np.bool_), operand.valid)
+
+
 def _mixed(left: Operand, right: Operand) -> tuple[Any, Any]:
     """Return an integer and a float so that they are compared exactly, as Python does."""
     whole = left if left.kind == "int" else right

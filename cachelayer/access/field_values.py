@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import DatasetView
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.progress import Progress
 from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
 from cachelayer.records.keys import KeyColumn, Keys, key_dtype, shown_names
@@ -54,7 +55,8 @@ class FieldReader:
         leaf = tree.leaves(self._spec)[leaf_number(self._spec, name)][1]
         if not isinstance(leaf, ArraySpec) or leaf.shape != ():
             raise InvalidArgumentError(
-                f"{self._call}: {name!r} is {leaf.describe()}: it is on fields of one value a record"
+                f"{self._call}: {name!r} is {leaf.describe()}: it is on fields of one value a record; of others, "
+                "select() takes masks such as ref.lengths(name) > 10 and ref.each(function)"
             )
         return leaf
 
@@ -65,11 +67,16 @@ class FieldReader:
 
     def pieces(self, names: Sequence[str]) -> Iterator[Ints]:
         """Yield the numbers of the records, as many at a time as are read at once."""
-        nbytes = max(1, self._narrow(names).info.read_nbytes)
-        self._warn_of_bytes(names, nbytes)
+        if names:
+            self._warn_of_bytes(names, max(1, self._narrow(names).info.read_nbytes))
+        return self._cut(self.rows, names)
+
+    def _cut(self, numbers: Ints, names: Sequence[str]) -> Iterator[Ints]:
+        """Yield these numbers, as many at a time as are read at once."""
+        nbytes = max(1, self._narrow(names).info.read_nbytes) if names else 1
         size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
-        for start in range(0, len(self.rows), size):
-            yield self.rows[start : start + size]
+        for start in range(0, len(numbers), size):
+            yield numbers[start : start + size]
 
     def _warn_of_bytes(self, names: Sequence[str], nbytes: int) -> None:
         """Say what columns would save, if that is much."""
@@ -85,13 +92,44 @@ class FieldReader:
 
     def read(self, numbers: Ints, names: Sequence[str]) -> dict[str, Any]:
         """Return these fields of some records, by name."""
+        if not names:
+            return {}
         narrow = self._narrow(names)
         values = tree.flatten_like(narrow.element_spec, narrow.batch(numbers))
         return {name: values[leaf_number(narrow.element_spec, name)] for name in names}
 
+    def has_characters(self, name: str) -> bool:
+        """Return whether a field is text: only its number of bytes is stored."""
+        leaf = tree.leaves(self._spec)[leaf_number(self._spec, name)][1]
+        if not isinstance(leaf, ArraySpec) or leaf.shape != ():
+            return False
+        return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "US")
+
+    def lengths(self, numbers: Ints, name: str) -> tuple[Ints, Any]:
+        """Return the lengths of a field of some records as Python has them, and in which records it is not None.
+
+        They are those that are stored. Records are read only if the field is text, or has no value in them or is None.
+        """
+        if self.has_characters(name):
+            values = python_values(self.read(numbers, [name])[name])
+            lengths = np.array([0 if value is None else len(value) for value in values], np.int64)
+            return lengths, np.array([value is not None for value in values], np.bool_)
+        lengths = self._view.lengths(name).take(numbers)
+        valid = np.ones(len(numbers), np.bool_)
+        leaf = tree.leaves(self._spec)[leaf_number(self._spec, name)][1]
+        if leaf.nullable:
+            places = np.flatnonzero(lengths == 0)
+            for some in self._cut(places, [name]):
+                valid[some] = self.read(numbers[some], [name])[name].valid
+        return lengths, valid
+
     def column(self, name: str) -> Any:
         """Return a field of all records: an array, or a :class:`cachelayer.Nullable`."""
-        pieces = [self.read(numbers, [name])[name] for numbers in self.pieces([name])]
+        pieces = []
+        with Progress(f"{self._call} {name!r}", len(self.rows), None) as progress:
+            for numbers in self.pieces([name]):
+                pieces.append(self.read(numbers, [name])[name])
+                progress.update(len(numbers), 0)
         return _joined(pieces or [self.read(self.rows, [name])[name]])
 
     def column_nbytes(self, name: str) -> int:

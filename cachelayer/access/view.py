@@ -31,7 +31,7 @@ from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.rolling import SeriesWindows, series_windows
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import folds, split
-from cachelayer.access.where import Condition, mask_of
+from cachelayer.access.where import Condition, mask_of, mask_of_elements
 from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 # What datasets of other libraries call it, and what to write here.
 _WRITE = {
-    "filter": "ref.where('score > 0.5'), ref.where(lambda columns: ...) or ref.select(mask)",
+    "filter": "ref.where('score > 0.5'), ref.where(lambda columns: ...) or ref.select(ref.each(lambda element: ...))",
     "map": "ref.stream(...).map(function)",
     "shuffle": "ref.stream(..., shuffle=True, seed=0)",
     "batch": "ref.stream(batch_size)",
@@ -221,10 +221,12 @@ class View(Generic[T]):
 
         Args:
             condition: a text such as ``"score > 0.5 and lang in [3, 5]"``: names of fields (``meta.lang`` for
-                ``"meta/lang"``), numbers, texts, comparisons, ``and``, ``or``, ``not``, ``in``, ``is None`` and
-                arithmetic. Or a function of columns by name that returns a bool for each row, such as
-                ``lambda c: c["score"] > 0.5``. The fields have one value a record. No condition chooses a record whose
-                field is None by comparing it, nor one that was erased.
+                ``"meta/lang"``; another name that Python does not take in backquotes, such as ``"`a-b` > 0"``),
+                numbers, texts, comparisons, ``and``, ``or``, ``not``, ``in``, ``is None``, arithmetic,
+                ``url.startswith("http")``, and ``len(tokens) > 10``, which reads no record. Or a function of whole
+                columns by name that returns a bool for each row, such as ``lambda c: c["score"] >= c["score"].mean()``.
+                The fields have one value a record. No condition chooses a record whose field is None by comparing it,
+                nor one that was erased.
 
         Raises:
             InvalidArgumentError: if the condition is none, or there is no such field.
@@ -236,6 +238,29 @@ class View(Generic[T]):
             "" if isinstance(condition, str) else f"where() got a function: write the condition as a text, or {PUBLISH}"
         )
         return self._select(chosen, ViewCall("where", (wanted.text,), why_unnamed=why))
+
+    def each(self, function: Callable[[T], Any], *, progress: bool | None = None) -> NDArray[np.bool_]:
+        """Return for each record whether a function of its element holds, as a mask for :meth:`select`.
+
+        Every element is read and decoded once; :meth:`where` reads only the fields that it needs.
+
+        Args:
+            function: given an element, returns a bool, such as ``lambda e: e["tokens"].max() > 9``.
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
+                from the start; False shows nothing.
+
+        Returns:
+            bool of shape ``[len(self)]``; False for erased records.
+
+        Raises:
+            InvalidTypeError: if the function is none, or returns no bool.
+        """
+        if not callable(function):
+            raise InvalidTypeError(f"each() takes a function of an element, not {function!r}")
+        erased = self.erased
+        numbers = np.delete(np.arange(len(self)), erased)
+        elements = self.exclude(erased).stream() if len(erased) else self.stream()
+        return mask_of_elements(elements, numbers, len(self), function, progress)
 
     if not TYPE_CHECKING:
         # Type checkers know the names that there are.

@@ -1,4 +1,4 @@
-"""Conditions on fields: a text such as ``"score > 0.5 and lang == 3"``, or a function of columns.
+"""Conditions on records: a text such as ``"score > 0.5 and lang == 3"``, a function of columns, or one of an element.
 
 A text is parsed with :mod:`ast`, and nothing but the nodes that are listed here is evaluated, as Python does for a row.
 A comparison with a field that is None is neither true nor false, as in SQL: such a record is not chosen by it, nor by
@@ -11,7 +11,7 @@ import ast
 import keyword
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.host_memory import memory_nbytes
 from cachelayer.progress import Progress
 from cachelayer.records import tree
+from cachelayer.records.memory import Ints
 from cachelayer.records.values import Nullable
 
 Mask = NDArray[np.bool_]
@@ -49,7 +50,22 @@ _NODES = (
     *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Constant, ast.List, ast.Tuple, ast.Set),
     *(ast.boolop, ast.unaryop, ast.cmpop, ast.expr_context),
 )
-_GRAMMAR = "names of fields, numbers, texts, comparisons, and, or, not, in, is None, + - * / // %"
+_GRAMMAR = (
+    "names of fields (in backquotes if Python takes them for something else), numbers, texts, comparisons, and, or, "
+    "not, in, is None, + - * / // %, len(tokens), url.startswith('a')"
+)
+_METHODS = ("startswith", "endswith")
+_SIGNS = {
+    r"&&": "and",
+    r"\|\|": "or",
+    r"<>": "!=",
+    r"!(?!=)": "not",
+    r"(?<![=!<>])=(?!=)": "== to compare",
+}
+"""What other languages write, and what is written here."""
+_WORDS = {"AND": "and", "OR": "or", "NOT": "not", "IN": "in", "IS": "is", "NULL": "None", "LIKE": ".startswith('a')"}
+_PYTHONS = {"and", "or", "not", "in", "is", "None", "True", "False"}
+"""The keywords of Python that a condition has."""
 _DEEPEST = 100
 """How deep expressions may be nested: Python's own stack is the limit."""
 _PART_OF_MEMORY = 4
@@ -71,12 +87,14 @@ class Condition:
     Args:
         text: how the user wrote it; of a function, its name.
         names: the fields that it reads; None if only running it tells.
-        chosen: given the columns, returns which rows it holds for.
+        chosen: given the columns, and the lengths of fields, returns which rows it holds for.
+        lengths: the fields whose lengths it has.
     """
 
     text: str
     names: tuple[str, ...] | None
-    chosen: Callable[[Mapping[str, Any]], Any]
+    chosen: Callable[[Mapping[str, Any], Mapping[str, Operand]], Any]
+    lengths: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, condition: Any) -> Condition:
@@ -88,7 +106,11 @@ class Condition:
                 f"where() takes a text such as 'score > 0.5' or a function of columns, not {tree.describe(condition)}; "
                 "select() takes a mask or record numbers"
             )
-        return cls(getattr(condition, "__qualname__", type(condition).__qualname__), None, condition)
+        return cls(_name_of(condition), None, lambda columns, _: condition(columns))
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def parsed(text: str) -> Condition:
@@ -101,14 +123,17 @@ def parsed(text: str) -> Condition:
     try:
         node = ast.parse(source.code, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        hint = "; write == to compare" if re.search(r"(?<![=!<>])=(?!=)", source.code) else ""
         raise InvalidArgumentError(
-            f"the condition {text!r} does not parse: {error}: it has {_GRAMMAR}{hint}"
+            f"the condition {text!r} does not parse: {source.hint or error}: it has {_GRAMMAR}"
         ) from error
-    names = tuple(dict.fromkeys(_fields(node, source)))
-    if not names:
+    fields = dict.fromkeys(_fields(node, source))
+    if not fields:
         raise InvalidArgumentError(f"the condition {text!r} names no field")
-    return Condition(text, names, lambda columns: _Evaluation(source, columns).truth(node)[0])
+    names = tuple(name for name, is_length in fields if not is_length)
+    lengths = tuple(name for name, is_length in fields if is_length)
+    return Condition(
+        text, names, lambda columns, sizes: _Evaluation(source, columns, sizes).truth(node)[0], lengths=lengths
+    )
 
 
 @dataclass(frozen=True)
@@ -148,6 +173,28 @@ class _Source:
             return None if parent is None else f"{parent}/{self.names[int(match[1])]}"
         return None
 
+    def call(self, node: ast.AST) -> tuple[str, ast.expr, list[ast.expr]] | None:
+        """Return the function of a call, what it is of, and its other arguments; None for other nodes."""
+        if not isinstance(node, ast.Call) or node.keywords:
+            return None
+        function = node.func
+        if isinstance(function, ast.Name) and self.field(function) == "len" and len(node.args) == 1:
+            return "len", node.args[0], []
+        if isinstance(function, ast.Attribute) and (match := _STAND_IN.fullmatch(function.attr)) is not None:
+            name = self.names[int(match[1])]
+            return (name, function.value, node.args) if name in _METHODS and node.args else None
+        return None
+
+    @property
+    def hint(self) -> str:
+        """What to write in place of what no condition has, if it is known."""
+        code = _TOKENS.sub(lambda match: "''" if match["text"] else match[0], self.code)
+        words = [word for word in re.findall(r"[^\W\d]\w*", code) if keyword.iskeyword(word) and word not in _PYTHONS]
+        hints = [f"write {word}" for sign, word in _SIGNS.items() if re.search(sign, code)]
+        hints += [f"write {_WORDS[name]} in place of {name}" for name in self.names if name in _WORDS]
+        hints += [f"write `{word}` for a field of this name" for word in words]
+        return ", ".join(hints)
+
     def refused(self, node: ast.AST, why: str = "") -> InvalidArgumentError:
         """Return the error for a part of the condition."""
         part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
@@ -156,8 +203,8 @@ class _Source:
         return InvalidArgumentError(f"the condition {self.text!r}: {part!r} {why}")
 
 
-def _fields(root: ast.expr, source: _Source) -> Iterator[str]:
-    """Yield the names of fields, and refuse what is no part of a condition."""
+def _fields(root: ast.expr, source: _Source) -> Iterator[tuple[str, bool]]:
+    """Yield the names of fields, and whether only their lengths are read; refuse what is no part of a condition."""
     left: list[tuple[ast.AST, int]] = [(root, 0)]
     while left:
         node, depth = left.pop()
@@ -168,12 +215,23 @@ def _fields(root: ast.expr, source: _Source) -> Iterator[str]:
             )
         name = source.field(node)
         if name is not None:
-            yield name
+            yield name, False
+            continue
+        call = source.call(node)
+        if call is not None:
+            function, operand, arguments = call
+            name = source.field(operand)
+            if name is None:
+                raise source.refused(node, f"has {function}() of what is no field: write it of a field")
+            yield name, function == "len"
+            left += [(argument, depth + 1) for argument in arguments]
             continue
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
             sign, word = ("&", "and") if isinstance(node.op, ast.BitAnd) else ("|", "or")
             raise source.refused(node, f"has {sign}: write {word}")
-        if not (isinstance(node, _NODES) or type(node) in _COMPUTE) or isinstance(node, ast.Invert):
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+            raise source.refused(node, "has ~: write not")
+        if not (isinstance(node, _NODES) or type(node) in _COMPUTE):
             raise source.refused(node)
         left += [(child, depth + 1) for child in reversed(list(ast.iter_child_nodes(node)))]
 
@@ -184,11 +242,13 @@ class _Evaluation:
     Args:
         source: the condition.
         columns: the fields of the rows.
+        lengths: the lengths of fields.
     """
 
-    def __init__(self, source: _Source, columns: Mapping[str, Operand]) -> None:
+    def __init__(self, source: _Source, columns: Mapping[str, Operand], lengths: Mapping[str, Operand]) -> None:
         self._source = source
         self._columns = columns
+        self._lengths = lengths
 
     def truth(self, node: ast.expr) -> tuple[Any, Any]:
         """Return for which rows a condition is true, and for which false; it is neither where there is no value."""
@@ -269,6 +329,9 @@ class _Evaluation:
         if isinstance(node, ast.Constant):
             return self._constant(node)
         try:
+            call = self._source.call(node)
+            if call is not None:
+                return self._called(*call)
             if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
                 return exact_values.negative(self.value(node.operand))
             if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd):
@@ -280,6 +343,19 @@ class _Evaluation:
         except NoValueError as error:
             raise self._source.refused(node, str(error)) from error
         raise self._source.refused(node, "has no value")
+
+    def _called(self, function: str, operand: ast.expr, arguments: Sequence[ast.expr]) -> Operand:
+        name = str(self._source.field(operand))
+        if function == "len":
+            return self._lengths[name]
+        if len(arguments) > 1:
+            raise self._source.refused(arguments[1], f"is too much: {function}() takes a text, or a tuple of texts")
+        parts = arguments[0].elts if isinstance(arguments[0], ast.Tuple) else arguments
+        values = [self._constant(part).values for part in parts]
+        for value, part in zip(values, parts, strict=True):
+            if not isinstance(value, (str, bytes)):
+                raise self._source.refused(part, "is no text")
+        return exact_values.matches(function, self._columns[name], values)
 
 
 def mask_of(view: DatasetView, condition: Condition) -> Mask:
@@ -295,17 +371,19 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
     mask = np.zeros(len(view), np.bool_)
     if condition.names is None:
         with np.errstate(invalid="ignore"):
-            chosen = condition.chosen(_WholeColumns(reader))
+            chosen = condition.chosen(_WholeColumns(reader), {})
         mask[reader.rows] = _checked(chosen, len(reader.rows), condition)
         return mask
     dtypes = {name: reader.leaf(name).dtype for name in condition.names}
+    names = [*condition.names, *filter(reader.has_characters, condition.lengths)]
     with Progress(f"where {condition.text[:40]!r}", len(view), None) as progress:
-        for numbers in reader.pieces(condition.names):
+        for numbers in reader.pieces(names):
+            sizes = {name: Operand("int", *reader.lengths(numbers, name)) for name in condition.lengths}
             columns = {}
             for name, values in reader.read(numbers, condition.names).items():
                 array, valid = (values.values, values.valid) if isinstance(values, Nullable) else (values, np.True_)
                 columns[name] = exact_values.column(dtypes[name], array, valid)
-            mask[numbers] = condition.chosen(columns)
+            mask[numbers] = condition.chosen(columns, sizes)
             progress.update(len(numbers), 0)
     return mask
 
@@ -316,8 +394,38 @@ def _checked(chosen: Any, rows: int, condition: Condition) -> Mask:
     mask = np.asarray(chosen)
     if mask.dtype != np.bool_ or mask.shape != (rows,):
         raise InvalidTypeError(
-            f"where({condition.text}) gave {mask.dtype} {list(mask.shape)} for {rows} records: return one bool for each"
+            f"where({condition.text}) gave {mask.dtype} {list(mask.shape)} for {rows} records: return one bool for "
+            "each, or call ref.select(ref.each(function)) with a function of one element"
         )
+    return mask
+
+
+def mask_of_elements(
+    elements: Iterable[Any], numbers: Ints, records: int, function: Callable[[Any], Any], progress: bool | None
+) -> Mask:
+    """Return which records a function of an element holds for.
+
+    Args:
+        elements: the elements that are read.
+        numbers: the number of the record of each.
+        records: the number of all records.
+        function: given an element, returns a bool.
+        progress: as in :class:`Progress`.
+    """
+    mask = np.zeros(records, np.bool_)
+    with Progress(f"each {_name_of(function)}", len(numbers), progress) as shown:
+        for number, element in zip(numbers.tolist(), elements, strict=True):
+            try:
+                holds = function(element)
+            except Exception as error:
+                error.add_note(f"raised by the function passed to each(), of record {number}")
+                raise
+            if not isinstance(holds, (bool, np.bool_)):
+                raise InvalidTypeError(
+                    f"each({_name_of(function)}) gave {tree.describe(holds)} for record {number}: return a bool"
+                )
+            mask[number] = holds
+            shown.update(1, 0)
     return mask
 
 
@@ -335,7 +443,7 @@ class _WholeColumns(dict[str, Any]):
             raise InvalidArgumentError(
                 f"where(): the column {name!r} of {len(self._reader.rows):,} records takes about {nbytes / 1e9:.3g} GB "
                 f"of {most / 1e9:.3g} GB of memory, and a function gets it whole: write a text such as '{name} > 0.5', "
-                "which is read in pieces; or make a mask from pieces that read() gives, and pass it to select()"
+                "which is read in pieces; or pass a function of one element: ref.select(ref.each(function))"
             )
         self[name] = self._reader.column(name)
         return self[name]

@@ -394,6 +394,24 @@ def test_after_a_mirror_nothing_is_fetched(seen_anywhere: Seen, tmp_path: Path) 
     assert seen_anywhere.requests("shards") == []
 
 
+def test_a_condition_on_lengths_reads_no_record(on_gcs: tuple[Server, Any]) -> None:
+    server, _ = on_gcs
+    url = server.url(new_bucket(server), "caches")
+    listed = [{"tokens": list(range(n % 7)), "raw": b"x" * (n % 5), "n": n} for n in range(90)]
+    spec = {"tokens": cachelayer.ArraySpec("int64", (None,)), "raw": bytes, "n": "int64"}
+    here = Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
+    here.submit(listed, "d", "v1", element_spec=spec, shard_bytes=1_000)
+    with fault_proxy(server.endpoint) as proxy:
+        options = server.storage_options(proxy.endpoint)
+        ref: Any = Storage(url, storage_options=options, local_cache_bytes=0).fetch("d@v1")
+        long = ref.where("len(tokens) > 3 and len(raw) + 1 != len(tokens)")
+        few = ref[10:60].where("not len(tokens) == 0")
+        assert not [exchange for exchange in proxy.exchanges() if "array_record" in exchange.path]
+        wanted = [n for n in range(90) if n % 7 > 3 and n % 5 + 1 != n % 7]
+        assert long.read(slice(None), ["n"])["n"].tolist() == wanted
+        assert len(few) == len([n for n in range(10, 60) if n % 7])
+
+
 def test_a_local_storage_is_its_own_mirror_and_one_without_copies_refuses(memory: Any, tmp_path: Path) -> None:
     ref = Storage(tmp_path / "here", local_cache=tmp_path / "copies").submit(rows(COUNT), "d", "v1")
     assert ref.mirror() == Mirrored(1, 1, ref.nbytes, ref.nbytes, str(tmp_path / "here" / "d"))

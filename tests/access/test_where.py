@@ -24,8 +24,10 @@ SPEC = {
     "word": ArraySpec(str, nullable=True),
     "flag": ArraySpec("bool"),
     "day": ArraySpec("datetime64[D]"),
-    "meta": {"lang": ArraySpec("int8")},
+    "meta": {"lang": ArraySpec("int8"), "raw": ArraySpec(bytes)},
     "tokens": ArraySpec("int32", (None,)),
+    "maybe": ArraySpec("int32", (None,), nullable=True),
+    "a b": ArraySpec(str),
 }
 
 
@@ -37,8 +39,10 @@ def element(number: int) -> dict[str, Any]:
         "word": None if number % 5 == 0 else "ab"[number % 2],
         "flag": number % 3 == 0,
         "day": np.datetime64("2026-01-01") + number,
-        "meta": {"lang": number % 4},
+        "meta": {"lang": number % 4, "raw": str(number).encode()},
         "tokens": np.arange(number % 3, dtype=np.int32),
+        "maybe": None if number % 4 in (0, 3) else np.arange(number % 4, dtype=np.int32),
+        "a b": "é" * (number % 10) if number % 10 != 9 else "x",
     }
 
 
@@ -76,6 +80,20 @@ def numbers(view: Any) -> list[int]:
         ("small == 300", lambda n: False),
         ("-n // 2 > -3", lambda n: -n // 2 > -3),
         ("day >= '2026-12-01'", lambda n: np.datetime64("2026-01-01") + n >= np.datetime64("2026-12-01")),
+        ("len(tokens) > 1", lambda n: n % 3 == 2),
+        ("not len(tokens) > 1 and n < 9", lambda n: n < 9 and n % 3 < 2),
+        ("len(word) == 1 and len(tokens) + 1 == 3", lambda n: n % 5 and n % 3 == 2),
+        ("len(word) is None", lambda n: n % 5 == 0),
+        ("len(maybe) < 2", lambda n: n % 4 == 1),
+        ("len(maybe) is not None", lambda n: n % 4 in (1, 2)),
+        ("len(`a b`) > 2 or `a b`.endswith('é')", lambda n: n % 10 not in (0, 9)),
+        ("word.startswith('a')", lambda n: n % 5 and n % 2 == 0),
+        ("not word.startswith('a')", lambda n: n % 5 and n % 2),
+        ("word.startswith(('b', 'c')) == flag", lambda n: n % 5 and (n % 2 == 1) == (n % 3 == 0)),
+        (
+            "meta.raw.startswith(b'1') and `a b`.startswith('é')",
+            lambda n: str(n).startswith("1") and n % 10 not in (0, 9),
+        ),
         ("added / 2 < 3 and n in {7, 8, 399}", lambda n: n / 16 < 3 and n in {7, 8, 399}),
     ],
 )
@@ -250,7 +268,17 @@ def test_kinds_that_are_never_equal_are_refused_with_what_to_write(
     [
         ("z & 1", "and"),
         ("flag | flag", "write or"),
+        ("(z > 1) & (i < 3)", "write and"),
+        ("~flag", "write not"),
+        ("z > 1 && z < 3", "write and"),
+        ("z > 1 || word == '='", "write or"),
+        ("z <> 1", "write !="),
+        ("!flag", "write not"),
         ("z = 1", "write =="),
+        ("z > 1 AND z < 3", "write and"),
+        ("class > 1", "`class`"),
+        ("raw.startswith('b')", "write b'b'"),
+        ("word.startswith(b'b')", "write 'b'"),
         ("raw == word", "one kind"),
         ("z / 0 > 1", "zero"),
     ],
@@ -312,6 +340,36 @@ def test_a_function_gets_whole_columns_once(ref: Any, storage: Storage, monkeypa
     lengths = ref.where(lambda c: np.array([len(word) for word in c["word"].values]) * c["word"].valid > 0)
     assert numbers(lengths) == [n for n in range(RECORDS) if n % 5]
     assert len(ref[:0].where(lambda c: c["n"] > 3)) == 0
+
+
+def test_a_function_of_an_element_makes_a_mask(ref: Any, storage: Storage, capfd: pytest.CaptureFixture[str]) -> None:
+    def is_long(element: Any) -> Any:
+        return len(element["tokens"]) > 1
+
+    assert numbers(ref.select(ref.each(is_long))) == numbers(ref.where("len(tokens) > 1"))
+    chosen = ref[::-3].where("flag").each(lambda e: e["n"] > 300, progress=True)
+    assert chosen.dtype == np.bool_
+    assert "each" in capfd.readouterr().err
+    assert numbers(ref[::-3].where("flag").select(chosen)) == list(range(399, 300, -3))
+    derived = storage.derive("d@v2", new="each", keep=ref.each(is_long, progress=False))
+    assert numbers(derived) == [n for n in range(RECORDS) if n % 3 == 2]
+    erased = Storage(f"{storage.url}-each")
+    storage.copy("d@v2", to=erased)
+    left = erased.erase("d", records=[2, 5], of="v2", reason="asked to")
+    assert numbers(left.select(left.each(is_long))) == [n for n in range(8, RECORDS) if n % 3 == 2]
+    items, windows = cachelayer.wrap([3, 1, 2], identity="items"), ref.windows("tokens", 4)
+    assert items.each(lambda item: item > 1).tolist() == [True, False, True]
+    assert windows.each(lambda e: bool(e["tokens"].max() > 0)).all()
+    assert ref[:0].each(is_long).tolist() == []
+
+
+def test_what_a_function_of_an_element_does_wrong_is_named(ref: Any) -> None:
+    for function in (lambda _: 1, lambda _: None, lambda _: np.ones(2, bool), "n > 3"):
+        with pytest.raises(cachelayer.InvalidTypeError, match="each"):
+            ref.each(function)
+    with pytest.raises(ZeroDivisionError) as error:
+        ref[3:].each(lambda e: 1 / (int(e["n"]) - 7) > 0)
+    assert "record 4" in error.value.__notes__[0]
 
 
 def test_a_column_that_does_not_fit_is_refused_with_how_to_write_it(ref: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +440,17 @@ def test_a_derived_version_says_its_condition(storage: Storage, ref: Any) -> Non
         "word > 3 and n > 1",
         "n == 'a'",
         "n.real > 1",
-        "len(word) > 1",
+        "len(n) > 1",
+        "len(meta) > 1",
+        "len(n + 1) > 1",
+        "len() > 1",
+        "len(tokens)",
+        "n.startswith('a')",
+        "word.startswith(word)",
+        "word.startswith(3)",
+        "word.startswith()",
+        "'a'.startswith(word)",
+        "word.lower() == 'a'",
         "__import__('os').system('true') == 0",
         "n[0] > 1",
         "(lambda: 1)() == n",
