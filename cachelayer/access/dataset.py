@@ -161,7 +161,7 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
             return {key: values for key, values in self.batch(numbers).items() if key in keys}
         narrow: dict[tuple[str, ...], BaseDataset] = self.__dict__.setdefault("_narrow", {})
         if tuple(keys) not in narrow:
-            narrow[tuple(keys)] = leaves.with_fields(_leaves_below(leaves.codec.spec, keys))
+            narrow[tuple(keys)] = leaves.with_fields(leaves_below(leaves.codec.spec, keys))
         return narrow[tuple(keys)].batch(numbers)  # type: ignore[no-any-return]
 
     def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
@@ -454,7 +454,7 @@ def check_keys(spec: Tree, names: Any) -> None:
             raise InvalidArgumentError(f"no field {name!r}: the element is {tree.describe(spec)}")
 
 
-def _leaves_below(spec: Tree, keys: Sequence[str]) -> list[int]:
+def leaves_below(spec: Tree, keys: Sequence[str]) -> list[int]:
     """Return the numbers of the leaves below these keys of a dict, ascending."""
     ends = accumulate(len(tree.leaves(child)) for child in spec.values())
     below = [(key, range(end - len(tree.leaves(spec[key])), end)) for key, end in zip(spec, ends, strict=True)]

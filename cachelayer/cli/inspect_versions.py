@@ -190,15 +190,26 @@ def verify(whole: str, option: Pairs) -> Result:
     return Result({"ok": report.ok, **asdict(report)}, [*report.problems, summary], SUCCESS if report.ok else FINDING)
 
 
-@command("diff", "Check", "cache/cifar10@v1 cache/cifar10@v2", "cache/cifar10@v2 gs://bucket/caches/cifar10@v2")
+@command("diff", "Check", "cache/docs@v1 cache/docs@v2 --key url", "cache/docs@v2 gs://bucket/caches/docs@v2 --no-rows")
 @options.reference
 @argument("other", "OTHER", "Another REFERENCE, also in another storage.")
+@option("key", "FIELD", "Compare rows that have one value of this field, or of several.", multiple=True)
+@option(
+    "rows",
+    None,
+    "Compare rows; this reads the records that are not in shards of both.",
+    "--rows/--no-rows",
+    default=True,
+)
 @options.client_options
 @options.to_client_options
-def diff(reference: str, other: str, option: Pairs, to_option: Pairs) -> Result:
-    """Compare two versions: spec, counts, shards, provenance. Exit code 1 if the data differ."""
-    difference = _open(reference, option).diff(_open(other, to_option))
-    return Result(difference, [str(difference)], SUCCESS if difference.same_data else FINDING)
+def diff(reference: str, other: str, key: tuple[str, ...], rows: bool, option: Pairs, to_option: Pairs) -> Result:
+    """Compare two versions: spec, counts, shards, provenance, and rows, by number or by a key.
+
+    Exit code 1 if the data differ.
+    """
+    difference = _open(reference, option).diff(_open(other, to_option), key=key or None, rows=rows)
+    return Result(difference.to_json(), [str(difference)], SUCCESS if difference.same_data else FINDING)
 
 
 @command("view", "Inspect", "cache", "gs://bucket/caches/cifar10@v2", "cache/tokens@v1 --detokenize tokens.py:decode")

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, Detokenize, DrawOptions
-from cachelayer.drawing.text import ago, class_names, shown_path
+from cachelayer.drawing.text import ago, class_names, leaf_text, shown_path
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import size
 from cachelayer.storage.storage import Storage
@@ -71,6 +71,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters.update(nbytes=size, ago=ago, count="{:,}".format, plain=_plain, moment=_moment, path=shown_path)
+_TEMPLATES.filters.update(leaf=leaf_text)
 _TEMPLATES.globals.update(
     version_path=version_path, path_of=path_of, name_of=name_of, number_in_version=number_in_version
 )

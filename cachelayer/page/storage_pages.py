@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.drawn_records import DrawnLeaf, drawn_records
 from cachelayer.drawing.text import spec_rows
 from cachelayer.errors import CacheLayerError, DatasetNotFoundError
 from cachelayer.json_values import flattened
+from cachelayer.page.distributions import SMALL_NBYTES, SMALL_RECORDS
 from cachelayer.page.render import OpenVersions, open_versions_of, page, ref_of
 from cachelayer.storage.storage import Storage
 from cachelayer.system_threads import Pool
@@ -121,12 +124,21 @@ def version(request: Request) -> Response:
 
 
 def diff(request: Request) -> Response:
-    """Compare two versions of the storage, named as ``<dataset id>@<version>``."""
-    open_versions = open_versions_of(request)
-    one, other = (request.query_params.get(name, "").strip() for name in ("one", "other"))
-    found = open_versions.ref(one, None).diff(open_versions.ref(other, None)) if one and other else None
+    """Compare two versions of the storage, named as ``<dataset id>@<version>``, and their rows if that is asked for.
+
+    The rows of small versions are compared in any case.
+    """
+    open_versions, query = open_versions_of(request), request.query_params
+    one, other, key = (query.get(name, "").strip() for name in ("one", "other", "key"))
+    found, refs = None, list[DataRef[Any]]()
+    if one and other:
+        refs += open_versions.ref(one, None), open_versions.ref(other, None)
+        is_small = all(len(ref) <= SMALL_RECORDS and ref.nbytes <= SMALL_NBYTES for ref in refs)
+        fields = [name.strip() for name in key.split(",")] if key else None
+        rows = bool(fields or is_small or query.get("rows"))
+        found = refs[0].diff(refs[1], key=fields, rows=rows, progress=False)
     known = []
     if one or other:
         name = Reference.parse(one or other).dataset_id
         known = [f"{name}@{version}" for version in list(open_versions.storage.versions(name))[::-1][:_CHOICES]]
-    return page("diff.html", one=one, other=other, found=found, known=known)
+    return page("diff.html", one=one, other=other, key=key, found=found, refs=refs, known=known)

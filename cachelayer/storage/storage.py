@@ -316,19 +316,35 @@ class Storage:
         """
         return check(self._catalog.resolve(self._catalog.parse(dataset_id, version, "version")), progress=progress)
 
-    def diff(self, dataset_id: str, version: str | None = None, other: str | None = None) -> Diff:
-        """Return how two versions differ. :meth:`DataRef.diff` compares versions of two storages.
+    def diff(
+        self,
+        dataset_id: str,
+        version: str | None = None,
+        other: str | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        rows: bool = True,
+        progress: bool | None = None,
+    ) -> Diff:
+        """Return how two versions differ, with the rows that came, went and changed.
+
+        :meth:`DataRef.diff` compares versions of two storages.
 
         Args:
-            dataset_id, version: as in :meth:`fetch`.
+            dataset_id, version: as in :meth:`fetch`; or both versions, each in one text: ``diff("d@v1", "d@v2")``.
             other: a version of the same dataset, or a version of another as ``"<dataset id>@<version>"``.
+            key, rows, progress: as in :meth:`DataRef.diff`.
 
         Raises:
             NotFoundError: if there is no such version.
+            InvalidArgumentError: as in :meth:`DataRef.diff`.
         """
+        if other is None and "@" in f"{dataset_id}{version or ''}":
+            # Both are texts that name versions.
+            version, other = None, version
         one = self._catalog.parse(dataset_id, version, "version")
         another = self._catalog.sibling(one, required("other", other), "version", "other")
-        return self._fetch(one).diff(self._fetch(another))
+        return self._fetch(one).diff(self._fetch(another), key=key, rows=rows, progress=progress)
 
     def gc(
         self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None

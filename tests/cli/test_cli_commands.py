@@ -148,6 +148,26 @@ def test_diff_tells_same_from_different(storage: cachelayer.Storage, tmp_path: P
     different = document("diff", f"{storage.url}/d@v1", f"{storage.url}/d@v2", code=1)
     assert (different["same_data"], different["records"], different["only_one"]["count"]) == (False, [500, 510], 0)
     assert "500 -> 510 (+10)" in invoke("diff", f"{storage.url}/d@v1", f"{storage.url}/d", code=1).stdout
+    assert (different["rows"]["came"]["count"], different["rows"]["same"], different["rows"]["key"]) == (10, 500, [])
+    assert (
+        "rows:    not compared" in invoke("diff", f"{storage.url}/d@v1", f"{storage.url}/d", "--no-rows", code=1).stdout
+    )
+
+
+def test_diff_compares_rows_by_keys(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    rows = [{"a": n // 2, "b": n % 2, "x": n / 4} for n in range(10)]
+    storage.submit(rows, "d@v1")
+    storage.submit([{**rows[3], "x": float("nan")}, *rows[4:]], "d@v2")
+    keys = "--key", "a", "--key", "b"
+    found = document("diff", f"{tmp_path}/d@v1", f"{tmp_path}/d@v2", *keys, code=1)["rows"]
+    assert (found["went"]["count"], found["went"]["first"]["key"], found["same"]) == (3, [0, 0], 6)
+    assert found["fields"]["x"] == {
+        "count": 1, "first": {"key": [1, 1], "one": 3, "other": 0}, "one": 0.75, "other": "nan"
+    }  # fmt: skip
+    shown = invoke("diff", f"{tmp_path}/d@v1", f"{tmp_path}/d@v2", *keys, code=1).stdout
+    assert "by a, b: 0 came, 3 went, 1 changed, 6 are the same" in shown
+    invoke("diff", f"{tmp_path}/d@v1", f"{tmp_path}/d@v2", "--key", "a", code=2)
 
 
 def test_doctor_probes_a_storage_and_leaves_nothing(

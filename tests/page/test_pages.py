@@ -55,6 +55,8 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
         shard_bytes=60_000,
     )
     storage.append("d", "v1", "v2", [element(number) for number in range(5)])
+    changed = [{**element(number), **({"text": HOSTILE} if number == 7 else {})} for number in range(2, RECORDS)]
+    storage.submit(changed, "d@changed", element_spec=spec)
     storage.tag("d", "v2", "best")
     storage.submit([], "empty@v1", element_spec=cachelayer.ArraySpec(np.int64), allow_empty=True)
     return storage
@@ -95,6 +97,7 @@ PAGES = [
     "/d/d/v1/order?batch=8&by=%3Cb%3Ekey%3C/b%3E",
     "/diff?one=d@v1",
     "/diff?one=d@v1&other=d@v2",
+    "/diff?one=d@v1&other=d@changed&key=%3Cb%3Ekey%3C/b%3E",
     "/d/d/v1/statistics",
     "/d/empty/v1",
     "/d/empty/v1/records",
@@ -154,6 +157,16 @@ def test_a_diff_shows_both_versions_beside_each_other(client: Client) -> None:
     shown(client, "/diff")
     assert "d@v1 and d@v2" in shown(client, "/diff?one=d@v1")
     shown(client, "/diff?one=d@v1&other=d@none", 404)
+
+
+def test_a_diff_shows_the_rows_that_came_went_and_changed(client: Client) -> None:
+    text = shown(client, "/diff?one=d@v1&other=d@changed&key=%3Cb%3Ekey%3C/b%3E")
+    assert "By &lt;b&gt;key&lt;/b&gt;: 57 are the same." in text
+    for name, count in (("came", 0), ("went", 2), ("changed", 1), ("text", 1)):
+        assert re.search(rf">{name}</th><td>{count}</td>", text)
+    assert 'href="/d/d/v1/records/7">record 7</a></td><td><a href="/d/d/changed/records/5">record 5</a>' in text
+    assert "By record number: 60 are the same." in shown(client, "/diff?one=d@v1&other=d@v2")
+    shown(client, "/diff?one=d@v1&other=d@v2&key=none", 400)
 
 
 def test_a_damaged_shard_hides_no_other_record(tmp_path: Path) -> None:
