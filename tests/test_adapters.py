@@ -15,7 +15,7 @@ ADAPTERS = Path(cachelayer.__file__).parent / "adapters"
 MODULES = sorted(path.stem for path in ADAPTERS.glob("[a-z]*.py"))
 # Adapters that need no framework, or only for some of what they do.
 ALONE = {"folders", "npy", "tfrecord"}
-EXTRA = {"pyarrow": "arrow"}
+EXTRA = {"pyarrow": "arrow", "to_arrow": "arrow"}
 IMPORT = """
 import importlib, json, sys
 sys.modules |= dict.fromkeys({missing!r})
@@ -26,6 +26,10 @@ for name in {modules!r}:
         importlib.import_module(f"cachelayer.adapters.{{name}}")
     except cachelayer.MissingDependencyError as error:
         said[name] = str(error)
+try:
+    cachelayer.wrap([{{"n": 1}}], identity="one").to_arrow()
+except cachelayer.MissingDependencyError as error:
+    said["to_arrow"] = str(error)
 print(json.dumps(said))
 """
 
@@ -35,6 +39,6 @@ def test_only_a_missing_framework_is_an_import_error_which_names_the_extra() -> 
     code = IMPORT.format(missing=missing, modules=MODULES)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     said = json.loads(done.stdout)
-    assert said.keys() == set(MODULES) - ALONE
+    assert said.keys() == {*MODULES, "to_arrow"} - ALONE
     for name, error in said.items():
         assert f"cachelayer[{EXTRA.get(name, name)}]" in error

@@ -20,6 +20,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.progress import Progress
 from cachelayer.protocols import T
 from cachelayer.versions.diff import Diff, Side, compare
+from cachelayer.versions.verify import VerifyReport, check
 from cachelayer.versions.view_calls import ViewCall
 
 if TYPE_CHECKING:
@@ -162,6 +163,15 @@ class DataRef(View[T], Generic[T]):
         reference = version.reference if name is None or not name.calls else str(name)
         spec = self._elements.stored().codec.spec
         return Side(version, reference, self.digest, spec, len(self), self.nbytes)
+
+    def verify(self, *, progress: bool | None = None) -> VerifyReport:
+        """Read every record of the version, and compare it with every checksum that is stored; see
+        :meth:`cachelayer.Storage.verify`. A view counts as its whole version.
+
+        Args:
+            progress: as in :meth:`mirror`.
+        """
+        return check(self._base.version, progress=progress)
 
     def mirror(self, *, progress: bool | None = None) -> Mirrored:
         """Make local copies of all shards of the version and wait for them, for example before training starts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
+from importlib import import_module
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -32,7 +33,7 @@ from cachelayer.access.sequences.rolling import SeriesWindows, series_windows
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import folds, split
 from cachelayer.access.where import Condition, mask_of, mask_of_elements
-from cachelayer.arguments import required
+from cachelayer.arguments import integer, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
 from cachelayer.records.leaf_names import leaf_numbers
@@ -64,9 +65,20 @@ _WRITE = {
     "batch": "ref.stream(batch_size)",
     "take": "ref[:count]",
     "skip": "ref[count:]",
+    "tail": "ref[-count:]",
+    "train_test_split": "ref.split({'train': 0.8, 'test': 0.2}, seed=0)",
+    "to_pandas": "cachelayer.adapters.pandas.to_pandas(ref)",
+    "to_polars": "cachelayer.adapters.polars.to_polars(ref)",
     "column_names": "list(ref.element_spec)",
+    "columns": "list(ref.element_spec)",
     "features": "ref.element_spec",
+    "schema": "ref.element_spec",
     "shape": "len(ref) and ref.element_spec",
+    "num_rows": "len(ref)",
+    # What a version has, and windows, packs, and several versions have not.
+    "verify": "storage.verify('id@version') for each version that it comes from",
+    "stats": "stats() of each dataset that it comes from",
+    "count_by": "count_by() of each dataset that it comes from",
 }
 
 
@@ -185,6 +197,32 @@ class View(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.stream())
+
+    def head(self, count: int = 5) -> list[T]:
+        """Return the first elements as a list, to look at them: all of them if there are fewer; ``ref[:5]`` is a view.
+
+        Args:
+            count: the number of elements.
+
+        Raises:
+            InvalidArgumentError: if it is negative.
+            ErasedRecordError: if one of them was erased.
+        """
+        return self.__getitems__(range(min(integer("count", count, 0), len(self))))
+
+    def to_arrow(self, indices: Sequence[int] | NDArray[Any] | None = None) -> Any:
+        """Return records as a table of pyarrow, in memory; see :func:`cachelayer.adapters.pyarrow.to_arrow`.
+
+        Args:
+            indices: integers, where negative ones count from the end; or a mask; None for all records.
+
+        Raises:
+            MissingDependencyError: if pyarrow is not installed.
+            InvalidTypeError: if Arrow has no type for a leaf, or cannot hold a value, or elements are not dicts.
+            RecordIndexError: if a record does not exist.
+        """
+        # Adapters lie above this floor, and pyarrow is imported there alone.
+        return import_module("cachelayer.adapters.pyarrow").to_arrow(self, indices)
 
     def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view of some records, in the order of their indices.

@@ -232,6 +232,11 @@ class Nullable(NoArray):
 
     _ADVICE = "use filled(value), or values with a filler in each row that is null, and valid, which is False there"
 
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """The same as ``valid``: True where there is a value, as in all masks here; masks of numpy say the opposite."""
+        return self.valid
+
     def filled(self, value: Any) -> NDArray[Any]:
         """Return the column as an array with a value in each row that is null.
 

@@ -143,6 +143,40 @@ def test_a_view_is_its_elements(views: Views, kind: str) -> None:
             read(count)
 
 
+def python_values(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: python_values(item) for key, item in value.items()}
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+@pytest.mark.needs("pyarrow")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_head_and_the_table_of_a_view_are_its_elements(views: Views, kind: str) -> None:
+    view, elements = views[kind]
+    assert plain(view.head()) == plain(elements[:5])
+    assert plain(view[1:].head(np.int64(3))) == plain(elements[1:4])
+    assert (view.head(0), len(view[:2].head(100))) == ([], 2)
+    for count, error in ((-1, ValueError), (2.5, TypeError), (None, TypeError)):
+        with pytest.raises(error, match="count"):
+            view.head(count)
+    assert view.to_arrow().to_pylist() == list(map(python_values, elements))
+    assert view[::-1].to_arrow([2, -1]).to_pylist() == [python_values(elements[place]) for place in (-3, 0)]
+    assert view[:0].to_arrow().num_rows == 0
+    with pytest.raises(RecordIndexError):
+        view.to_arrow([len(elements)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_view_of_one_version_verifies_it_and_others_say_what_to_call(views: Views, kind: str) -> None:
+    view, _ = views[kind]
+    if isinstance(view, cachelayer.DataRef):
+        report = view[2:].verify(progress=False)
+        assert (bool(report), report.reference) == (True, f"{view.dataset_id}@{view.dataset_version}")
+    else:
+        with pytest.raises(AttributeError, match=r"storage\.verify"):
+            view.verify()
+
+
 NO_VERSION = ("joined", "joined fields", "joined windows", "wrapped")
 
 

@@ -58,7 +58,10 @@ def test_a_shard_that_was_cut_short_is_refused_before_it_is_mapped(folder: Path,
     ref = Storage(folder, verify=verify).fetch("d", "v1")
     with pytest.raises(cachelayer.CorruptionError, match=path.name):
         list(ref)
-    assert not Storage(folder).verify("d", "v1")
+    report = ref[1:].verify(progress=False)
+    assert report == Storage(folder).verify("d", "v1")
+    assert not report
+    assert path.name in report.problems[0]
 
 
 def test_a_manifest_that_was_changed_is_refused(folder: Path) -> None:
