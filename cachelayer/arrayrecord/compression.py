@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.mapped_records import MappedRecords
 from cachelayer.errors import CorruptionError, InvalidArgumentError
-from cachelayer.records.memory import splits_of
+from cachelayer.records.memory import memory_of, splits_of
 from cachelayer.records.record_buffers import PackedRecords, Records, joined
 
 _LEVELS = range(-7, 23)
@@ -77,14 +77,14 @@ def decompress_some(
     if not is_compressed.any():
         return stored
     packed, plain, failed = np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed), set[int]()
-    values = decompress(stored[packed].packed(), None if broken is None else failed)
+    values = decompress(stored[packed], None if broken is None else failed)
     if broken is not None:
         broken.update(packed[sorted(failed)].tolist())
     groups = [(packed, values), (plain, stored[plain])]
     return joined(len(stored), [group for group in groups if len(group[0])])
 
 
-def decompress(stored: PackedRecords, broken: set[int] | None = None) -> PackedRecords:
+def decompress(stored: PackedRecords | MappedRecords, broken: set[int] | None = None) -> PackedRecords:
     """Decompress records, all in one call that releases the GIL.
 
     Args:
@@ -116,27 +116,33 @@ def decompress(stored: PackedRecords, broken: set[int] | None = None) -> PackedR
     return PackedRecords(values.buffer, splits_of(lengths)[:-1], lengths, name=stored.name)
 
 
-def _decompress_at_once(stored: PackedRecords) -> PackedRecords:
+def _decompress_at_once(stored: PackedRecords | MappedRecords) -> PackedRecords:
     import zstandard
 
-    ends = stored.starts + stored.lengths
-    nbytes, frames = varints.decode_each(stored.buffer, stored.starts, ends)
-    if len(nbytes) and (int(nbytes.max()) > _MAX_RECORD_NBYTES or int(nbytes.min()) < 0):
-        raise CorruptionError("has an impossible size")
-    filled = np.flatnonzero(nbytes)
+    nbytes = np.zeros(len(stored), np.int64)
+    frames = []
+    for rows, records in stored.in_one_piece():
+        ends = records.starts + records.lengths
+        sizes, begins = varints.decode_each(records.buffer, records.starts, ends)
+        if len(sizes) and (int(sizes.max()) > _MAX_RECORD_NBYTES or int(sizes.min()) < 0):
+            raise CorruptionError("has an impossible size")
+        nbytes[rows] = sizes
+        filled = np.flatnonzero(sizes)
+        frames.append((rows[filled], records, np.column_stack([begins[filled], (ends - begins)[filled]])))
     splits = splits_of(nbytes)
     threads = min(_MOST_THREADS, os.cpu_count() or 1, int(splits[-1]) // _NBYTES_A_THREAD)
     try:
         values = np.empty(int(splits[-1]), np.uint8)
-        if len(filled):
-            places = np.column_stack([frames[filled], (ends - frames)[filled]]).astype("<u8").tobytes()
+        target = memory_of(values)
+        for rows, records, places in frames:
+            if len(rows) == 0:
+                continue
             found: Any = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
-                zstandard.BufferWithSegments(stored.memory(), places),
-                decompressed_sizes=nbytes[filled].astype("<u8").tobytes(),
+                zstandard.BufferWithSegments(records.memory(), places.astype("<u8").tobytes()),
+                decompressed_sizes=nbytes[rows].astype("<u8").tobytes(),
                 threads=threads,
             )
-            target = memoryview(values)  # type: ignore[arg-type]
-            for start, stop, record in zip(splits[filled].tolist(), splits[filled + 1].tolist(), found, strict=True):
+            for start, stop, record in zip(splits[rows].tolist(), splits[rows + 1].tolist(), found, strict=True):
                 target[start:stop] = record
     except (zstandard.ZstdError, MemoryError, ValueError) as error:
         raise CorruptionError(f"does not decompress: {error}") from error

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, pieces
-from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows
-from cachelayer.records.record_buffers import Records, renamed
+from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, pieces, to_position
+from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, memory_of, window_of
+from cachelayer.records.record_buffers import PackedRecords, Records, renamed
 
 _LONG = 1 << 14
 
@@ -37,27 +37,49 @@ class MappedRecords(Records):
     def row(self, row: int) -> MappedRecords:
         return self[row : row + 1]
 
+    def in_one_piece(self) -> list[tuple[Ints, PackedRecords]]:
+        """Return groups of the records, with the rows of each: those in one piece where they lie, and copies of others.
+
+        A block header lies within the others.
+        """
+        is_cut = self.logical % PAYLOAD > PAYLOAD - self.lengths
+        whole, cut = np.flatnonzero(~is_cut), np.flatnonzero(is_cut)
+        records = self[whole]
+        in_place = PackedRecords(self.buffer, to_position(records.logical), records.lengths, name=records.name)
+        return [(whole, in_place), (cut, self[cut].copied())]
+
     def _ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         _, _, begins, counts = pieces(self.logical + starts, lengths)
         return gather_ranges(self.buffer, begins, counts)
 
     def _slab(self, offset: int, nbytes: int) -> Bytes:
         logical = self.logical + offset
-        if nbytes >= _LONG:
-            # To copy long rows piece by piece takes no longer than to gather them, and lets other threads run.
-            out = np.empty((len(self), nbytes), np.uint8)
-            owner, inside, begins, counts = pieces(logical, np.full(len(self), nbytes))
-            bounds = (bound.tolist() for bound in (owner, inside, inside + counts, begins, begins + counts))
-            for row, to, to_end, start, end in zip(*bounds, strict=True):
-                out[row, to:to_end] = self.buffer[start:end]
-            return out
+        window = window_of(nbytes, len(self))
+        if window < nbytes:
+            begins = (logical[:, None] + np.arange(0, nbytes, window)).reshape(-1)
+            return self._gathered(begins, window).reshape(len(self), nbytes)
+        if nbytes < _LONG:
+            return self._gathered(logical, nbytes)
+        # Several block headers may cut a row.
+        out = np.empty((len(self), nbytes), np.uint8)
+        owner, inside, begins, counts = pieces(logical, np.full(len(self), nbytes))
+        bounds = (bound.tolist() for bound in (owner, inside, inside + counts, begins, begins + counts))
+        for row, to, to_end, start, end in zip(*bounds, strict=True):
+            out[row, to:to_end] = self.buffer[start:end]
+        return out
+
+    def _gathered(self, logical: Ints, nbytes: int) -> Bytes:
+        """Return a copy of ranges of one length, each of which at most one block header cuts, as rows."""
         # Gather the rows as if no block header cut them. Then repair the few that a header does cut.
         blocks = logical // PAYLOAD
         places, starts = logical - blocks * PAYLOAD, logical + HEADER * (blocks + 1)
         out = gather_rows(self.buffer, starts, nbytes)
         (cut,) = (places > PAYLOAD - nbytes).nonzero()
-        after = PAYLOAD - places[cut]
-        ends = starts[cut] + after + HEADER
-        for row, done, start in zip(cut.tolist(), after.tolist(), ends.tolist(), strict=True):
-            out[row, done:] = self.buffer[start : start + nbytes - done]
+        before, begins = PAYLOAD - places[cut], cut * nbytes
+        after = starts[cut] + before + HEADER
+        # Slices of memoryviews take half as long to make as those of arrays.
+        into, out_of = memory_of(out.reshape(-1)), memory_of(self.buffer)
+        bounds = (begins + before, begins + nbytes, after, after + nbytes - before)
+        for to, to_end, start, end in zip(*(bound.tolist() for bound in bounds), strict=True):
+            into[to:to_end] = out_of[start:end]
         return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
-# From this size on, copying slice by slice is quicker than a vectorised move, which copies twice.
-_LONG = 1 << 10
-# A vectorised move of fewer ranges takes longer than as many slices.
-_FEW = 1 << 10
+# A vectorised move of fewer ranges takes longer than as many slices; of longer ones too, because it copies twice.
+_MANY, _SHORT = 1 << 10, 1 << 11
+# Longer ranges are moved as several of this size, so many at once as the cache of the processor holds.
+_WIDEST, _AT_ONCE = 1 << 9, 1 << 11
+# numpy lets other threads run while it gathers so many items; fewer keep them waiting, which is long for so many bytes.
+_RELEASING, _MUCH = 501, 1 << 18
+_LEAST_WINDOW, _LARGEST_WINDOW = 1 << 9, 1 << 13
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
@@ -59,6 +62,18 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
     return rows
 
 
+@lru_cache(maxsize=1 << 10)
+def window_of(nbytes: int, rows: int) -> int:
+    """Return into windows of what size to cut so many rows of ``nbytes`` bytes, so that other threads run meanwhile.
+
+    It divides ``nbytes``; it is ``nbytes`` itself if the rows are to stay whole, or cannot be cut.
+    """
+    if rows * nbytes < _MUCH or (rows >= _RELEASING and nbytes <= _LARGEST_WINDOW):
+        return nbytes
+    largest = min(_LARGEST_WINDOW, nbytes * rows // _RELEASING)
+    return next((size for size in range(largest, _LEAST_WINDOW - 1, -1) if nbytes % size == 0), nbytes)
+
+
 def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
     """Copy row i to ``starts[i]``. All rows have one length, and the ranges must not overlap."""
     nbytes = rows.shape[1]
@@ -77,7 +92,7 @@ def memory_of(buffer: Any) -> memoryview:
 
 def gather_ranges(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
     """Return a copy of ranges of any lengths, one after another."""
-    if 2 * np.count_nonzero(lengths < _LONG) >= max(_FEW, len(lengths)):
+    if _are_many_and_short(lengths):
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
         move_ranges(out, splits[:-1], buffer, starts, lengths)
@@ -88,28 +103,38 @@ def gather_ranges(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
     return np.frombuffer(bytearray().join([memory[start:stop] for start, stop in ranges]), np.uint8)
 
 
+def _are_many_and_short(lengths: Ints) -> bool:
+    return len(lengths) >= _MANY and int(lengths.sum()) <= _SHORT * len(lengths)
+
+
 def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:
     """Copy range i of ``lengths[i]`` bytes from one buffer to the other.
 
-    A range of w to 2w bytes is moved as two ranges of w bytes, one from each end, which may overlap. So ranges of any
-    lengths need only two gathers and two scatters for each power of two.
+    Many short ranges are moved by vectorised calls: a range of w to 2w bytes as two ranges of w bytes, one from each
+    end, which may overlap; so ranges of all lengths need two gathers and two scatters for each power of two. Longer
+    ranges are moved as several ranges of ``_WIDEST`` bytes, the last of which overlaps the one before.
     """
-    short = np.flatnonzero(lengths < _LONG)
-    if len(short) < _FEW:
+    if not _are_many_and_short(lengths):
         _move_each(target, target_starts, source, source_starts, lengths)
         return
-    if len(short) < len(lengths):
-        long = np.flatnonzero(lengths >= _LONG)
-        _move_each(target, target_starts[long], source, source_starts[long], lengths[long])
-        target_starts, source_starts, lengths = target_starts[short], source_starts[short], lengths[short]
-    exponents = np.frexp(np.asarray(lengths, np.float64))[1] - 1
+    exponents = np.minimum(np.frexp(np.asarray(lengths, np.float64))[1] - 1, _WIDEST.bit_length() - 1)
     for exponent in distinct(exponents[lengths > 0]):
         chosen = np.flatnonzero((exponents == exponent) & (lengths > 0))
         width = 1 << int(exponent)
         into, out_of = windows(target, width), windows(source, width)
         to, start, spare = target_starts[chosen], source_starts[chosen], lengths[chosen] - width
-        into[to] = out_of[start]
-        into[to + spare] = out_of[start + spare]
+        if width < _WIDEST:
+            into[to] = out_of[start]
+            into[to + spare] = out_of[start + spare]
+            continue
+        counts = -(-spare // width) + 1
+        firsts = splits_of(counts)
+        inside = (np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)) * width
+        inside = np.minimum(inside, np.repeat(spare, counts))
+        to, start = np.repeat(to, counts) + inside, np.repeat(start, counts) + inside
+        for first in range(0, len(to), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            into[to[some]] = out_of[start[some]]
 
 
 def _move_each(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:

@@ -111,6 +111,10 @@ class PackedRecords(Records):
     def packed(self) -> PackedRecords:
         return self
 
+    def in_one_piece(self) -> list[tuple[Ints, PackedRecords]]:
+        """Return groups of the records, with the rows of each, such that each record lies in one piece."""
+        return [(np.arange(len(self)), self)]
+
     def memory(self) -> memoryview:
         return memory_of(self.buffer)
 
