@@ -133,8 +133,12 @@ class Prefetcher(Generic[T]):
         self._depth = reader.options.prefetch
         self._steps_at_once = steps_at_once(reader)
         self._feed = feed_of(reader, at_once=self._steps_at_once)
-        # Records are read in several threads, as far as Python lets them; the functions of the user in one.
-        self._threads = 1 if reader.is_mapped or reader.records.info.reading_cost != "stored" else 2
+        is_stored = not reader.is_mapped and reader.records.info.reading_cost == "stored"
+        takes_requests = reader.records.takes_requests
+        # Requests wait for a network, most of the time.
+        self._threads = 2 if is_stored and takes_requests else 1
+        # A slow function or request of a later chunk would keep the caller from an earlier one that is ready.
+        self._helps = is_stored and not takes_requests
         self._ahead: deque[_Planned[T]] = deque()
         # Where the chunk began that an error ended, and where its steps end, the rest of which is read again.
         self._failed: tuple[int, int] | None = None
@@ -173,12 +177,24 @@ class Prefetcher(Generic[T]):
             return None
         while len(self._ahead) <= self._depth and self._submit(self._ahead[-1].plan.after[-1], self._steps_at_once):
             pass
+        if self._helps:
+            self._read_unbegun()
         try:
             return self._ahead[0].chunk.result()
         except CancelledError:
             # The program ends, or another thread called forget().
             self.forget()
             return Chunk(position)
+
+    def _read_unbegun(self) -> None:
+        """Read chunks that the thread has not begun, in the caller's thread, until the first chunk is here."""
+        for number, planned in enumerate(self._ahead):
+            if self._ahead[0].chunk.done():
+                return
+            if planned.chunk.cancel():
+                chunk: Future[Chunk[T]] = Future()
+                chunk.set_result(read_chunk(self._reader, planned.begin, planned.plan, self._held_of(planned.plan)))
+                self._ahead[number] = planned._replace(chunk=chunk)
 
     def _held_of(self, plan: ChunkPlan) -> HeldOf:
         """Have the blocks of a chunk fetched, if its records are not read where they lie."""
