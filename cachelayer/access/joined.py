@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import BaseDataset, DatasetView, StoredLeaves
 from cachelayer.access.record_elements import RecordElements, RecordSource
+from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import (
@@ -224,12 +226,33 @@ class Joined(BaseDataset):
         member, own = self.find(number)
         return source_of(member).record(member.selection.number(own))
 
+    @cached_property
+    def _local_shards(self) -> tuple[LocalShards, dict[VersionRecords, int]] | None:
+        """The shards of all sources as one sequence, with the number of the first record of each source in it.
+
+        One call reads records of all of them. None unless all lie on this host.
+        """
+        every = dict.fromkeys(source_of(member) for member in self.members)
+        sources = [source for source in every if isinstance(source, VersionRecords)]
+        local = [source.shards for source in sources if isinstance(source.shards, LocalShards)]
+        if len(local) < len(every) or len({shards.verify for shards in local}) > 1:
+            return None
+        firsts = splits_of(np.array([len(source) for source in sources], np.int64))[:-1]
+        return LocalShards.joined(local), dict(zip(sources, firsts.tolist(), strict=True))
+
     def records(self, numbers: Ints, held: Held | None = None) -> Records:
         groups = [
-            (rows, source_of(member).records(member.selection.numbers_of(own), held))
-            for member, rows, own in self.groups(numbers)
+            (rows, source_of(member), member.selection.numbers_of(own)) for member, rows, own in self.groups(numbers)
         ]
-        return joined(len(numbers), groups)
+        if self._local_shards is None:
+            return joined(len(numbers), [(rows, source.records(own, held)) for rows, source, own in groups])
+        shards, first_of = self._local_shards
+        places = np.empty_like(numbers)
+        for rows, source, own in groups:
+            version = cast(VersionRecords, source)
+            version.refuse_erased(own)
+            places[rows] = own + first_of[version]
+        return shards.records(places)
 
 
 def _has(metadata: Mapping[str, Any], key: str, value: Any) -> bool:

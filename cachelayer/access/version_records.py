@@ -99,7 +99,9 @@ class VersionRecords:
     def erased(self) -> Ints:
         return np.array(self.version.manifest.erased, np.int64)
 
-    def _refuse_erased(self, numbers: Ints) -> None:
+    def refuse_erased(self, numbers: Ints) -> None:
+        if not len(self.erased):
+            return
         erased = np.flatnonzero(np.isin(numbers, self.erased))
         if len(erased):
             number = int(numbers[erased[0]])
@@ -187,12 +189,12 @@ class VersionRecords:
 
     def record(self, number: int) -> bytearray:
         if len(self.erased):
-            self._refuse_erased(np.array([number]))
+            self.refuse_erased(np.array([number]))
         return self.shards.record(number)
 
     def records(self, numbers: Ints, held: Held | None = None) -> Records:
         if len(self.erased):
-            self._refuse_erased(numbers)
+            self.refuse_erased(numbers)
         if held is not None and self in held:
             found = held_records(held[self], numbers)
             if found is not None:

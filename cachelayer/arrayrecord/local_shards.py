@@ -106,7 +106,7 @@ class LocalShards:
         self._record_nbytes = record_nbytes
         self._stride = 0 if record_nbytes is None else index.chunk_nbytes(record_nbytes)
         self._files = files
-        self._verify: Verify = verify
+        self.verify: Verify = verify
         self._lock = ProcessLock()
         self._range: MappedRange | None = None
         self._memory: Bytes = np.empty(0, np.uint8)
@@ -132,6 +132,16 @@ class LocalShards:
     @classmethod
     def of_file(cls, files: AbstractContextManager[ShardFiles], stats: ShardStats, verify: Verify) -> LocalShards:
         return cls([stats.records], [stats.nbytes], stats.record_nbytes, lambda _: files, verify)
+
+    @classmethod
+    def joined(cls, members: Sequence[LocalShards]) -> LocalShards:
+        """Return the shards of one or more sequences, one after another; their checks are those of the first."""
+        records = [count for member in members for count in np.diff(member._splits).tolist()]
+        nbytes = [size for member in members for size in member._nbytes.tolist()]
+        files = [partial(member._files, number) for member in members for number in range(len(member._nbytes))]
+        sizes = {member._record_nbytes for member in members}
+        size = sizes.pop() if len(sizes) == 1 else None
+        return cls(records, nbytes, size, lambda number: files[number](), members[0].verify)
 
     def __len__(self) -> int:
         return self._records
@@ -225,7 +235,7 @@ class LocalShards:
         records: Records = mapped
         if self._has_compressed:
             records = decompress_some(mapped, self._is_compressed[shard_of])
-        if self._verify != "always":
+        if self.verify != "always":
             return records
         copied = records.packed()
         wrong = index.mismatches(copied, index.mapped_rows(self._memory, self._index[shard_of], within)["crc32c"])
@@ -288,7 +298,7 @@ class LocalShards:
                 )
             identity = os.pread(descriptor, index.IDENTITY_NBYTES, 0)
             index.check_identity(identity, stats.sha256, str(files.index_path))
-            if self._record_nbytes is None or self._verify == "always":
+            if self._record_nbytes is None or self.verify == "always":
                 memory.map(files.index_path, descriptor, int(self._index[shard]), size)
             sampled = distinct(np.array([0, records // 2, records - 1])) if records else np.empty(0, np.int64)
             sample = b"".join(os.pread(descriptor, _ROW.size, index.row_range(row)[0]) for row in sampled.tolist())
@@ -297,13 +307,13 @@ class LocalShards:
         is_compressed = stats.compression != "none"
         self._is_compressed[shard] = is_compressed
         self._has_compressed |= is_compressed
-        if self._verify == "always":
+        if self.verify == "always":
             index.check(self._memory[int(self._index[shard]) :][:size], stats.index_crc32c, str(files.index_path))
-        if self._verify == "always":
+        if self.verify == "always":
             read_postscript(MappedFile(files.path, self._memory[base : base + nbytes]))
-        if self._verify != "never":
+        if self.verify != "never":
             self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))
-        if not is_compressed and self._verify != "always":
+        if not is_compressed and self.verify != "always":
             logical = int(self._logical[shard])
             end = logical + int(self._room[shard])
             rows = int(self._index[shard]) + index.IDENTITY_NBYTES

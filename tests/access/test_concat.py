@@ -102,10 +102,11 @@ def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: lis
     assert numbers_of([cachelayer.concat([refs[1][:0], refs[0], refs[1].select([])])]) == numbers_of([refs[0]])
 
 
-def test_records_of_one_size_are_read_together_wherever_blocks_cut_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nbytes", [3_001, 7_000, 65_537, 70_000])
+def test_records_of_one_size_are_read_together_wherever_blocks_cut_them(tmp_path: Path, nbytes: int) -> None:
     """One version has one shard and the other has many; block headers cut many of the records."""
     storage, drawn = Storage(tmp_path), np.random.default_rng(0)
-    values = drawn.integers(0, 256, (80, 70_000), dtype=np.uint8)
+    values = drawn.integers(0, 256, (80, nbytes), dtype=np.uint8)
     one = storage.cache({"v": values[:40]}, "big", "one")
     many = storage.cache({"v": values[40:]}, "big", "many", shard_bytes=400_000)
     numbers = drawn.permutation(100)
