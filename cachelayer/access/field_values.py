@@ -40,7 +40,7 @@ class FieldReader:
         self._view = view
         self._call = call
         self._leaves = view.base.leaves
-        self._spec = view.element_spec if self._leaves is None else self._leaves.codec.spec
+        self.spec = view.element_spec if self._leaves is None else self._leaves.codec.spec
         self.rows: Ints = np.arange(len(view))
         """The numbers of the records that are read."""
         if skips_erased and len(view.erased):
@@ -52,7 +52,7 @@ class FieldReader:
         Raises:
             InvalidArgumentError: if it does not exist, or has more than one value a record.
         """
-        leaf = tree.leaves(self._spec)[leaf_number(self._spec, name)][1]
+        leaf = tree.leaves(self.spec)[leaf_number(self.spec, name)][1]
         if not isinstance(leaf, ArraySpec) or leaf.shape != ():
             raise InvalidArgumentError(
                 f"{self._call}: {name!r} is {leaf.describe()}: it is on fields of one value a record; of others, "
@@ -61,9 +61,9 @@ class FieldReader:
         return leaf
 
     def _narrow(self, names: Sequence[str]) -> DatasetView:
-        if self._leaves is None or not isinstance(self._spec, dict):
+        if self._leaves is None or not isinstance(self.spec, dict):
             return self._view
-        return self._view.changed(self._leaves.with_fields(leaf_numbers(self._spec, names)))
+        return self._view.changed(self._leaves.with_fields(leaf_numbers(self.spec, names)))
 
     def pieces(self, names: Sequence[str]) -> Iterator[Ints]:
         """Yield the numbers of the records, as many at a time as are read at once."""
@@ -100,7 +100,7 @@ class FieldReader:
 
     def has_characters(self, name: str) -> bool:
         """Return whether a field is text: only its number of bytes is stored."""
-        leaf = tree.leaves(self._spec)[leaf_number(self._spec, name)][1]
+        leaf = tree.leaves(self.spec)[leaf_number(self.spec, name)][1]
         if not isinstance(leaf, ArraySpec) or leaf.shape != ():
             return False
         return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "US")
@@ -116,7 +116,7 @@ class FieldReader:
             return lengths, np.array([value is not None for value in values], np.bool_)
         lengths = self._view.lengths(name).take(numbers)
         valid = np.ones(len(numbers), np.bool_)
-        leaf = tree.leaves(self._spec)[leaf_number(self._spec, name)][1]
+        leaf = tree.leaves(self.spec)[leaf_number(self.spec, name)][1]
         if leaf.nullable:
             places = np.flatnonzero(lengths == 0)
             for some in self._cut(places, [name]):
@@ -198,5 +198,6 @@ def keys_of_view(view: DatasetView, argument: str, names: Sequence[str]) -> tupl
     reader = FieldReader(view, f"{argument}={shown_names(names)}")
     columns = {}
     for name in names:
-        columns[name] = KeyColumn.of(key_dtype(argument, name, reader.leaf(name), where), reader.column(name))
+        leaf = tree.leaves(reader.spec)[leaf_number(reader.spec, name)][1]
+        columns[name] = KeyColumn.of(key_dtype(argument, name, leaf, where), reader.column(name))
     return Keys(argument, where, columns), reader.rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,9 @@ def leaf_text(value: Any) -> str:
         return f"{len(value):,} bytes {_clipped(repr(value[:TEXT]), len(value) > TEXT)}"
     if isinstance(value, str):
         return _clipped(repr(value[:TEXT]), len(value) > TEXT)
+    if isinstance(value, (dict, list)):
+        text = json.dumps(value, ensure_ascii=False)
+        return _clipped(text[:TEXT], len(text) > TEXT)
     if isinstance(value, Ragged):
         rows = ", ".join(leaf_text(value[row]) for row in range(min(len(value), FIRST)))
         return f"ragged, {counted(len(value), 'row')}: {_clipped(rows, len(value) > FIRST)}"

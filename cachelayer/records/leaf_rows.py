@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     number in one and a text in the other differs in every row.
     """
     absent, gone = one.nulls, other.nulls
-    specs = [replace(each.plan.spec, nullable=False) for each in (one, other)]
+    specs = [each.plan.spec.as_nullable() for each in (one, other)]
     if specs[0] == specs[1]:
         differ = _differing_parts(one, other)
     elif _kind(specs[0]) != _kind(specs[1]):

@@ -103,10 +103,22 @@ def table(count: int, change: dict[int, dict[str, Any]] | None = None) -> list[d
             "crop": np.full((2, 2), n % 251, np.uint8),
             "words": ["a"] * (n % 3),
             "nested": Ragged(np.arange(n % 3), np.array([0, n % 3])),
+            "json": {"a": [n, None]} if n % 2 else None,
             "meta": {"raw": b"x" * (n % 3), "at": np.datetime64("2026-01-01") + n},
         }
         rows.append({**row, **(change or {}).get(n, {})})
     return rows
+
+
+SPEC = {
+    "nested": cachelayer.RaggedSpec("int64", (None, None)),
+    "words": cachelayer.ArraySpec(str, (None,)),
+    "json": cachelayer.JsonSpec(),
+}
+
+
+def put(storage: Storage, rows: list[dict[str, Any]], name: str, **options: Any) -> cachelayer.DataRef[Any]:
+    return storage.submit(rows, name, element_spec=SPEC, **options)
 
 
 CHANGES: dict[str, tuple[Any, Any]] = {
@@ -117,6 +129,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "crop": (np.zeros((2, 2), np.uint8), "uint8[2, 2] [[30 30] [30 30]] -> uint8[2, 2] [[0 0] [0 0]]"),
     "words": (["b"], "strings[0] -> strings[1] ['b']"),
     "nested": (Ragged(np.arange(1), np.array([0, 1])), "ragged, 1 row: int64[0] -> ragged, 1 row: int64[1] [0]"),
+    "json": ({"b": "x"}, 'None -> {"b": "x"}'),
     "meta/raw": (b"y", "0 bytes b'' -> 1 bytes b'y'"),
     "meta/at": (np.datetime64("2000-01-01"), "2026-01-31 -> 2000-01-01"),
 }
@@ -129,9 +142,8 @@ def test_a_row_that_changed_is_named_with_its_field_and_values(storage: Storage,
     outer, _, inner = name.partition("/")
     kept = table(60)[30]["meta"]
     change: dict[str, Any] = {outer: {**kept, inner: value} if inner else value}
-    spec = {"nested": cachelayer.RaggedSpec("int64", (None, None)), "words": cachelayer.ArraySpec(str, (None,))}
-    storage.submit(table(60), "d@v1", element_spec=spec)
-    storage.submit(table(60, {30: change}), "d@v2", element_spec=spec, shard_bytes=1000)
+    put(storage, table(60), "d@v1")
+    put(storage, table(60, {30: change}), "d@v2", shard_bytes=1000)
     rows = storage.diff("d@v1", "d@v2", key=key).rows
     assert rows is not None
     place = RowPlace(30, 30, 30)
@@ -145,7 +157,7 @@ def test_rows_are_found_by_their_key_in_any_order(storage: Storage) -> None:
     rows = table(500)
     other = [*table(520, {7: {"name": "x", "label": 9}, 300: {"name": "y"}})[:3:-1], {**rows[0], "id": 1000}]
     for made, version in ((rows, "v1"), (other, "v2")):
-        storage.submit(made, "d", version, shard_bytes=10_000)
+        put(storage, made, f"d@{version}", shard_bytes=10_000)
     diff = storage.diff("d@v1", "d@v2", key="id")
     found = diff.rows
     assert found is not None
@@ -275,8 +287,8 @@ def test_only_what_no_shard_of_both_holds_is_read(storage: Storage, monkeypatch:
 
 
 def test_erased_rows_are_not_there(storage: Storage) -> None:
-    storage.submit(table(20), "d@v1")
-    storage.submit(table(20, {4: {"name": "x"}}), "e@v1")
+    put(storage, table(20), "d@v1")
+    put(storage, table(20, {4: {"name": "x"}}), "e@v1")
     storage.erase("e@v1", records=[3, 4], reason="asked")
     for key in ("id", None):
         found = storage.diff("d@v1", "e@v1", key=key).rows
@@ -285,8 +297,8 @@ def test_erased_rows_are_not_there(storage: Storage) -> None:
 
 
 def test_views_are_compared_by_the_rows_that_they_show(storage: Storage) -> None:
-    one = storage.submit(table(40), "d@v1")
-    other = storage.submit(table(60, {9: {"name": "x"}}), "d@v2")
+    one = put(storage, table(40), "d@v1")
+    other = put(storage, table(60, {9: {"name": "x"}}), "d@v2")
     diff = one.where("id >= 8")[::-1].diff(other[8:40], key="id")
     assert diff.rows is not None
     assert (diff.records, diff.rows.same, diff.rows.in_order) == ((32, 32), 31, False)
@@ -327,9 +339,9 @@ def test_images_are_compared_by_their_files(storage: Storage) -> None:
 
 
 def test_versions_of_two_storages_are_compared_by_rows(storage: Storage) -> None:
-    one = storage.submit(table(30), "d@v1")
+    one = put(storage, table(30), "d@v1")
     far = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
-    other = far.submit(table(30, {3: {"label": None}})[::-1], "e@v1", compression="zstd", shard_bytes=500)
+    other = put(far, table(30, {3: {"label": None}})[::-1], "e@v1", compression="zstd", shard_bytes=500)
     rows = one.diff(other, key="id").rows
     assert rows is not None
     assert (rows.same, rows.changed.first) == (29, RowPlace(3, 3, 26))
