@@ -183,8 +183,8 @@ def python_values(column: Any) -> list[Any]:
     return values
 
 
-def keys_of_view(view: DatasetView, argument: str, names: Sequence[str]) -> tuple[Keys, Ints]:
-    """Return the keys of the records of a view, and the numbers of these records, which leave out erased ones.
+def keys_of_view(view: DatasetView, argument: str, names: Sequence[str]) -> Keys:
+    """Return the keys of the records of a view, without those of erased ones.
 
     Args:
         view: the records.
@@ -200,4 +200,4 @@ def keys_of_view(view: DatasetView, argument: str, names: Sequence[str]) -> tupl
     for name in names:
         leaf = tree.leaves(reader.spec)[leaf_number(reader.spec, name)][1]
         columns[name] = KeyColumn.of(key_dtype(argument, name, leaf, where), reader.column(name))
-    return Keys(argument, where, columns), reader.rows
+    return Keys(argument, where, columns, reader.rows)

@@ -37,14 +37,14 @@ class Pairs:
         one, other: the record numbers of the rows that both have, in the order of the first.
         went: the record numbers of the rows that only the first has.
         came: the record numbers of the rows that only the other has.
-        keys: the keys of each, and the record numbers of these; None if a key is the record number.
+        keys: the keys of each; None if a key is the record number.
     """
 
     one: Ints
     other: Ints
     went: Ints
     came: Ints
-    keys: tuple[tuple[Keys, Ints], tuple[Keys, Ints]] | None = None
+    keys: tuple[Keys, Keys] | None = None
 
     @classmethod
     def by_number(cls, one: DatasetView, other: DatasetView) -> Pairs:
@@ -63,17 +63,17 @@ class Pairs:
         Raises:
             InvalidArgumentError: if two rows of one version have the same key.
         """
-        (mine, of_one), (theirs, of_other) = (keys_of_view(view, "key", names) for view in (one, other))
+        mine, theirs = (keys_of_view(view, "key", names) for view in (one, other))
         first, second = numbered(mine, theirs)
         count = int(max(first.max(initial=0), second.max(initial=0))) + 1
         in_one, in_other = rows_by_number(mine, first, count), rows_by_number(theirs, second, count)
         found = in_other[first]
         return cls(
-            of_one[found >= 0],
-            of_other[found[found >= 0]],
-            of_one[found < 0],
-            of_other[in_one[second] < 0],
-            ((mine, of_one), (theirs, of_other)),
+            mine.rows[found >= 0],
+            theirs.rows[found[found >= 0]],
+            mine.rows[found < 0],
+            theirs.rows[in_one[second] < 0],
+            (mine, theirs),
         )
 
     def place(self, one: int | None, other: int | None) -> RowPlace:
@@ -81,8 +81,7 @@ class Pairs:
         side, number = (0, one) if one is not None else (1, other)
         key: Any = number
         if self.keys is not None and number is not None:
-            keys, numbers = self.keys[side]
-            key = keys.value(int(numbers.searchsorted(number)))
+            key = self.keys[side].value(number)
         return RowPlace(key, one, other)
 
     @property

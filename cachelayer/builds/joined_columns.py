@@ -163,7 +163,7 @@ def _keys_of_table(frames: Frames, spec: Mapping[str, Tree], on: Sequence[str]) 
         dtype = key_dtype("on", name, spec[name], "the table")
         own = codec_for(spec).chosen([leaf_number(spec, name)])
         columns[name] = KeyColumn.of(dtype, own.batch(own.decode(records))[name])
-    return Keys("on", "the table", columns)
+    return Keys("on", "the table", columns, np.arange(len(frames)))
 
 
 def _added_columns(frames: Frames, codec: Codec, rows: Ints, on: Sequence[str]) -> tuple[Frames, Tree]:

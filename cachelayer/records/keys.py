@@ -113,18 +113,21 @@ class Keys:
         argument: the argument that names the key, for messages.
         where: what the table is, for messages.
         columns: its fields by name, in the order in which the user names them; all of one length.
+        rows: the number of each row in the table, ascending; some may be left out.
     """
 
     argument: str
     where: str
     columns: Mapping[str, KeyColumn]
+    rows: Ints
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return len(self.rows)
 
-    def value(self, row: int) -> Any:
-        """Return the key of a row: a value, or a tuple if it has several fields."""
-        values = tuple(column.value(row) for column in self.columns.values())
+    def value(self, number: int) -> Any:
+        """Return the key of a row by its number: a value, or a tuple if it has several fields."""
+        place = int(self.rows.searchsorted(number))
+        values = tuple(column.value(place) for column in self.columns.values())
         return values if len(values) > 1 else values[0]
 
 
@@ -191,7 +194,7 @@ def _ranks(values: NDArray[Any]) -> Ints:
 
 
 def rows_by_number(keys: Keys, numbers: Ints, count: int) -> Ints:
-    """Return for each number below a count the row whose key has it, -1 if there is none.
+    """Return for each number below a count the place of the row whose key has it, -1 if there is none.
 
     Args:
         keys: the keys of a table.
@@ -206,8 +209,7 @@ def rows_by_number(keys: Keys, numbers: Ints, count: int) -> Ints:
     rows[numbers[::-1]] = np.arange(len(numbers))[::-1]
     repeated = np.flatnonzero(rows[numbers] != np.arange(len(numbers)))
     if len(repeated):
-        second = int(repeated[0])
-        first = rows[numbers[second]]
+        first, second = int(keys.rows[rows[numbers[repeated[0]]]]), int(keys.rows[repeated[0]])
         raise InvalidArgumentError(
             f"{keys.argument}={shown_names([*keys.columns])}: {keys.where} has the key {keys.value(second)!r} in row "
             f"{first} and again in row {second}: a key names one row. Drop one of them, or name more fields"

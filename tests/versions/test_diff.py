@@ -345,3 +345,17 @@ def test_versions_of_two_storages_are_compared_by_rows(storage: Storage) -> None
     rows = one.diff(other, key="id").rows
     assert rows is not None
     assert (rows.same, rows.changed.first) == (29, RowPlace(3, 3, 26))
+
+
+def test_versions_without_records_and_with_added_keys_are_compared(storage: Storage) -> None:
+    put(storage, table(6), "d@v1")
+    storage.add_columns("d@v1", new="v2", columns={"hash": np.arange(6) * 2**40})
+    storage.submit([], "d@none", element_spec=storage.fetch("d@v2").element_spec, allow_empty=True)
+    storage.erase("d@v2", records=[1], reason="asked")
+    for key in ("hash", ["id", "hash"], None):
+        rows = storage.diff("d@none", "d@v2", key=key).rows
+        assert rows is not None
+        assert (rows.came.count, rows.went.count, rows.same) == (5, 0, 0)
+    storage.append("d@v2", new="v3", source=[{**table(3)[2], "hash": 2**41}])
+    with pytest.raises(cachelayer.InvalidArgumentError, match=f"the key {2**41} in row 2 and again in row 6"):
+        storage.diff("d@v3", "d@v2", key="hash")
