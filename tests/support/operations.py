@@ -50,6 +50,7 @@ def doubled(batch: dict[str, Any]) -> dict[str, Any]:
     return {"double": batch["number"] * 2}
 
 
+TABLE = {"number": np.arange(2 * RECORDS)[::-2], "half": np.arange(2 * RECORDS)[::-2] / 2}
 Operation = Callable[[Storage, str], DataRef[Any]]
 BUILDS: dict[str, Operation] = {
     "submit": lambda storage, new: storage.submit(generated, "d", new, **OPTIONS),
@@ -62,6 +63,9 @@ OF_A_BASE: dict[str, Operation] = {
     "derive": lambda storage, new: storage.derive("d@v1", new=new, keep=KEPT),
     "rewrite": lambda storage, new: storage.rewrite("d@v1", new=new, shuffle_seed=SEED, **OPTIONS),
     "columns": lambda storage, new: storage.add_columns("d@v1", new=new, columns=doubled, batched=True, **OPTIONS),
+    "join": lambda storage, new: storage.add_columns(
+        "d@v1", new=new, columns=TABLE, on="number", how="left", **OPTIONS
+    ),
     "copy": lambda storage, new: storage.copy("d@v1", to=storage, new=new, progress=False),
 }
 OPERATIONS = BUILDS | OF_A_BASE
@@ -75,6 +79,9 @@ def expected(name: str) -> list[dict[str, Any]]:
         "derive": lambda: [base[number] for number in KEPT],
         "rewrite": lambda: [base[number] for number in permuted(RECORDS, SEED, 0, 0, RECORDS).tolist()],
         "columns": lambda: [{**element, "double": 2 * element["number"]} for element in base],
+        "join": lambda: [
+            {**element, "half": element["number"] / 2 if element["number"] % 2 else None} for element in base
+        ],
         "copy": lambda: base,
     }
     return of_a_base.get(name, lambda: list(generated()))()
