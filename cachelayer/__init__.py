@@ -20,6 +20,7 @@ from cachelayer.errors import (
     CacheLayerWarning as CacheLayerWarning,
     CorruptionError as CorruptionError,
     DatasetNotFoundError as DatasetNotFoundError,
+    DigestMismatchError as DigestMismatchError,
     ElementError as ElementError,
     ErasedRecordError as ErasedRecordError,
     FormatError as FormatError,
@@ -62,9 +63,11 @@ if TYPE_CHECKING:
     from cachelayer.streams.order.blocks import Blocks as Blocks
     from cachelayer.streams.order.buckets import Buckets as Buckets
     from cachelayer.streams.stream import BatchStream as BatchStream, Stream as Stream
+    from cachelayer.versions.damage import DamagedObject as DamagedObject
     from cachelayer.versions.diff import Diff as Diff
     from cachelayer.versions.gc import Collected as Collected
     from cachelayer.versions.log import LogEvent as LogEvent
+    from cachelayer.versions.repair import RepairReport as RepairReport
     from cachelayer.versions.snapshot import VersionInfo as VersionInfo
     from cachelayer.versions.unpublished import UnpublishedBuild as UnpublishedBuild
     from cachelayer.versions.verify import VerifyReport as VerifyReport
@@ -88,9 +91,11 @@ _HOMES = {
     "cachelayer.streams.order.buckets": ("Buckets",),
     "cachelayer.streams.iterator": ("StreamIterator", "StreamStats"),
     "cachelayer.streams.stream": ("BatchStream", "Stream"),
+    "cachelayer.versions.damage": ("DamagedObject",),
     "cachelayer.versions.diff": ("Diff",),
     "cachelayer.versions.log": ("LogEvent",),
     "cachelayer.versions.gc": ("Collected",),
+    "cachelayer.versions.repair": ("RepairReport",),
     "cachelayer.versions.snapshot": ("VersionInfo",),
     "cachelayer.versions.unpublished": ("UnpublishedBuild",),
     "cachelayer.versions.verify": ("VerifyReport",),

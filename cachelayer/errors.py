@@ -6,6 +6,7 @@
     ├── InvalidArgumentError     ValueError          change the call
     │   ├── InvalidNameError                         an id, version or tag outside the grammar
     │   ├── UnknownOptionError   TypeError           an option that no build has
+    │   ├── DigestMismatchError                      other records were offered than a version has
     │   ├── StaleVersionError                        a version of another source, with on_change="error"
     │   └── ArgumentsMismatchError                   a cacheable function called with other arguments than its version
     ├── InvalidTypeError         TypeError           pass another kind of object
@@ -46,6 +47,10 @@ class InvalidNameError(InvalidArgumentError):
 
 class ArgumentsMismatchError(InvalidArgumentError):
     """A cacheable function was called with other arguments than its version was built with."""
+
+
+class DigestMismatchError(InvalidArgumentError):
+    """Other records were offered for a version than those that it has."""
 
 
 class UnknownOptionError(InvalidArgumentError, TypeError):

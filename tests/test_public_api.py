@@ -19,10 +19,12 @@ from cachelayer.objects import paths
 PUBLIC = [
     "AlreadyExistsError", "ArgumentsMismatchError", "ArrayRecordDataSource", "ArraySpec", "AudioSpec",
     "BatchStream", "Blocks", "Buckets", "BuildRevokedError", "CacheLayerError", "CacheLayerWarning",
-    "Collected", "CorruptionError", "DataRef", "DatasetNotFoundError", "Diff", "ElementError",
+    "Collected", "CorruptionError", "DamagedObject", "DataRef", "DatasetNotFoundError", "Diff", "DigestMismatchError",
+    "ElementError",
     "ErasedRecordError", "FormatError", "ImageSpec", "InvalidArgumentError", "InvalidNameError",
     "InvalidTypeError", "JsonSpec", "LogEvent", "Mirrored", "MissingDependencyError", "Mixture", "NotFoundError",
-    "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "RecordSpan", "Rolling",
+    "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "RecordSpan", "RepairReport",
+    "Rolling",
     "Sampled", "Sharded",
     "SourceError", "Sparse", "SparseSpec", "StaleVersionError", "StaleVersionWarning", "StateError", "Storage",
     "StorageError", "Stream", "StreamIterator", "StreamStats", "SubmitOptions", "UnknownOptionError",
@@ -38,7 +40,7 @@ VIEW = (
 ATTRIBUTES = {
     "Storage": (
         "add_columns append builds cache cacheable copy datasets delete derive diff erase fetch gc history "
-        "rewrite submit tag tags untag url verify versions"
+        "repair rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
         "count_by dataset_id dataset_version decoded diff digest each element_spec erased exclude fields folds head "
@@ -57,8 +59,8 @@ ATTRIBUTES = {
 
 BUILT_IN: dict[type[Exception], str] = {
     ValueError: (
-        "InvalidArgumentError InvalidNameError ArgumentsMismatchError StaleVersionError ElementError StateError "
-        "FormatError"
+        "InvalidArgumentError InvalidNameError ArgumentsMismatchError DigestMismatchError StaleVersionError "
+        "ElementError StateError FormatError"
     ),
     TypeError: "UnknownOptionError InvalidTypeError",
     ImportError: "MissingDependencyError",

@@ -202,6 +202,7 @@ def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:
         **commit_of(code_file(plan.recipe.made_by)),
         **plan.source.provenance,
         "source": plan.source.kind,
+        "shard_bytes": plan.options.shard_bytes,
         "time": now(),
         "duration_s": round(time.monotonic() - plan.started, 3),
         **environment(),

@@ -11,7 +11,7 @@ from cachelayer.cli.options import json_or_text, once
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
 from cachelayer.storage.storage import Storage
-from cachelayer.versions.reference import Reference
+from cachelayer.versions.reference import Reference, names_version
 from cachelayer.versions.snapshot import VersionInfo
 
 Pairs = Sequence[tuple[str, str]]
@@ -31,12 +31,6 @@ def open_storage(url: str, option: Pairs = (), **where: Any) -> Storage:
             f"{without_credentials(url)!r} is no storage: name the folder or the URL that builds publish to"
         )
     return storage
-
-
-def names_version(text: str) -> bool:
-    """Return whether a text names a version, and not a storage: in its last step, which is not that of an Azure URL."""
-    before, _, last = text.rstrip("/").rpartition("/")
-    return "@" in last and not before.endswith(":/")
 
 
 def open_address(text: str, option: Pairs = (), **where: Any) -> tuple[Storage, str]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from cachelayer.access.dataref import DataRef
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.cli import options
 from cachelayer.cli.addresses import (
     Pairs,
     fetch_rows,
-    names_version,
     only_dataset,
     open_address,
     open_storage,
@@ -24,13 +25,13 @@ from cachelayer.cli.addresses import (
 from cachelayer.cli.app import command
 from cachelayer.cli.functions import arguments_of, load
 from cachelayer.cli.options import argument, flag, json_or_text, once, option
-from cachelayer.cli.output import FINDING, Result, version_result
+from cachelayer.cli.output import FINDING, SUCCESS, Result, version_result
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.progress import size
 from cachelayer.storage.storage import AS_BASE, Storage
 from cachelayer.versions.gc import Pending, pending, pending_of
-from cachelayer.versions.reference import Reference
+from cachelayer.versions.reference import Reference, names_version
 
 
 @command(
@@ -145,7 +146,8 @@ def tag_version(whole: str, tag: str, delete: bool, option: Pairs) -> Result:
 @argument("to", "STORAGE[/ID@VERSION]", "The target; by default with the same names.")
 @options.client_options
 @options.to_client_options
-def copy(whole: str, to: str, option: Pairs, to_option: Pairs) -> Result:
+@options.progress
+def copy(whole: str, to: str, option: Pairs, to_option: Pairs, progress: bool | None) -> Result:
     """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
     source, text = open_address(whole, option)
     to = to.rstrip("/")
@@ -153,16 +155,66 @@ def copy(whole: str, to: str, option: Pairs, to_option: Pairs) -> Result:
     target = Storage(to, storage_options=storage_options(to_option)) if is_storage else open_address(to, to_option)[0]
     new = None if is_storage else to
     before = versions_of(target, new or text)
-    return version_result(source.copy(text, to=target, new=new), "copied", before)
+    return version_result(source.copy(text, to=target, new=new, progress=progress), "copied", before)
+
+
+@command(
+    "repair",
+    "Check",
+    "gs://bucket/caches/cifar10@v2 --from s3://other/caches",
+    "cache/cifar10@v2 --source pipeline:train",
+    "cache/cifar10@v2 --dry-run",
+)
+@options.whole_version
+@option("from_", "STORAGE[/ID@VERSION]", "Where the version is too, with the same digest.", "--from")
+@option("source", "MODULE:FUNCTION|FILES", "A function that returns its source, or its files: it is built again.")
+@flag("dry_run", "Only tell what is damaged. Exit code 1 if anything is.")
+@options.arguments
+@options.reach
+@options.from_client_options
+@options.rebuilding
+def repair(
+    whole: str,
+    from_: str | None,
+    source: str | None,
+    arg: Pairs,
+    option: Pairs,
+    from_option: Pairs,
+    local_cache: Any,
+    dry_run: bool,
+    **rebuilding: Any,
+) -> Result:
+    """Find what is missing or damaged of a version, and put it again from another storage, or from its source.
+
+    Nothing is put that is not what was published. Options of a source are by default those of its build.
+    """
+    storage, text = open_address(whole, option, local_cache=local_cache)
+    place = None if from_ is None else _place(from_.rstrip("/"), from_option)
+    made_from: Any = source
+    if source is not None and ":" in Path(source).name:
+        function = load(source)
+        made_from = partial(function, **arguments_of(function, arg))
+    given = {name: value for name, value in rebuilding.items() if value is not None}
+    report = storage.repair(text, from_=place, source=made_from, dry_run=dry_run, **given)
+    shown = [*map(str, report.damaged), *(f"{path}: a damaged local copy" for path in report.local_copies)]
+    objects = counted(len(report.damaged), "object")
+    verdict = f"{objects} {'repaired' if report.repaired else 'damaged'}" if report.damaged else "nothing is damaged"
+    return Result(report.to_json(), [*shown, f"{report.reference}: {verdict}"], SUCCESS if report.ok else FINDING)
+
+
+def _place(text: str, option: Pairs) -> DataRef[Any] | Storage:
+    """Open the version or the storage that a text names."""
+    return fetch_rows(*open_address(text, option)) if names_version(text) else open_storage(text, option)
 
 
 @command("mirror", "Manage", "gs://bucket/caches/cifar10@v2", "gs://bucket/caches/cifar10@v2 --local-cache /scratch")
 @options.reference
 @options.reach
-def mirror(reference: str, **reach: Any) -> Result:
+@options.progress
+def mirror(reference: str, progress: bool | None, **reach: Any) -> Result:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
     storage, text = open_address(reference, **reach)
-    copied = fetch_rows(storage, text).mirror()
+    copied = fetch_rows(storage, text).mirror(progress=progress)
     shards, nbytes = counted(copied.shards, "shard"), size(copied.nbytes)
     here = f"{copied.local_shards:,} of {shards}, {size(copied.local_nbytes)} of {nbytes} are local: {copied.folder}"
     if copied.local_shards == copied.shards:
@@ -261,13 +313,14 @@ def erase(whole: str, numbers: tuple[range, ...], reason: str, grace: float | No
 @options.grace(default="24h")
 @flag("dry_run", "Delete nothing: list what would be deleted.")
 @options.client_options
-def collect_garbage(storage: str, grace: float, dry_run: bool, option: Pairs) -> Result:
+@options.progress
+def collect_garbage(storage: str, grace: float, dry_run: bool, option: Pairs, progress: bool | None) -> Result:
     """Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after their grace.
 
     What running builds have written is not touched.
     """
     opened = open_storage(storage, option)
-    deleted = opened.gc(grace, dry_run=dry_run)
+    deleted = opened.gc(grace, dry_run=dry_run, progress=progress)
     left = pending(opened._store)
     done = "would be deleted" if dry_run else "deleted"
     shown = [*map(str, deleted), f"{counted(len(deleted), 'file')} {done}", *_not_freed(left)]

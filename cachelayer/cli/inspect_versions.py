@@ -130,9 +130,10 @@ def sample(reference: str, records: int, seed: int, **reach: Any) -> Result:
 @options.reference
 @options.number_of_records()
 @options.reach
-def stats(reference: str, records: int | None, **reach: Any) -> Result:
+@options.progress
+def stats(reference: str, records: int | None, progress: bool | None, **reach: Any) -> Result:
     """Show statistics of the records, or of a sample: sizes, ranges, lengths, nulls and histograms, in one pass."""
-    statistics = survey(_open(reference, **reach), records=records)
+    statistics = survey(_open(reference, **reach), records=records, progress=progress)
     return Result(statistics.to_json(), [Text(str(statistics))])
 
 
@@ -181,13 +182,18 @@ def element_json(value: Any) -> Any:
 @command("verify", "Check", "gs://bucket/caches/cifar10@v2", "cache/cifar10 --json || echo damaged")
 @options.whole_version
 @options.client_options
-def verify(whole: str, option: Pairs) -> Result:
+@options.progress
+def verify(whole: str, option: Pairs, progress: bool | None) -> Result:
     """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
     storage, text = open_address(whole, option)
-    report = storage.verify(text)
+    report = storage.verify(text, progress=progress)
     verdict = "all is well" if report.ok else counted(len(report.problems), "problem")
     summary = f"{report.reference}: {verdict}: {counted(report.records, 'record')} in {counted(report.shards, 'shard')}"
-    return Result({"ok": report.ok, **asdict(report)}, [*report.problems, summary], SUCCESS if report.ok else FINDING)
+    shown = [*report.problems, *report.damaged, summary]
+    if report.ok:
+        return Result(report.to_json(), shown)
+    shown.append(f"to repair it: cachelayer repair {text} --from STORAGE")
+    return Result(report.to_json(), shown, FINDING)
 
 
 @command("diff", "Check", "cache/docs@v1 cache/docs@v2 --key url", "cache/docs@v2 gs://bucket/caches/docs@v2 --no-rows")

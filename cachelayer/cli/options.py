@@ -128,13 +128,29 @@ client_options = option(
 to_client_options = option(
     "to_option", "KEY=VALUE", "An option of the second storage's client.", type=pair, multiple=True
 )
+from_client_options = option(
+    "from_option", "KEY=VALUE", "An option of the client of the storage after --from.", type=pair, multiple=True
+)
 local_cache = option("local_cache", "FOLDER", "The folder for local copies of remote shards.", type=folder)
 reach = options(client_options, local_cache)
 
-# How a version is written.
-shard_bytes = option(
-    "shard_bytes", "SIZE", "The size of a shard.", type=nbytes, default=f"{DEFAULT_SHARD_BYTES >> 20}MiB"
+progress = option(
+    "progress",
+    None,
+    "Show the progress, or nothing; by default in a terminal, elsewhere a line every half minute.",
+    "--progress/--no-progress",
+    default=None,
 )
+
+# How a version is written.
+_SHARD_BYTES = f"{DEFAULT_SHARD_BYTES >> 20}MiB"
+
+
+def shard_bytes(**settings: Any) -> Callable[[F], F]:
+    """Declare the size of shards."""
+    return option("shard_bytes", "SIZE", "The size of a shard.", type=nbytes, **settings)
+
+
 dividing = options(
     option("workers", "N", "Use N processes, if the source can be divided.", type=click.IntRange(1), default=1),
     option(
@@ -144,6 +160,7 @@ dividing = options(
         type=click.Choice(["processes", "ray", "beam"]),
     ),
     option("resume", None, "Go on after an interrupted run.", "--resume/--no-resume", default=True),
+    progress,
 )
 
 
@@ -152,25 +169,39 @@ def compression(**settings: Any) -> Callable[[F], F]:
     return option("compression", "KIND", "none, zstd or zstd:LEVEL, for each record.", **settings)
 
 
+def choosing(*, is_known: bool) -> Callable[[F], F]:
+    """Declare which elements of a source are taken, and how their records are stored.
+
+    Args:
+        is_known: whether the version says what was chosen, unless an option does.
+    """
+    no, default = (None, None) if is_known else (False, "raise")
+    return options(
+        option("unbatch", None, "Take batches of the source apart into records.", is_flag=True, default=no),
+        compression(),
+        shard_bytes(default=None if is_known else _SHARD_BYTES),
+        option("max_records", "N", "Take at most this many records.", type=click.IntRange(0)),
+        option(
+            "on_error",
+            None,
+            "Fail at elements that do not fit, or leave them out.",
+            type=click.Choice(["raise", "skip"]),
+            default=default,
+        ),
+    )
+
+
 submitting = options(
-    flag("unbatch", "Take batches of the source apart into records."),
+    choosing(is_known=False),
     dividing,
-    compression(),
-    shard_bytes,
-    option("max_records", "N", "Take at most this many records.", type=click.IntRange(0)),
-    option(
-        "on_error",
-        None,
-        "Fail at elements that do not fit, or leave them out.",
-        type=click.Choice(["raise", "skip"]),
-        default="raise",
-    ),
     flag("allow_empty", "Publish a version even if it has no records."),
     option("description", "TEXT", "A text to store with the version."),
     option("metadata", "JSON", "A JSON object to store with the version.", type=json_or_text),
 )
+rebuilding = options(choosing(is_known=True), dividing)
+arguments = option("arg", "NAME=VALUE", "An argument of the function.", type=pair, multiple=True)
 call_arguments = options(
-    option("arg", "NAME=VALUE", "An argument of the function.", type=pair, multiple=True),
+    arguments,
     option("record", "NAME", "Store this argument with the version in clear.", multiple=True),
 )
 file_format = option("kind", "FORMAT", f"{', '.join(named_files.FORMATS)}; by default from the file names.", "--format")
@@ -196,7 +227,7 @@ rewriting = options(
         type=click.IntRange(0),
     ),
     option("fields", "NAME", "Keep only this field, such as image or meta/url.", "--field", multiple=True),
-    shard_bytes,
+    shard_bytes(default=_SHARD_BYTES),
     dividing,
 )
 

@@ -13,13 +13,14 @@ _ARGUMENT = re.compile(
 """An argument of a Python call, such as ``force=True``, ``engine='spark'`` or, to be passed, ``max_records=``."""
 _ALTERNATIVE = re.compile(r",? or (?:pass )?[a-z_]+=[^;:]*?(?=$|[;:]|\. )")
 """The last of several remedies, if only Python has it."""
-_ONLY_IN_PYTHON = re.compile(r"(?<![\w.-])([a-z_]+)=(?=[\s.,;:)]|$)")
+_WITHOUT_VALUE = re.compile(r"(?<![\w.-])([a-z_]+)=(?=[\s.,;:)]|$)")
 _CALLS = {
     'by cacheable(..., "auto")': "STORAGE/ID@auto",
     "storage.rewrite()": "`cachelayer rewrite`",
     "storage.rewrite(...": "`cachelayer rewrite` (...",
     "storage.cache()": "`cachelayer build`",
     "delete(..., ": "`cachelayer rm` (",
+    "storage.repair(": "`cachelayer repair` (",
     "mirror()": "`cachelayer mirror`",
     "with storage_options=": "with --option",
     "storage_options": "--option",
@@ -54,4 +55,9 @@ def in_options(text: str, parameters: Mapping[str, click.Parameter]) -> str:
     for call, words in _CALLS.items():
         text = text.replace(call, words)
     text = _ALTERNATIVE.sub("", _ARGUMENT.sub(spelled, text))
-    return _ONLY_IN_PYTHON.sub(r"\1, in Python", text)
+
+    def named(match: re.Match[str]) -> str:
+        parameter = parameters.get(match[1])
+        return parameter.opts[0] if isinstance(parameter, click.Option) else f"{match[1]}, in Python"
+
+    return _WITHOUT_VALUE.sub(named, text)

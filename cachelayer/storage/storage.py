@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from cachelayer.storage.builder import Builder
     from cachelayer.storage.cacheable import Cacheable
     from cachelayer.storage.staleness import OnChange
+    from cachelayer.versions.repair import RepairReport
 
     class CacheOptions(SubmitOptions, total=False):
         """The keywords of :meth:`Storage.cache`."""
@@ -315,6 +317,61 @@ class Storage:
             NotFoundError: if there is no such version.
         """
         return check(self._catalog.resolve(self._catalog.parse(dataset_id, version, "version")), progress=progress)
+
+    def repair(
+        self,
+        dataset_id: str,
+        version: str | None = None,
+        from_: Storage | DataRef[Any] | str | os.PathLike[str] | None = None,
+        *,
+        source: Any = None,
+        dry_run: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> RepairReport:
+        """Find the objects of a version that are missing or damaged, and put them again from elsewhere.
+
+        What is fetched is compared with its checksums before it is put: shards, their indices and lengths, added
+        columns, manifests. Versions that share these files are repaired with it. Damaged local copies of its shards
+        are removed. The log is not repaired: without its newest entry nothing is known of a version.
+
+        Args:
+            dataset_id, version: as in :meth:`fetch`.
+            from_: where the version is too: another storage, or its URL; or a version there, as a :class:`DataRef` or
+                as a reference. Its digest must be the same; its name may be another.
+            source: in place of ``from_``, the source of the version, as in :meth:`submit`: it is built again in a
+                working folder, which needs as much room as the version.
+            dry_run: put and build nothing, only find what is damaged.
+            options: as in :meth:`submit`, ``progress`` and those of the build of a source; by default those that the
+                version was built with.
+
+        Returns:
+            What was damaged. If that is nothing, nothing was built or put.
+
+        Raises:
+            NotFoundError: if there is no such version, here or there, or it is deleted or erased from meanwhile.
+            DigestMismatchError: if what is offered has another digest; nothing is put then.
+            InvalidArgumentError: if not one of ``from_`` and ``source`` is passed, unless it is a dry run.
+            CorruptionError: if an object is damaged there too; all others are repaired.
+            CacheLayerError: as in :meth:`submit`, for a source.
+        """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.storage.repair import built_again, damaged_copies, version_elsewhere
+        from cachelayer.versions.repair import repair
+
+        BuildOptions.of(options, "version", "from_", "source", "dry_run")
+        if (from_ is not None and source is not None) or (from_ is source is None and not boolean("dry_run", dry_run)):
+            raise InvalidArgumentError(
+                "repair takes one of from_=, another storage that has the version, and source=, what it was built "
+                "from; with dry_run=True none is needed"
+            )
+        found = self._catalog.resolve(self._catalog.parse(dataset_id, version, "version"))
+        opened: AbstractContextManager[StoredVersion] | None = None
+        if from_ is not None:
+            opened = nullcontext(version_elsewhere(found, from_))
+        elif source is not None:
+            opened = built_again(found, source, options)
+        copies = damaged_copies(found, self._catalog.copies, dry_run=dry_run)
+        return repair(found, None if dry_run else opened, local_copies=copies, progress=options.get("progress"))
 
     def diff(
         self,

@@ -124,10 +124,10 @@ class Manifest:
         """All shards and column files."""
         return [file for each in self.sets for file in each.files]
 
-    def of_generations(self, generations: Sequence[int]) -> Manifest:
-        """Return the manifest of the same :attr:`files` under the names that they have in these generations."""
-        left = iter(generations)
-        rows, *columns = [each.of_generations([next(left) for _ in each.files]) for each in self.sets]
+    def with_files(self, files: Iterable[ShardFile | ColumnFile]) -> Manifest:
+        """Return the manifest of the same records in other files, in the order of :attr:`files`."""
+        left = iter(files)
+        rows, *columns = [each.with_files([next(left) for _ in each.files]) for each in self.sets]
         return replace(self, rows=rows, columns=tuple(columns))
 
     @cached_property

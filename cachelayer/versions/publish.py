@@ -28,6 +28,7 @@ def publish(
     time: str | None = None,
     replaces: tuple[str, str] | None = None,
     read: Sequence[StoredVersion] = (),
+    mends: VersionInfo | None = None,
 ) -> StoredVersion:
     """Publish a version and return it.
 
@@ -41,6 +42,7 @@ def publish(
         replaces: the digest of a version of this name that it replaces, because records were erased from that one, and
             why they were; None for none.
         read: versions of any dataset whose records were copied into new shards: nothing may have been erased from them.
+        mends: the version of this name that gets this manifest, of the same digest, for its own; None for none.
 
     Raises:
         AlreadyExistsError: if there is a version or a tag of this name.
@@ -67,12 +69,15 @@ def publish(
             return head
         for each in (*read, *([] if base is None else [base])):
             _refuse_if_changed(each, log, head, version, needs_files=each is base)
+        if mends is not None and found != mends:
+            what = "deleted" if found is None else "replaced"
+            raise VersionNotFoundError(f"{log.folder.name}@{version} was {what} while it was mended")
         _check(log, head, version, stored)
         info = put_manifest(log, head, info, manifest, raw)
         if replaces is not None and found is not None and found.digest == replaces[0]:
             gone = Deletion(found, head.sequence + 1, 0.0)
             return head.superseding([info], replaces[1], change, [*head.deleted, gone])
-        return head.with_version(info, change)
+        return head.with_version(info, change) if mends is None else head.with_manifest_of(info, change)
 
     entry = log.change(decide)
     return StoredVersion.with_manifest(log.folder, entry.versions[version], stored)
@@ -141,14 +146,6 @@ def absent_files(files: Iterable[ShardFile | ColumnFile], log: Log) -> set[str]:
         return {file for (file, nbytes), size in zip(owners.values(), sizes, strict=True) if size != nbytes}
 
 
-def is_stored(file: ShardFile | ColumnFile, log: Log) -> bool:
-    """Return whether the store has all files of a shard, or a column file, with all bytes that were published."""
-    return all(
-        log.folder.size(name) == facts.nbytes and log.folder.crc32c(name) == facts.crc32c
-        for name, facts in file.files.items()
-    )
-
-
 def put_manifest(log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes) -> VersionInfo:
     """Put a manifest under the generation of a head, unless that was done, and return the version with it."""
     if info.generation == head.generation:
@@ -156,12 +153,17 @@ def put_manifest(log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest
     placed = VersionInfo(**{**vars(info), "generation": head.generation})
     if manifest.numbers is not None:
         log.folder.put(paths.kept(placed.file), manifest.numbers)
-    indices = StoredVersion.with_manifest(log.folder, placed, manifest).indices
-    if indices is not None:
-        ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in manifest.shards]
-        log.folder.put(indices, b"".join(log.folder.read_ranges(ranges)))
+    put_indices(StoredVersion.with_manifest(log.folder, placed, manifest))
     log.folder.put(placed.manifest, raw)
     return placed
+
+
+def put_indices(version: StoredVersion) -> None:
+    """Put the indices of all shards of a version as one object, if it is to have that."""
+    if version.indices is not None:
+        shards = version.manifest.shards
+        ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in shards]
+        version.folder.put(version.indices, b"".join(version.folder.read_ranges(ranges)))
 
 
 def refuse_if_taken(log: Log, version: str) -> None:

@@ -173,6 +173,12 @@ class Reference:
         return VersionNotFoundError(f"{self.dataset_id}: no version or tag {self.name!r}: {hint}there are {shown}")
 
 
+def names_version(text: str) -> bool:
+    """Return whether a text names a version, and not a storage: in its last step, which is not that of an Azure URL."""
+    before, _, last = text.rstrip("/").rpartition("/")
+    return "@" in last and not before.endswith(":/")
+
+
 def _places(text: str) -> tuple[str, str, tuple[ViewCall, ...], str | None]:
     """Return the storage, the dataset with its version, the calls and their digest that a text has one after another.
 

@@ -88,11 +88,11 @@ class ShardSet:
             "sha256": self.shards.sha256 if self.array is None else [self.array.sha256],
         }
 
-    def of_generations(self, generations: Sequence[int]) -> ShardSet:
-        """Return the same :attr:`files` under the names that they have in these generations."""
+    def with_files(self, files: Sequence[Any]) -> ShardSet:
+        """Return the same records in other files, in the order of :attr:`files`."""
         if self.array is None:
-            return replace(self, shards=self.shards.of_generations(generations))
-        return replace(self, array=replace(self.array, generation=generations[0]))
+            return replace(self, shards=ShardTable(files))
+        return replace(self, array=files[0])
 
     def to_json(self) -> dict[str, Any]:
         return {

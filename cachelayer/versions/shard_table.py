@@ -93,10 +93,6 @@ class ShardTable(Sequence[ShardFile]):
         """Return a table of these shards followed by those of another table."""
         return ShardTable((*self, *other))
 
-    def of_generations(self, generations: Iterable[int]) -> ShardTable:
-        """Return a table of the same shards under the names that they have in these generations."""
-        return ShardTable(ShardFile(row.stats, generation) for row, generation in zip(self, generations, strict=True))
-
     @classmethod
     def from_json(cls, document: Any) -> ShardTable:
         """Return the table that :meth:`to_json` wrote, if a build can have written it."""

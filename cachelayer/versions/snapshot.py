@@ -137,6 +137,10 @@ class Snapshot:
             )
         return replace(self, versions={**self.versions, info.version: info}, event=event)
 
+    def with_manifest_of(self, info: VersionInfo, event: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot in which a version has another manifest, with the same digest."""
+        return replace(self, versions={**self.versions, info.version: info}, event=event)
+
     def superseding(
         self,
         infos: Collection[VersionInfo],

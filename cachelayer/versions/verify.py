@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.writer import file_checksum
-from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
+from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
-from cachelayer.versions.column_file import ColumnFile
+from cachelayer.versions.damage import damage_beside_manifest, problems_of
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
@@ -38,12 +38,15 @@ class VerifyReport:
         shards: number of shards checked.
         records: number of records that were read, and had the right checksum.
         problems: one sentence for each problem, which names the file; empty if all is well.
+        damaged: the objects that are missing or damaged, relative to the storage; :meth:`Storage.repair` puts them
+            again from elsewhere.
     """
 
     reference: str
     shards: int
     records: int
     problems: tuple[str, ...]
+    damaged: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -60,25 +63,32 @@ class VerifyReport:
             CorruptionError: with all of them.
         """
         if self.problems:
-            raise CorruptionError(f"{self.reference}: " + "; ".join(self.problems))
+            raise CorruptionError(
+                f"{self.reference}: {'; '.join(self.problems)}. storage.repair({self.reference!r}, from_=...) fetches "
+                "what is damaged from another storage"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {"ok": self.ok, **asdict(self)}
 
 
 def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyReport:
     """Read every record of a version, and compare it with every checksum that is stored."""
-    reference = version.name
+    reference, folder = version.name, version.folder
     problems: list[str] = []
+    damaged: list[str] = []
     records = 0
     try:
-        shards = version.manifest.shards
+        manifest = version.manifest
     except (CorruptionError, FormatError) as error:
-        return VerifyReport(reference, 0, 0, (str(error),))
-    try:
-        version.kept  # noqa: B018 - reading the numbers of the kept records checks them
-    except CorruptionError as error:
-        problems.append(str(error))
-    with Progress(f"verify {reference}", version.manifest.rows.records, progress) as shown:
-        for stored in version.manifest.sets:
-            is_rows = stored is version.manifest.rows
+        return VerifyReport(reference, 0, 0, (str(error),), (f"{folder.name}/{version.info.manifest}",))
+    for name, problem in damage_beside_manifest(version, manifest).items():
+        damaged.append(name)
+        problems.append(f"{folder.url}/{name}: {problem}")
+    with Progress(f"verify {reference}", manifest.rows.records, progress) as shown:
+        for stored in manifest.sets:
+            is_rows = stored is manifest.rows
             first = 0
             for shard in stored.shards:
                 try:
@@ -87,21 +97,25 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
                         shown.update(batch if is_rows else 0, nbytes)
                 except (CacheLayerError, OSError) as error:
                     problems.append(str(error))
+                    damaged += _damaged(version, shard)
                 first += shard.stats.records
-            problems += _problems_of_array(version, stored.array)
-    return VerifyReport(reference, len(shards), records, tuple(problems))
+            if stored.array is not None:
+                try:
+                    wrong = problems_of(folder, stored.array)
+                    damaged += wrong
+                    problems += [f"{folder.url}/{name}: {problem}" for name, problem in wrong.items()]
+                except StorageError as error:
+                    problems.append(str(error))
+    names = tuple(f"{folder.name}/{name}" for name in damaged)
+    return VerifyReport(reference, len(manifest.shards), records, tuple(problems), names)
 
 
-def _problems_of_array(version: StoredVersion, array: ColumnFile | None) -> Iterator[str]:
-    """Check every byte of a column file, if there is one, and yield what is wrong."""
-    if array is None:
-        return
+def _damaged(version: StoredVersion, shard: ShardFile) -> list[str]:
+    """Return the damaged objects of a shard in which something is wrong; none if the store cannot read them."""
     try:
-        raw = version.folder.read(array.name) or b""
-        if hashlib.sha256(raw).hexdigest() != array.sha256:
-            yield f"{version.folder.url}/{array.name}: missing, or not the column file that was published"
-    except (CacheLayerError, OSError) as error:
-        yield str(error)
+        return [*problems_of(version.folder, shard)] or [shard.name]
+    except StorageError:
+        return []
 
 
 def _checked_batches(

@@ -128,6 +128,34 @@ def test_cp_keeps_or_changes_the_names(storage: cachelayer.Storage, tmp_path: Pa
     refused("cp", f"{storage.url}/d@v9", other.url)
 
 
+def test_repair_fetches_what_is_damaged_from_elsewhere(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    backup, other = cachelayer.Storage(tmp_path / "backup"), cachelayer.Storage(tmp_path / "other")
+    storage.copy("d", "v1", backup, new="kept@w1")
+    storage.copy("e", "only", other)
+    named = f"{storage.url}/d@v1"
+    assert "nothing is damaged" in invoke("repair", named, "--from", f"{backup.url}/kept@w1").stdout
+    shard = min(Path(storage.url, "d", "shards").glob("*.array_record"))
+    shard.unlink()
+    found = document("verify", named, code=1)
+    assert f"d/shards/{shard.name}" in found["damaged"]
+    assert f"cachelayer repair {named} --from STORAGE" in invoke("verify", named, code=1).stdout
+    assert document("repair", named, "--dry-run", code=1)["repaired"] is False
+    for place in (f"{storage.url}/e@only", f"{other.url}/e"):
+        refused("repair", named, "--from", place)
+    said = refused("repair", named)
+    assert "--from" in said
+    assert "--source" in said
+    assert "in Python" not in said
+    assert document("repair", named, "--from", f"{backup.url}/kept@w1")["ok"] is True
+    shard.write_bytes(b"x")
+    rows = "def rows(n: int):\n    return [{'image': bytes(200), 'label': i} for i in range(n)]\n"
+    (tmp_path / "d.py").write_text(rows)
+    refused("repair", named, "--source", f"{tmp_path}/d.py:rows", "--arg", "n=499")
+    repaired = document("repair", named, "--source", f"{tmp_path}/d.py:rows", "--arg", "n=500")
+    assert [each["problem"] for each in repaired["damaged"]] == ["damaged"]
+    assert document("verify", named)["ok"] is True
+
+
 def test_local_copies_are_listed_and_cleared(tmp_path: Path) -> None:
     folder = tmp_path / "copies"
     assert document("local", "--local-cache", folder)["nbytes"] == 0

@@ -1,4 +1,4 @@
-"""A damaged or missing file is whole again after whatever puts its records: a build, a copy, a rewrite, an append."""
+"""A damaged or missing file is whole again after whatever puts its records: a build, a copy, a rewrite, a repair."""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ MEND: dict[str, Callable[[Place], object]] = {
     "copy again": copy_again,
     "copy under another name": copy_under_another_name,
     "delete and copy": delete_and_copy,
+    "repair": lambda place: place.storage.repair("d", "v1", place.whole),
+    "repair from the source": lambda place: place.storage.repair("d@v1", source=ROWS),
 }
 DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
     "flipped": lambda raw: raw[: len(raw) // 2] + bytes([raw[len(raw) // 2] ^ 1]) + raw[len(raw) // 2 + 1 :],
@@ -97,7 +99,11 @@ def damage(storage: Storage, version: str, suffix: str, change: Callable[[bytes]
 SUFFIXES = [".array_record", ".index", ".lengths"]
 CASES = [
     *pairwise(["disk", "memory"], list(MEND), list(DAMAGE), SUFFIXES),
-    *((store, how, "flipped", ".array_record") for store in ("s3", "gcs", "azure") for how in ("submit", "copy again")),
+    *(
+        (store, how, "flipped", ".array_record")
+        for store in ("s3", "gcs", "azure")
+        for how in ("submit", "copy again", "repair")
+    ),
 ]
 
 
@@ -145,13 +151,40 @@ def test_a_damaged_local_copy_is_replaced_by_a_build(place: Place, tmp_path: Pat
     assert sorted((tmp_path / "copies").rglob("*.array_record")) == copies
 
 
-@pytest.mark.parametrize("place", ["disk"], indirect=True)
-def test_what_is_damaged_and_cannot_be_copied_is_an_error(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["disk", "memory"], indirect=True)
+@pytest.mark.parametrize("how", ["copy", "repair"])
+def test_a_file_with_the_same_records_and_other_bytes_takes_the_place_of_a_damaged_one(
+    place: Place, tmp_path: Path, how: str
+) -> None:
     other = Storage(tmp_path / "other")
     other.submit(ROWS, "d", "v1", compression="zstd", **OPTIONS)
     assert other.copy("d", "v1", place.storage).digest == place.storage.fetch("d@v1").digest
+    before = place.storage.versions("d")["v1"]
+    damage(place.storage, "v1", ".array_record", DAMAGE["flipped"])
+    other.copy("d", "v1", place.storage) if how == "copy" else place.storage.repair("d@v1", from_=other)
+    place.storage.verify("d", "v1").raise_if_bad()
+    after = place.storage.versions("d")["v1"]
+    assert (after.digest, after.time, list(place.storage.versions("d"))) == (
+        before.digest,
+        before.time,
+        ["empty", "v1", "w"],
+    )
+    assert place.storage.history("d")[-1].kind == "repair"
+    assert {*place.storage.fetch("d@v1")._base.version.manifest.shards.compressions} == {"none", "zstd"}
+    # This version has the damaged file still.
+    assert not place.storage.verify("d", "w")
+
+
+@pytest.mark.parametrize("place", ["disk"], indirect=True)
+def test_what_is_damaged_in_both_places_is_an_error_and_all_else_is_mended(place: Place) -> None:
     name = damage(place.storage, "v1", ".array_record", DAMAGE["flipped"])
     with pytest.raises(cachelayer.CorruptionError, match=Path(name).name):
-        other.copy("d", "v1", place.storage)
-    with pytest.raises(cachelayer.CorruptionError, match=Path(name).name):
         place.storage.copy("d", "v1", place.storage, new="copied")
+    first = place.storage.fetch("d", "v1")._base.version.manifest.shards[0]
+    place.storage._store.delete(f"d/{first.name}")
+    damage(place.whole, "v1", ".array_record", DAMAGE["cut"])
+    with pytest.raises(cachelayer.CorruptionError, match=Path(name).name):
+        place.storage.repair("d@v1", from_=place.whole)
+    assert place.storage.verify("d@v1").damaged == (name,)
+    with pytest.raises(cachelayer.CorruptionError, match=Path(name).name):
+        place.whole.copy("d", "v1", place.storage)

@@ -1,0 +1,145 @@
+"""Repair a version from another storage, or from its source; see :meth:`cachelayer.Storage.repair`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.arrayrecord.writer import file_checksum
+from cachelayer.errors import DigestMismatchError, InvalidArgumentError, InvalidTypeError
+from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.records import spec_json
+from cachelayer.temporary_files import working_folder
+from cachelayer.versions.damage import manifest_of
+from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.reference import names_version
+from cachelayer.versions.stored_version import StoredVersion
+
+if TYPE_CHECKING:
+    from cachelayer.storage.storage import Storage
+
+
+def version_elsewhere(version: StoredVersion, place: Storage | DataRef[Any] | str | os.PathLike[str]) -> StoredVersion:
+    """Return the version with the digest of a version in another place.
+
+    Args:
+        version: the version.
+        place: a storage, its URL, or a version there.
+
+    Raises:
+        DigestMismatchError: if the version there has another digest, or no version of the dataset there has this one.
+    """
+    from cachelayer.storage.storage import Storage, open
+
+    if isinstance(place, str) and names_version(place):
+        place = open(place)
+    if isinstance(place, DataRef):
+        there = place._base.version
+        if there.info.digest != version.info.digest:
+            raise DigestMismatchError(
+                f"{there.reference} has other records than {version.name}, which has digest "
+                f"sha256:{version.info.digest[:12]}: nothing is repaired"
+            )
+        return there
+    if isinstance(place, (str, os.PathLike)):
+        place = Storage(place)
+    if not isinstance(place, Storage):
+        raise InvalidTypeError(
+            f"from_: expected a Storage, its URL or a version, not a {type(place).__name__}; pass a source as source="
+        )
+    folder = place._catalog.dataset(version.dataset_id)
+    versions = place._catalog.head(Log(folder)).versions
+    same = [info for info in versions.values() if info.digest == version.info.digest]
+    if not same:
+        known = ", ".join(f"{info.version} (sha256:{info.digest[:12]})" for info in versions.values())
+        raise DigestMismatchError(
+            f"{folder.url} has no version with digest sha256:{version.info.digest[:12]}, which {version.name} has: "
+            f"there are {known or 'none'}. Nothing is repaired"
+        )
+    # Of versions with the same records, the one of this name may share the manifest too.
+    return StoredVersion(folder, next((info for info in same if info.version == version.info.version), same[-1]))
+
+
+@contextmanager
+def built_again(version: StoredVersion, source: Any, options: Mapping[str, Any]) -> Iterator[StoredVersion]:
+    """Build the records of a version again from a source, in a working folder, and yield what was built.
+
+    Args:
+        version: the version. Options that are not passed are those that it was built with, as far as it says.
+        source, options: as in :meth:`cachelayer.Storage.submit`.
+
+    Raises:
+        DigestMismatchError: if the source gives other records.
+    """
+    from cachelayer.storage.storage import Storage
+
+    manifest = manifest_of(version)
+    known = {} if manifest is None else _options_of(manifest)
+    with working_folder(version.folder.working_folder()) as folder:
+        built = Storage(folder).submit(source, version.dataset_id, version.info.version, **{**known, **options})
+        if not isinstance(built, DataRef):
+            raise InvalidArgumentError(f"source has the splits {', '.join(built)}: pass that of {version.dataset_id}")
+        again = built._base.version
+        digests = (again.info.digest, version.info.digest)
+        if manifest is not None:
+            digests = (again.manifest.shards_digest, manifest.shards_digest)
+        if digests[0] != digests[1]:
+            raise DigestMismatchError(
+                f"the source gives {again.info.records} records with digest sha256:{digests[0][:12]}, and "
+                f"{version.name} has {version.info.records} with sha256:{digests[1][:12]}: nothing is repaired. "
+                f"{_advice(manifest)}"
+            )
+        yield again
+
+
+def _options_of(manifest: Manifest) -> dict[str, Any]:
+    """Return the options of the build of a version, as far as it says what they were."""
+    provenance = manifest.provenance
+    options: dict[str, Any] = {"allow_empty": True}
+    if "base" in provenance:
+        # What it says is how columns were added, or what the base was cut into.
+        return options
+    known = provenance.get("options") or {}
+    options |= {name: known[name] for name in ("max_records", "unbatch", "on_error") if name in known}
+    if known.get("element_spec") is not None:
+        options["element_spec"] = spec_json.from_json(known["element_spec"])
+    if provenance.get("shard_bytes") is not None:
+        options["shard_bytes"] = provenance["shard_bytes"]
+    if "zstd" in manifest.shards.compressions:
+        options["compression"] = "zstd"
+    return options
+
+
+def _advice(manifest: Manifest | None) -> str:
+    base = None if manifest is None else manifest.provenance.get("base")
+    if base is None:
+        return "Pass the source, and the options that it was built with, such as shard_bytes"
+    return f"It was made from {base['version']}: repair that from its source, and this version from a copy"
+
+
+def damaged_copies(version: StoredVersion, copies: CacheFolder | None, *, dry_run: bool) -> tuple[str, ...]:
+    """Return the local copies of the shards of a version that are damaged, and remove them.
+
+    Args:
+        version: the version.
+        copies: the local copies of its storage; None if there are none.
+        dry_run: leave them there.
+    """
+    manifest = manifest_of(version)
+    if copies is None or manifest is None:
+        return ()
+    group = copies.of_dataset(version.folder.url)
+    files = {Path(name).name: facts for file in manifest.files for name, facts in file.files.items()}
+    damaged = [
+        name
+        for name, facts in files.items()
+        if group.has(name, facts.nbytes) and file_checksum(group.path(name)) != facts.crc32c
+    ]
+    for name in damaged if not dry_run else ():
+        group.drop(name)
+    return tuple(str(group.path(name)) for name in damaged)

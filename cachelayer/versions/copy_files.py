@@ -1,0 +1,105 @@
+"""Copy shards and column files between datasets: only what is not there, and only what matches its checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, as_completed
+from dataclasses import replace
+
+from cachelayer.errors import CorruptionError
+from cachelayer.objects import paths
+from cachelayer.objects.store import Store
+from cachelayer.progress import Progress
+from cachelayer.system_threads import Pool
+from cachelayer.versions.column_file import ColumnFile
+from cachelayer.versions.damage import FILES_AT_ONCE, problems_of, records_of
+from cachelayer.versions.log import Log
+from cachelayer.versions.publish import lost_files
+from cachelayer.versions.shard_table import FileChecksum, ShardFile
+
+StoredFile = ShardFile | ColumnFile
+
+
+def named_there(files: Sequence[StoredFile], log: Log) -> list[StoredFile]:
+    """Return files of another dataset under the names that they have in the dataset of a log, or are to get there."""
+    names = log.folder.names(paths.SHARDS)
+    stems = {f"{paths.SHARDS}/{name.removesuffix('.array_record').removesuffix('.npy')}" for name in names}
+    known = set(filter(paths.is_file, stems))
+    head = log.head()
+    good = sorted(known - lost_files(known, log, head), key=paths.generation_of)
+    last = {paths.content_of(file): paths.generation_of(file) for file in good}
+    return [replace(file, generation=last.get(file.content, head.generation)) for file in files]
+
+
+def copy_files(
+    source: Store,
+    to: Store,
+    files: Iterable[tuple[StoredFile, StoredFile]],
+    progress: Progress,
+    *,
+    skips_damaged: bool = False,
+) -> dict[str, CorruptionError]:
+    """Copy the objects of files that are not there, or damaged there. What lies at the destination is replaced.
+
+    Args:
+        source: the dataset that the files are in.
+        to: the dataset that gets them.
+        files: each file with its copy.
+        progress: counts the records of what is copied.
+        skips_damaged: go on if the source's own file is damaged; else raise the error.
+
+    Returns:
+        The errors of files that are damaged in the source, by the names of their copies.
+    """
+    errors: dict[str, CorruptionError] = {}
+    threads = Pool(FILES_AT_ONCE, "cachelayer-copy")
+    is_interrupted = False
+    try:
+        work: dict[Future[bool], StoredFile] = {}
+        for file, copy in {copy.name: (file, copy) for file, copy in files}.values():
+            work[threads.submit(_copy_file, source, to, file, copy)] = copy
+        for done in as_completed(work):
+            copy = work[done]
+            try:
+                is_new = done.result()
+            except CorruptionError as error:
+                if not skips_damaged:
+                    raise
+                errors[copy.name] = error
+                continue
+            if is_new:
+                progress.update(records_of(copy), sum(facts.nbytes for facts in copy.files.values()))
+            else:
+                progress.skip(records_of(copy))
+    except KeyboardInterrupt:
+        is_interrupted = True
+        raise
+    finally:
+        # On Ctrl-C, do not wait for a network that may not answer.
+        threads.shutdown(wait=not is_interrupted, cancel_futures=True)
+    return errors
+
+
+def _copy_file(source: Store, to: Store, file: StoredFile, copy: StoredFile) -> bool:
+    """Copy a column file, or the objects of a shard, in their order: the shard comes last; return whether any was."""
+    wrong = problems_of(to, copy)
+    for (name, facts), new_name in zip(file.files.items(), copy.files, strict=True):
+        if new_name in wrong:
+            _copy_object(source, to, name, facts, new_name)
+    return bool(wrong)
+
+
+def _copy_object(source: Store, to: Store, name: str, facts: FileChecksum, new_name: str) -> None:
+    local = source.local_path(name)
+
+    def check(checksum: int | None) -> None:
+        if checksum != facts.crc32c:
+            raise CorruptionError(
+                f"{source.url}/{name}: what was read does not match its checksum: restore it, or build again"
+            )
+
+    if local is None:
+        to.receive(new_name, lambda path: check(source.download(name, path, facts.nbytes)))
+    else:
+        check(source.crc32c(name))
+        to.upload(local, new_name)
