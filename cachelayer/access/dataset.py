@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -67,6 +68,32 @@ class HasRows(Protocol):
         """Return the records of stored versions, or of wrapped objects, that these rows are made of."""
 
 
+@dataclass(frozen=True, eq=False)
+class LeafRead:
+    """Which values of a leaf are read of some records.
+
+    Args:
+        leaf: the number of the leaf.
+        starts: for each record, the first value; None for the whole leaf, which has one shape in all records.
+        counts: for each record, how many values.
+        ends: for each record, True if the leaf must end with the last of these; None if it may always have more.
+    """
+
+    leaf: int
+    starts: Ints | None = None
+    counts: Ints | None = None
+    ends: NDArray[np.bool_] | None = None
+
+    def of_leaf(self, leaf: int) -> LeafRead:
+        return replace(self, leaf=leaf)
+
+    def of_rows(self, rows: Ints) -> LeafRead:
+        """Return what is read of some of the records."""
+        if self.starts is None or self.counts is None:
+            return self
+        return LeafRead(self.leaf, self.starts[rows], self.counts[rows], None if self.ends is None else self.ends[rows])
+
+
 class StoredLeaves(Protocol):
     """The leaves of records as they are stored, which windows, packs and padded records are made of."""
 
@@ -88,16 +115,18 @@ class StoredLeaves(Protocol):
     def lengths(self, leaf: int) -> LengthColumn:
         """Return the lengths of the leaf of this number in all records."""
 
-    def leaf_values(
-        self,
-        leaves: Sequence[int],
-        numbers: Ints,
-        starts: Ints,
-        counts: Ints,
-        ends: Any = None,
-        held: Held | None = None,
-    ) -> list[Any]:
-        """Return consecutive values of leaves of some records; see :meth:`Codec.leaf_values`."""
+    def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
+        """Return values of leaves of some records, each of which is read once.
+
+        Args:
+            numbers: the records.
+            reads: what is read of them; starts, counts and ends have an item for each record.
+            held: records that were fetched.
+
+        Returns:
+            For each read, the values of all records one after another, see :meth:`Codec.leaf_values`; those of a whole
+            leaf stacked, as a :class:`cachelayer.Nullable` if it may be None.
+        """
 
 
 class BaseDataset(Dataset[Any], HasRows, Protocol):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, DatasetView, StoredLeaves
+from cachelayer.access.dataset import BaseDataset, DatasetView, LeafRead, StoredLeaves
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
@@ -35,6 +35,7 @@ from cachelayer.records.record_buffers import Records, joined
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -192,23 +193,20 @@ class Joined(BaseDataset):
             [stored.lengths(leaf).selected(member.selection) for member, stored in self._leaves()]
         )
 
-    def leaf_values(
-        self,
-        leaves: Sequence[int],
-        numbers: Ints,
-        starts: Ints,
-        counts: Ints,
-        ends: Any = None,
-        held: Held | None = None,
-    ) -> list[NDArray[Any]]:
+    def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
         groups = []
         for member, rows, within in list(self.groups(numbers)) or [(self.members[0], numbers, numbers)]:
-            stored, own = member.stored_leaves("lengths()"), member.selection.numbers_of(within)
-            own_ends = None if ends is None else ends[rows]
-            groups.append((rows, stored.leaf_values(leaves, own, starts[rows], counts[rows], own_ends, held)))
+            own = [read.of_rows(rows) for read in reads]
+            stored = member.stored_leaves("lengths()")
+            groups.append((rows, stored.leaf_values(member.selection.numbers_of(within), own, held)))
         if len(groups) == 1:
             return groups[0][1]
-        return [_merge_values([(rows, values[leaf]) for rows, values in groups], counts) for leaf in range(len(leaves))]
+        return [
+            _merge_whole([(rows, values[place]) for rows, values in groups], len(numbers))
+            if read.counts is None
+            else _merge_values([(rows, values[place]) for rows, values in groups], read.counts)
+            for place, read in enumerate(reads)
+        ]
 
     # The records, if all members are whole records of one codec.
 
@@ -279,6 +277,22 @@ def _merge_values(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> 
     return out.view(dtype)
 
 
+def _merge_whole(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
+    """Return the values of leaves of one shape in all rows, given those of the rows of each group."""
+    if any(isinstance(values, Nullable) for _, values in groups):
+        parts = [
+            (rows, values if isinstance(values, Nullable) else Nullable(values, np.ones(len(rows), np.bool_)))
+            for rows, values in groups
+        ]
+        merged = _merge_whole([(rows, part.values) for rows, part in parts], count)
+        return Nullable(merged, _merge_whole([(rows, part.valid) for rows, part in parts], count))
+    first = groups[0][1]
+    out = np.empty((count, *first.shape[1:]), first.dtype)
+    for rows, values in groups:
+        out[rows] = values
+    return out
+
+
 def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
     """Return a batch of the rows of several batches.
 
@@ -297,11 +311,7 @@ def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -
 
 def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
     if is_plain(leaf):
-        first = batches[0][1]
-        out = np.empty((rows, *first.shape[1:]), first.dtype)
-        for own, values in batches:
-            out[own] = values
-        return out
+        return _merge_whole(batches, rows)
     listed: list[Any] = [None] * rows
     codec = codec_for(leaf)
     for own, values in batches:

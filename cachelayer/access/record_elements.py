@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cachelayer.access.dataset import HasRows, SameRows, StoredLeaves
+from cachelayer.access.dataset import HasRows, LeafRead, SameRows, StoredLeaves
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
@@ -214,19 +213,16 @@ class RecordElements(StoredElements):
     def lengths(self, leaf: int) -> LengthColumn:
         return self.source.lengths(self._leaf(leaf))
 
-    def leaf_values(
-        self,
-        leaves: Sequence[int],
-        numbers: Ints,
-        starts: Ints,
-        counts: Ints,
-        ends: NDArray[np.bool_] | None = None,
-        held: Held | None = None,
-    ) -> list[NDArray[Any]]:
-        # Each record is read once for all leaves.
+    def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
+        codec = self.source.codec
         try:
             records = self.source.records(numbers, held)
-            return [self.source.codec.leaf_values(records, self._leaf(leaf), starts, counts, ends) for leaf in leaves]
+            return [
+                codec.whole_values(records, self._leaf(read.leaf))
+                if read.starts is None or read.counts is None
+                else codec.leaf_values(records, self._leaf(read.leaf), read.starts, read.counts, read.ends)
+                for read in reads
+            ]
         except ValueError as error:
             self._raise_damage(error, numbers)
 

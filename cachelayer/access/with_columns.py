@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cachelayer.access.dataset import LeafRead
 from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
@@ -127,23 +125,15 @@ class WithColumns(StoredElements):
         place, number = self._owner(leaf)
         return self.members[place].lengths(number)
 
-    def leaf_values(
-        self,
-        leaves: Sequence[int],
-        numbers: Ints,
-        starts: Ints,
-        counts: Ints,
-        ends: NDArray[np.bool_] | None = None,
-        held: Held | None = None,
-    ) -> list[NDArray[Any]]:
-        values: dict[int, NDArray[Any]] = {}
+    def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
+        owners = [self._owner(read.leaf) for read in reads]
+        values: dict[int, Any] = {}
         for place, member in enumerate(self.members):
-            mine = [leaf for leaf in leaves if self._owner(leaf)[0] == place]
+            mine = [number for number, (owner, _) in enumerate(owners) if owner == place]
             if mine:
-                own = [self._owner(leaf)[1] for leaf in mine]
-                found = member.leaf_values(own, numbers, starts, counts, ends, held)
-                values |= zip(mine, found, strict=True)
-        return [values[leaf] for leaf in leaves]
+                own = [reads[number].of_leaf(owners[number][1]) for number in mine]
+                values |= zip(mine, member.leaf_values(numbers, own, held), strict=True)
+        return [values[number] for number in range(len(reads))]
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         parts = [member.elements(numbers, held) for member in self.members]

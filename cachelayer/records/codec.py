@@ -375,6 +375,18 @@ class Codec:
         values: NDArray[Any] = records.ranges(begins + starts * dtype.itemsize, counts * dtype.itemsize).view(dtype)
         return values
 
+    def whole_values(self, records: Records, number: int) -> Any:
+        """Return a leaf of one shape in all records, stacked; a Nullable if it may be None.
+
+        Args:
+            records: the records.
+            number: the number of the leaf.
+        """
+        plan = self.leaves[number]
+        [(place, part)] = plan.parts
+        values = _fixed(records, place, part, separate_rows=False)
+        return Nullable(values, ~self._nulls(records)[:, plan.number]) if plan.null else values
+
     def varying_ranges(self, records: Records) -> tuple[Ints, Ints]:
         """Return where each varying part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
         layout = self.layout

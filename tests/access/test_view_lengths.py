@@ -27,6 +27,7 @@ from cachelayer import (
     InvalidTypeError,
     Storage,
 )
+from cachelayer.access.dataset import LeafRead
 from cachelayer.arrayrecord.lengths import encode_lengths
 from cachelayer.json_values import sealed, unsealed
 from cachelayer.versions.shard_table import ShardTable
@@ -154,12 +155,13 @@ def test_lengths_that_lie_never_read_past_a_record(tmp_path: Path) -> None:
     foreign = lie(tmp_path, ref, lengths)
     assert foreign.lengths("tokens").tolist() == lengths[:, 0].tolist()
     elements, ones = foreign._elements, np.ones(1, np.int64)
-    assert elements.leaf_values([1], 6 * ones, 0 * ones, lengths[6, :1])[0].tolist() == ELEMENTS[6]["tokens"].tolist()
+    (values,) = elements.leaf_values(6 * ones, [LeafRead(1, 0 * ones, lengths[6, :1])])
+    assert values.tolist() == ELEMENTS[6]["tokens"].tolist()
     for record in (5, 9):
         with pytest.raises(CorruptionError, match="length"):
-            elements.leaf_values([1], record * ones, 0 * ones, lengths[record, :1])
+            elements.leaf_values(record * ones, [LeafRead(1, 0 * ones, lengths[record, :1])])
     with pytest.raises(CorruptionError, match="length"):
-        elements.leaf_values([1], 6 * ones, 0 * ones, lengths[6, :1] - 1, np.ones(1, np.bool_))
+        elements.leaf_values(6 * ones, [LeafRead(1, 0 * ones, lengths[6, :1] - 1, np.ones(1, np.bool_))])
     report = Storage(tmp_path).verify("d", "v1", progress=False)
     assert "the lengths of record 5 of the shard are not those of its leaves" in report.problems[0]
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, DatasetView, StoredLeaves, derived_digest
+from cachelayer.access.dataset import BaseDataset, DatasetView, LeafRead, StoredLeaves, derived_digest
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -201,7 +201,8 @@ class Documents:
             held: records that were fetched.
         """
         numbers = self.records.selection.numbers_of(pieces.record)
-        values = self._stored.leaf_values(self._leaves, numbers, pieces.begin, pieces.count, pieces.ends, held)
+        reads = [LeafRead(leaf, pieces.begin, pieces.count, pieces.ends) for leaf in self._leaves]
+        values = self._stored.leaf_values(numbers, reads, held)
         return {key: pieces.placed(each, rows, length) for key, each in zip(self.keys, values, strict=True)}
 
 
