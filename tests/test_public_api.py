@@ -34,8 +34,9 @@ PUBLIC = [
 ]  # fmt: skip
 
 VIEW = (
-    "decoded digest each element_spec erased exclude fields folds head lengths metadata packed padded read reference "
-    "rolling sample select sources split stream to_arrow total where windows"
+    "categories decoded digest each element_spec erased exclude fields folds head lengths metadata "
+    "packed padded read reference rolling sample select sources split stream to_arrow total where "
+    "windows"
 )
 ATTRIBUTES = {
     "Storage": (
@@ -43,9 +44,9 @@ ATTRIBUTES = {
         "repair rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
-        "count_by dataset_id dataset_version decoded diff digest each element_spec erased exclude fields folds head "
-        "lengths metadata mirror nbytes packed padded provenance raw read reference rolling sample select sources "
-        "split stats stored_nbytes stream to_arrow total verify where windows"
+        "categories count_by dataset_id dataset_version decoded diff digest each element_spec erased exclude "
+        "fields folds head lengths metadata mirror nbytes packed padded provenance raw read reference "
+        "rolling sample select sources split stats stored_nbytes stream to_arrow total verify where windows"
     ),
     "View": VIEW,
     "Packed": f"{VIEW} fill",

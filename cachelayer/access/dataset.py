@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
@@ -156,6 +156,11 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
     def leaves(self) -> StoredLeaves | None:
         """The stored leaves of the elements; None if the elements are not stored records."""
         return None
+
+    @property
+    def categories(self) -> Mapping[str, Sequence[Any]]:
+        """The texts that numbers in the elements stand for, by key."""
+        return {}
 
     @property
     def takes_requests(self) -> bool:
@@ -313,6 +318,10 @@ class DatasetView(BaseDataset):
     @property
     def info(self) -> DatasetInfo:
         return self.base.info
+
+    @property
+    def categories(self) -> Mapping[str, Sequence[Any]]:
+        return self.base.categories
 
     @property
     def takes_requests(self) -> bool:

@@ -111,6 +111,10 @@ class Joined(BaseDataset):
         )
 
     @property
+    def categories(self) -> Mapping[str, Sequence[Any]]:
+        return self.members[0].categories
+
+    @property
     def takes_requests(self) -> bool:
         return any(member.takes_requests for member in self.members)
 
@@ -335,6 +339,14 @@ def join(members: Sequence[DatasetView]) -> BaseDataset:
     for name, spec in specs:
         if spec != common:
             raise InvalidArgumentError(f"{name} has elements {spec}, and others have {common}")
+    first = flat[0].categories
+    for member in flat[1:]:
+        for key in {*first, *member.categories}:
+            if [*member.categories.get(key, ())] != [*first.get(key, ())]:
+                raise InvalidArgumentError(
+                    f"{member.title}) has other categories in {key!r} than {flat[0].title}), so that a number would "
+                    f"mean two texts: pass the same categories={{{key!r}: [...]}} to each"
+                )
     return Joined(tuple(flat))
 
 

@@ -135,6 +135,14 @@ class View(Generic[T]):
         """
         return dict(self._records.info.metadata)
 
+    @property
+    def categories(self) -> dict[str, list[Any]]:
+        """The texts that numbers in the elements stand for, by field: those that stand beside tokens.
+
+        See :meth:`windows`. They are found once, and stored beside the version.
+        """
+        return {key: [*texts] for key, texts in self._records.categories.items()}
+
     def __records__(self) -> DatasetView:
         return self._records
 
@@ -632,6 +640,9 @@ class View(Generic[T]):
         separator: float | Mapping[str, float] | None = None,
         remainder: Literal["drop", "pad"] = "drop",
         segments: bool = False,
+        beside: str | Sequence[str] = (),
+        every: Mapping[str, int] | None = None,
+        categories: Mapping[str, Sequence[Any]] | None = None,
     ) -> View[dict[str, Any]]:
         """Return windows of fixed length over the values of fields, those of all records one after another.
 
@@ -648,19 +659,38 @@ class View(Generic[T]):
                 the last window up with zeros.
             segments: True adds segment ids and positions, as those of :meth:`packed`. A separator belongs to the record
                 before it, and a record without values has a segment id too, which no value has.
+            beside: a field of one value a record, such as ``"domain"``, or several: windows have it for each value, and
+                0 in padding. A separator has that of the record before it. A text becomes its number in
+                :attr:`categories`.
+            every: fields that have a value for so many values in a row, such as ``{"concepts": 16}``: arrays of shape
+                ``[None]`` whose last value may stand for fewer. Windows have them as those of ``beside``.
+            categories: the texts of a field of ``beside`` in the order of their numbers, by its name: so that several
+                views have the same. By default those that it has, sorted.
 
         Returns:
-            A view of ``{"tokens": [length]}``; the keys are the last parts of the names. With segments there are also
-            ``tokens_segment_ids`` and ``tokens_positions``, int32 ``[length]``, named after the first field. With "pad"
-            and without segments there are ``tokens_length``, int32, and ``tokens_mask``, bool ``[length]``, True for
-            values.
+            A view of ``{"tokens": [length]}``; the keys are the last parts of the names. Fields beside them have the
+            shape ``[length]``, or ``[length, *shape]`` if their values have one, and texts are int32. With segments
+            there are also ``tokens_segment_ids`` and ``tokens_positions``, int32 ``[length]``, named after the first
+            field. With "pad" and without segments there are ``tokens_length``, int32, and ``tokens_mask``, bool
+            ``[length]``, True for values.
 
         Raises:
             InvalidArgumentError: if there is no such field, it is of another kind, or another argument is invalid; when
-                it is read, if the fields of a record have different lengths.
+                it is read, if the fields of a record have different lengths, or one beside them is None.
             InvalidTypeError: if an argument has the wrong type.
         """
-        rows = window_rows(self._records, leaves, length, stride, separator, remainder, segments)
+        rows = window_rows(
+            self._records,
+            leaves,
+            length,
+            stride=stride,
+            separator=separator,
+            remainder=remainder,
+            segments=segments,
+            beside=beside,
+            every=every,
+            categories=categories,
+        )
         return View(DatasetView.all(rows))
 
     @names_view
@@ -672,6 +702,10 @@ class View(Generic[T]):
         long: Literal["split", "truncate", "drop"] = "split",
         max_length: int | None = None,
         seed: int | None = None,
+        segments: bool = True,
+        beside: str | Sequence[str] = (),
+        every: Mapping[str, int] | None = None,
+        categories: Mapping[str, Sequence[Any]] | None = None,
     ) -> Packed:
         """Return whole documents packed into rows of fixed length.
 
@@ -687,6 +721,9 @@ class View(Generic[T]):
                 the rest, "truncate" packs only their beginning, "drop" leaves them out.
             max_length: the number of values of the longest piece, at most ``length``, which is the default.
             seed: an integer in [0, 2**64) that shuffles which documents share a row; None for a plan without chance.
+            segments: False gives the length and the mask of each row, as :meth:`windows` with "pad", in place of
+                segment ids and positions.
+            beside, every, categories: as in :meth:`windows`.
 
         Returns:
             A view of ``{"tokens": [length], "tokens_segment_ids": [length], "tokens_positions": [length]}``. Segment
@@ -698,7 +735,19 @@ class View(Generic[T]):
                 length, or another argument is invalid.
             InvalidTypeError: if an argument has the wrong type.
         """
-        return Packed(DatasetView.all(pack_rows(self._records, leaves, length, long, max_length, seed)))
+        rows = pack_rows(
+            self._records,
+            leaves,
+            length,
+            long=long,
+            max_length=max_length,
+            seed=seed,
+            segments=segments,
+            beside=beside,
+            every=every,
+            categories=categories,
+        )
+        return Packed(DatasetView.all(rows))
 
     @names_view
     def rolling(

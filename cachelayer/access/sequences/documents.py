@@ -4,111 +4,29 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset import BaseDataset, DatasetView, LeafRead, StoredLeaves, derived_digest
+from cachelayer.access.sequences.pieces import Pieces, segments_of
+from cachelayer.access.sequences.token_fields import TokenField, has_documents
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Dataset, DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
-from cachelayer.records.memory import Ints, distinct, rows_apart, splits_of
-from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.memory import Ints, distinct, rows_apart
+from cachelayer.records.spec import ArraySpec
 
 _LONGEST = 2**31 - 1
 UNNAMED = "values"
 """The key of a leaf without a name: that of elements that are one leaf."""
-
-
-@dataclass(frozen=True, eq=False)
-class Pieces:
-    """Pieces of documents, ordered by their place: all but ``ends`` are int64 of shape ``[pieces]``.
-
-    Args:
-        row: the row that holds each.
-        record: the record that each comes from.
-        begin: its first value in the record.
-        count: the number of its values, which may be 0.
-        offset: its place in the row.
-        ends: bool, True if its document is known to end with it.
-        segment: the number of its document in the row, from 1.
-        cells: the number of cells that its values take, with the separator after them if the row holds that.
-    """
-
-    row: Ints
-    record: Ints
-    begin: Ints
-    count: Ints
-    offset: Ints
-    ends: NDArray[np.bool_]
-    segment: Ints
-    cells: Ints
-
-    def not_empty(self) -> Pieces:
-        filled = np.flatnonzero(self.count > 0)
-        if len(filled) == len(self.count):
-            return self
-        return Pieces(*(getattr(self, field.name)[filled] for field in fields(self)))
-
-    def separators(self, length: int) -> Ints:
-        """Return the place of each separator, where the cells of all rows are numbered one after another."""
-        ended = np.flatnonzero(self.cells > self.count)
-        return self.row[ended] * length + self.offset[ended] + self.count[ended]
-
-    def sources(self, documents: Dataset[Any]) -> Sources:
-        """Return where the pieces come from, given the dataset that has the records as elements."""
-        sources = documents.sources(self.record)
-        piece, end = sources.element, self.begin + self.count
-        row, begin, offset = self.row[piece], self.begin[piece], self.offset[piece]
-        return replace(sources, element=row, begin=begin, end=end[piece], offset=offset)
-
-    def placed(self, values: NDArray[Any], rows: int, length: int) -> NDArray[Any]:
-        """Return rows that hold values, with zeros around them: an array of shape ``[rows, length]``.
-
-        Args:
-            values: those of all pieces, one after another; the result may share their memory.
-            rows: the number of rows.
-            length: the number of cells of each.
-        """
-        if len(values) == rows * length:
-            return values.reshape(rows, length)
-        out = np.zeros(rows * length, values.dtype)
-        splits = splits_of(self.count)
-        starts = self.row * length + self.offset
-        # Pieces that follow one another in a row are copied at once.
-        first = np.flatnonzero(np.append(True, starts[1:] != starts[:-1] + self.count[:-1])[: len(starts)])
-        if len(first) <= rows:
-            ends = np.append(first, len(starts))[1:]
-            ranges = zip(starts[first].tolist(), splits[first].tolist(), splits[ends].tolist(), strict=True)
-            for to, start, stop in ranges:
-                out[to : to + stop - start] = values[start:stop]
-        else:
-            change = np.zeros(len(out) + 1, np.int8)
-            change[starts] = 1
-            change[starts + self.count] -= 1
-            out[np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)] = values
-        return out.reshape(rows, length)
-
-
-def segments_of(pieces: Pieces, rows: int, length: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the segment id of each cell and its position in its segment, ``[rows, length]``; 0 for padding."""
-    filled = np.bincount(pieces.row, pieces.cells, rows).astype(np.int64)
-    # The padding of a row is one more segment, after all others.
-    ends = np.cumsum(np.bincount(pieces.row, minlength=rows))
-    counts = np.insert(pieces.cells, ends, length - filled)
-    segments = np.repeat(np.insert(pieces.segment.astype(np.int32), ends, 0), counts).reshape(rows, length)
-    flat = np.arange(rows * length, dtype=np.int32)
-    flat -= np.repeat(splits_of(counts)[:-1].astype(np.int32), counts)
-    positions = flat.reshape(rows, length)
-    for place, end in enumerate(filled.tolist()):
-        positions[place, end:] = 0
-    return segments, positions
 
 
 class Documents:
@@ -127,9 +45,10 @@ class Documents:
         self._leaves = [leaf_number(spec, name) for name in names]
         self._specs = [specs[leaf] for leaf in self._leaves]
         for name, leaf in zip(names, self._specs, strict=True):
-            if not _has_documents(leaf):
+            if not has_documents(leaf):
+                cure = f"; pass beside={name!r} for the value of its document beside each token" * (not leaf.shape)
                 raise InvalidArgumentError(
-                    f"{name!r} is {leaf.describe()}: documents are arrays of shape [None], bytes or str"
+                    f"{name!r} is {leaf.describe()}: documents are arrays of shape [None], bytes or str{cure}"
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -181,7 +100,8 @@ class Documents:
                 row = int(wrong[0])
                 raise InvalidArgumentError(
                     f"record {numbers[row]} has {lengths[row]} values in {self.names[0]!r} and {others[row]} in "
-                    f"{name!r}: fields that stand side by side have one length in each record"
+                    f"{name!r}: fields that stand side by side have one length in each record. Pass beside= for a "
+                    "field of one value a record, every= for one that has a value for some tokens"
                 )
 
     def lengths(self) -> Iterator[Ints]:
@@ -192,25 +112,31 @@ class Documents:
             done += len(lengths)
             yield lengths
 
-    def read(self, pieces: Pieces, rows: int, length: int, held: Held | None) -> dict[str, NDArray[Any]]:
-        """Return rows that hold pieces, for each leaf: an array of shape ``[rows, length]``, with zeros around them.
+    def read(
+        self, pieces: Pieces, rows: int, length: int, held: Held | None, fields: Sequence[TokenField] = ()
+    ) -> dict[str, NDArray[Any]]:
+        """Return rows that hold pieces, for each leaf and field: ``[rows, length, *shape]``, with zeros around them.
 
         Args:
             pieces: the pieces; their records are those of the view.
             rows, length: the number of rows, and of cells in each.
             held: records that were fetched.
+            fields: what rows have beside the leaves.
         """
-        numbers = self.records.selection.numbers_of(pieces.record)
         reads = [LeafRead(leaf, pieces.begin, pieces.count, pieces.ends) for leaf in self._leaves]
-        values = self._stored.leaf_values(numbers, reads, held)
-        return {key: pieces.placed(each, rows, length) for key, each in zip(self.keys, values, strict=True)}
-
-
-def _has_documents(spec: LeafSpec) -> bool:
-    """Return whether a leaf has one dimension, of varying length, of values of one size."""
-    if type(spec) is not ArraySpec:
-        return False
-    return spec.shape == () if dtypes.is_string(spec.dtype) else spec.shape == (None,)
+        lengths = self.columns[0].take(pieces.record) if fields else pieces.count
+        of_fields = [each.reads(pieces, lengths) for each in fields]
+        every = [*reads, *(read for some in of_fields for read in some)]
+        values = self._stored.leaf_values(self.records.selection.numbers_of(pieces.record), every, held)
+        filled = pieces.not_empty()
+        pairs = zip(self.keys, values[: len(reads)], strict=True)
+        batch = {key: filled.placed(each, rows, length) for key, each in pairs}
+        cells = replace(pieces, count=pieces.cells)
+        rest = iter(values[len(reads) :])
+        for each, some in zip(fields, of_fields, strict=True):
+            of_cells = each.values_of_cells(pieces, lengths, list(islice(rest, len(some))))
+            batch[each.key] = cells.placed(of_cells, rows, length)
+        return batch
 
 
 def leaf_names(leaves: Any) -> tuple[str, ...]:
@@ -276,21 +202,23 @@ class DocumentRows(BaseDataset):
         length: the number of values of a row.
         added: what rows have beside the leaves: segment ids and positions, the length and the mask, or nothing.
         separator: the value after each document for each leaf, as arrays without dimensions; empty for none.
+        fields: what rows have beside the leaves for each token.
     """
 
     documents: Documents
     length: int
     added: Literal["segments", "mask"] | None = None
     separator: tuple[NDArray[Any], ...] = ()
+    fields: tuple[TokenField, ...] = field(default=(), kw_only=True)
 
     kind: ClassVar[str]
     """The name in the digest."""
 
     def __post_init__(self) -> None:
-        keys = [*self.documents.keys, *self._added_spec]
+        keys = [*self.documents.keys, *(each.key for each in self.fields), *self._added_spec]
         for key in keys:
             if keys.count(key) > 1:
-                named = ", ".join(map(repr, self.documents.names))
+                named = ", ".join(map(repr, [*self.documents.names, *(each.name for each in self.fields)]))
                 raise InvalidArgumentError(f"an element of {named} would have {key!r} twice: rename a field")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -300,6 +228,15 @@ class DocumentRows(BaseDataset):
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """What decides the rows, beside the documents."""
+
+    @property
+    def element_parameters(self) -> dict[str, Any]:
+        """What decides the elements, beside the documents and the rows."""
+        values = [each.name for each in self.fields if each.every is None]
+        every = {each.name: each.every for each in self.fields if each.every is not None}
+        texts = {each.name: each.json_texts for each in self.fields if each.texts is not None}
+        parameters = {"beside": values, "every": every, "categories": texts}
+        return {name: value for name, value in parameters.items() if value}
 
     @abstractmethod
     def pieces(self, numbers: Ints) -> Pieces:
@@ -315,14 +252,22 @@ class DocumentRows(BaseDataset):
 
     @cached_property
     def digests(self) -> Digests:
-        made = self.documents.digests.derived(lambda digest: derived_digest(digest, self.kind, self.parameters))
+        digests = self.documents.digests
+        rows = derived_digest(digests.rows, self.kind, self.parameters)
+        elements = derived_digest(digests.elements, self.kind, {**self.parameters, **self.element_parameters})
         # After an erasure rows have other numbers.
-        return made._replace(original=made.rows)
+        return Digests(elements, rows, rows)
+
+    @property
+    def categories(self) -> dict[str, list[Any]]:
+        return {each.key: each.categories for each in self.fields if each.groups is not None}
 
     @cached_property
     def element_spec(self) -> dict[str, ArraySpec]:
         pairs = zip(self.documents.keys, self.documents.dtypes, strict=True)
-        return {**{key: ArraySpec(dtype, (self.length,)) for key, dtype in pairs}, **self._added_spec}
+        leaves = {key: ArraySpec(dtype, (self.length,)) for key, dtype in pairs}
+        fields = {each.key: each.spec_of_row(self.length) for each in self.fields}
+        return {**leaves, **fields, **self._added_spec}
 
     @property
     def _added_spec(self) -> dict[str, ArraySpec]:
@@ -355,7 +300,15 @@ class DocumentRows(BaseDataset):
         return self.documents.records.takes_requests
 
     def needed(self, numbers: Ints) -> Needed:
-        return self.documents.records.needed(distinct(self.pieces(numbers).not_empty().record))
+        return self.documents.records.needed(distinct(self._read_pieces(self.pieces(numbers)).record))
+
+    def _read_pieces(self, pieces: Pieces) -> Pieces:
+        """Return the pieces whose records are read: with fields, those that are a separator alone too."""
+        if not self.fields:
+            return pieces.not_empty()
+        erased = self.documents.records.erased
+        has_cells = pieces.cells > 0
+        return pieces.chosen(has_cells & ~np.isin(pieces.record, erased) if len(erased) else has_cells)
 
     def sources(self, numbers: Ints) -> Sources:
         return self.pieces(numbers).not_empty().sources(self.documents.records)
@@ -363,7 +316,7 @@ class DocumentRows(BaseDataset):
     def batch(self, numbers: Ints, held: Held | None = None) -> dict[str, NDArray[Any]]:
         rows, length, pieces = len(numbers), self.length, self.pieces(numbers)
         self.check(pieces)
-        batch = self.documents.read(pieces.not_empty(), rows, length, held)
+        batch = self.documents.read(self._read_pieces(pieces), rows, length, held, self.fields)
         for values, separator in zip(batch.values(), self.separator, strict=False):
             values.reshape(-1)[pieces.separators(length)] = separator
         added: Sequence[NDArray[Any]] = ()

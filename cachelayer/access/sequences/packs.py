@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from cachelayer.access.dataset import DatasetView
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
-    Pieces,
     checked_length,
     leaf_names,
 )
@@ -26,8 +25,10 @@ from cachelayer.access.sequences.pack_planner import (
     Plan,
     plan,
 )
+from cachelayer.access.sequences.pieces import Pieces
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
-from cachelayer.arguments import check_options, is_choice
+from cachelayer.access.sequences.token_fields import token_fields
+from cachelayer.arguments import boolean, check_options, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Ints, splits_of
@@ -45,6 +46,10 @@ class PackArguments(_Required, total=False):
     long: LongDocuments
     max_length: int | None
     seed: int | None
+    segments: bool
+    beside: str | Sequence[str]
+    every: Mapping[str, int] | None
+    categories: Mapping[str, Sequence[str]] | None
 
 
 def checked_pack_arguments(arguments: Any) -> PackArguments:
@@ -80,6 +85,11 @@ class PackRows(DocumentRows):
             "seed": self.packing.seed,
             "plan": PLAN_VERSION,
         }
+
+    @property
+    def element_parameters(self) -> dict[str, Any]:
+        parameters = super().element_parameters
+        return parameters if self.added == "segments" else {**parameters, "segments": False}
 
     @cached_property
     def plan(self) -> Plan:
@@ -132,7 +142,19 @@ class PackRows(DocumentRows):
         return Pieces(row, record, begin, count, offset, count < self.packing.max_length, segment, cells=count)
 
 
-def pack_rows(records: DatasetView, leaves: Any, length: Any, long: Any, max_length: Any, seed: Any) -> PackRows:
+def pack_rows(
+    records: DatasetView,
+    leaves: Any,
+    length: Any,
+    *,
+    long: Any,
+    max_length: Any,
+    seed: Any,
+    segments: Any,
+    beside: Any,
+    every: Any,
+    categories: Any,
+) -> PackRows:
     """Return the packs of a view; the arguments are those of :meth:`cachelayer.DataRef.packed`."""
     size = checked_length("length", length)
     longest = size if max_length is None else checked_length("max_length", max_length)
@@ -141,4 +163,7 @@ def pack_rows(records: DatasetView, leaves: Any, length: Any, long: Any, max_len
     if not is_choice(long, LONG):
         raise InvalidArgumentError(f"long {long!r}: pass 'split', 'truncate' or 'drop'")
     packing = Packing(size, longest, long, None if seed is None else check_seed(seed))
-    return PackRows(Documents(records, leaf_names(leaves)), size, "segments", packing=packing)
+    documents = Documents(records, leaf_names(leaves))
+    added: Literal["segments", "mask"] = "segments" if boolean("segments", segments) else "mask"
+    fields = token_fields(records, beside, every, categories, "packed(beside=)")
+    return PackRows(documents, size, added, fields=fields, packing=packing)

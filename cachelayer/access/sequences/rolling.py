@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -92,6 +92,10 @@ class SeriesWindows(BaseDataset):
             records_per_read=max(1, info.records_per_read // self.length),
             together=-(-_LENGTHS_TOGETHER * self.length // self.stride),
         )
+
+    @property
+    def categories(self) -> Mapping[str, Sequence[Any]]:
+        return self.records.categories
 
     @property
     def takes_requests(self) -> bool:

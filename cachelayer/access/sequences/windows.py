@@ -14,12 +14,13 @@ from cachelayer.access.dataset import DatasetView
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
-    Pieces,
     checked_fill,
     checked_length,
     fill_hex,
     leaf_names,
 )
+from cachelayer.access.sequences.pieces import Pieces
+from cachelayer.access.sequences.token_fields import token_fields
 from cachelayer.arguments import boolean, is_choice
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError
@@ -144,7 +145,17 @@ class WindowRows(DocumentRows):
 
 
 def window_rows(
-    records: DatasetView, leaves: Any, length: Any, stride: Any, separator: Any, remainder: Any, segments: Any
+    records: DatasetView,
+    leaves: Any,
+    length: Any,
+    *,
+    stride: Any,
+    separator: Any,
+    remainder: Any,
+    segments: Any,
+    beside: Any,
+    every: Any,
+    categories: Any,
 ) -> WindowRows:
     """Return the windows of a view; the arguments are those of :meth:`cachelayer.DataRef.windows`."""
     size = checked_length("length", length)
@@ -162,4 +173,5 @@ def window_rows(
     windowing = Windowing(size, step, int(bool(values)), remainder)
     added: Literal["segments", "mask"] | None = "mask" if remainder == "pad" else None
     added = "segments" if boolean("segments", segments) else added
-    return WindowRows(documents, size, added, values, windowing=windowing)
+    fields = token_fields(records, beside, every, categories, "windows(beside=)")
+    return WindowRows(documents, size, added, values, fields=fields, windowing=windowing)

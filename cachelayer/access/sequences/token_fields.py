@@ -1,0 +1,220 @@
+"""Fields beside the tokens of documents: a value for each token, of its document or of its group of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.dataset import DatasetView, LeafRead
+from cachelayer.access.sequences.pieces import Pieces
+from cachelayer.access.sequences.record_groups import RecordGroups
+from cachelayer.arguments import integer
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
+from cachelayer.records import dtypes, tree
+from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.values import Nullable
+
+_CATEGORY = np.dtype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenField:
+    """A field that rows of tokens have beside them.
+
+    Args:
+        records: the documents.
+        name: its name.
+        leaf: its number among the stored leaves.
+        spec: its spec.
+        every: how many tokens of a document share a value of it; None if all of them share the only one.
+        groups: the documents by their texts, if it is a text; its values are then the numbers of these.
+        texts: the texts in the order of their numbers, if the user passed them; else each text has that of its group.
+    """
+
+    records: DatasetView
+    name: str
+    leaf: int
+    spec: LeafSpec
+    every: int | None = None
+    groups: RecordGroups | None = None
+    texts: tuple[Any, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        """Its key in rows: the last part of its name."""
+        return self.name.rpartition("/")[2]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    def spec_of_row(self, length: int) -> ArraySpec:
+        """Return the spec that it has in a row of so many cells."""
+        if self.groups is not None:
+            return ArraySpec(_CATEGORY, (length,))
+        dtype = np.uint8 if dtypes.is_string(self.spec.dtype) else self.spec.dtype
+        return ArraySpec(dtype, (length, *(() if self.every else self.spec.shape)))
+
+    @property
+    def json_texts(self) -> list[Any]:
+        """The texts that the user passed as JSON has them."""
+        return [{"bytes": text.hex()} if isinstance(text, bytes) else text for text in self.texts or ()]
+
+    @property
+    def categories(self) -> list[Any]:
+        """The texts in the order of their numbers."""
+        if self.texts is not None:
+            return list(self.texts)
+        return [] if self.groups is None else [text for (text,) in self.groups.values()]
+
+    @cached_property
+    def _numbers(self) -> Ints | None:
+        """The number of the text of each group of documents; None if it is that of the group."""
+        if self.texts is None or self.groups is None:
+            return None
+        number_of = {text: number for number, text in enumerate(self.texts)}
+        values = self.groups.values()
+        for group, (text,) in enumerate(values):
+            if text not in number_of:
+                record = self.groups.members[self.groups.splits[group]]
+                raise InvalidArgumentError(
+                    f"record {record} has {text!r} in {self.name!r}, which is not in categories={self.texts!r}"
+                )
+        return np.array([number_of[text] for (text,) in values], np.int64)
+
+    def reads(self, pieces: Pieces, lengths: Ints) -> list[LeafRead]:
+        """Return what is read of the documents of some pieces: one item, or none.
+
+        Args:
+            pieces: the pieces.
+            lengths: the numbers of tokens of their documents.
+        """
+        if self.groups is not None:
+            return []
+        if self.every is None:
+            return [LeafRead(self.leaf)]
+        first, count = self._groups_of_tokens(pieces, lengths, self.every)
+        return [LeafRead(self.leaf, first, count)]
+
+    def values_of_cells(self, pieces: Pieces, lengths: Ints, values: Sequence[Any]) -> NDArray[Any]:
+        """Return the value of each cell of some pieces, one piece after another: ``[cells, *shape]``.
+
+        Args:
+            pieces: the pieces.
+            lengths: the numbers of tokens of their documents.
+            values: what :meth:`reads` asks for.
+        """
+        if self.every is not None:
+            return self._of_groups(pieces, lengths, values[0], self.every)
+        if self.groups is not None:
+            groups, numbers = self.groups.group_of[pieces.record], self._numbers
+            of_records: Any = (groups if numbers is None else numbers[groups]).astype(_CATEGORY)
+        else:
+            of_records = values[0]
+        if isinstance(of_records, Nullable):
+            missing = np.flatnonzero(~of_records.valid)
+            if len(missing):
+                raise InvalidArgumentError(
+                    f"record {pieces.record[missing[0]]} has None in {self.name!r}, which has no value for its tokens: "
+                    f"leave such records out with where('{self.name.replace('/', '.')} is not None'), or store a value "
+                    "with add_columns()"
+                )
+            of_records = of_records.values
+        return np.repeat(of_records, pieces.cells, axis=0)
+
+    def _groups_of_tokens(self, pieces: Pieces, lengths: Ints, size: int) -> tuple[Ints, Ints]:
+        """Return the first group of tokens that each piece has cells of, and the number of its groups.
+
+        A separator belongs to the last group of its document.
+        """
+        groups = -(-lengths // size)
+        column = self.records.lengths(self.name).take(pieces.record)
+        wrong = np.flatnonzero(column != groups)
+        if len(wrong):
+            row = int(wrong[0])
+            raise InvalidArgumentError(
+                f"record {pieces.record[row]} has {column[row]} values in {self.name!r} for {lengths[row]} tokens: one "
+                f"for every {size} makes {groups[row]}"
+            )
+        last = np.maximum(groups - 1, 0)
+        first = np.minimum(pieces.begin // size, last)
+        stop = np.minimum((pieces.begin + pieces.cells - 1) // size, last) + 1
+        return first, np.where(groups > 0, stop - first, 0)
+
+    def _of_groups(self, pieces: Pieces, lengths: Ints, values: NDArray[Any], size: int) -> NDArray[Any]:
+        first, count = self._groups_of_tokens(pieces, lengths, size)
+        cells = splits_of(pieces.cells)
+        piece = np.repeat(np.arange(len(pieces.cells)), pieces.cells)
+        place = pieces.begin[piece] + np.arange(cells[-1]) - cells[:-1][piece]
+        group = np.minimum(place // size, (-(-lengths // size) - 1)[piece]) - first[piece]
+        out = np.zeros(len(piece), values.dtype)
+        # Documents without tokens have cells of separators, and no groups.
+        filled = np.flatnonzero(count[piece] > 0)
+        out[filled] = values[(splits_of(count)[:-1][piece] + group)[filled]]
+        return out
+
+
+def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any, call: str) -> tuple[TokenField, ...]:
+    """Return the fields that a user asked for beside tokens; the arguments are those of :meth:`View.windows`."""
+    names = (beside,) if isinstance(beside, str) else beside
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+        raise InvalidTypeError(f"beside={beside!r}: pass the name of a field, such as 'domain', or a tuple of names")
+    for name, mapping in (("every", every), ("categories", categories)):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise InvalidTypeError(f"{name}={mapping!r}: pass a dict by the names of fields")
+    if not names and not every and not categories:
+        return ()
+    spec = records.stored_leaves(call).codec.spec
+    leaves = [leaf for _, leaf in tree.leaves(spec)]
+    given = dict(categories or {})
+    found = []
+    for name in names:
+        number = leaf_number(spec, name)
+        found.append(_of_documents(records, name, number, leaves[number], given.pop(name, None), call))
+    for name, size in (every or {}).items():
+        number = leaf_number(spec, name)
+        leaf = leaves[number]
+        if not has_documents(leaf):
+            raise InvalidArgumentError(
+                f"every: {name!r} is {leaf.describe()}: a value for each group of tokens is an array of shape [None]; "
+                "pass a field of one value a record as beside="
+            )
+        found.append(TokenField(records, name, number, leaf, integer(f"every: {name!r}", size, 1)))
+    if given:
+        raise InvalidArgumentError(f"categories has {', '.join(map(repr, given))}: name texts that beside= names")
+    return tuple(found)
+
+
+def _of_documents(records: DatasetView, name: str, number: int, leaf: LeafSpec, texts: Any, call: str) -> TokenField:
+    """Return a field of one value a document."""
+    if not isinstance(leaf, ArraySpec) or None in leaf.shape:
+        cure = ""
+        if has_documents(leaf):
+            cure = f": name it beside the tokens, as in (..., {name!r}), or pass every={{{name!r}: 16}}"
+        raise InvalidArgumentError(f"beside: {name!r} is {leaf.describe()}, and has no one value for a document{cure}")
+    is_text = dtypes.is_string(leaf.dtype) or np.dtype(leaf.dtype).kind in "SU"
+    if is_text and leaf.shape:
+        raise InvalidArgumentError(f"beside: {name!r} is {leaf.describe()}: a text has a number, texts have none")
+    if not is_text:
+        if texts is not None:
+            raise InvalidArgumentError(f"categories: {name!r} is {leaf.describe()}, and keeps its values")
+        return TokenField(records, name, number, leaf)
+    if texts is not None:
+        kind = str if leaf.dtype is str or np.dtype(leaf.dtype).kind == "U" else bytes
+        texts = tuple(texts) if isinstance(texts, (list, tuple)) else ()
+        if not texts or len({*texts}) < len(texts) or not all(text is None or type(text) is kind for text in texts):
+            raise InvalidArgumentError(f"categories of {name!r}: pass a list of different values of {kind.__name__}")
+    return TokenField(records, name, number, leaf, None, RecordGroups(records, (name,), None, call), texts)
+
+
+def has_documents(spec: LeafSpec) -> bool:
+    """Return whether a leaf has one dimension, of varying length, of values of one size."""
+    if type(spec) is not ArraySpec:
+        return False
+    return spec.shape == () if dtypes.is_string(spec.dtype) else spec.shape == (None,)
