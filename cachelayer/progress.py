@@ -185,6 +185,11 @@ def size(nbytes: int) -> str:
     return f"{number:.0f} {unit}" if unit == "B" or number >= 99.95 else f"{number:.1f} {unit}"
 
 
+def unless_short(enabled: bool | None, pieces: int) -> bool | None:
+    """Return whether work of so many pieces shows its progress: work of one piece only if a user asks for it."""
+    return False if enabled is None and pieces < 2 else enabled
+
+
 _CURRENT: ContextVar[Progress | None] = ContextVar("cachelayer_progress", default=None)
 
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import DatasetView
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.progress import Progress
+from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
-from cachelayer.records.keys import KeyColumn, Keys, key_dtype, shown_names
+from cachelayer.records.keys import KeyColumn, Keys, key_dtype
 from cachelayer.records.leaf_names import leaf_number, leaf_numbers
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec
@@ -125,12 +125,17 @@ class FieldReader:
 
     def column(self, name: str) -> Any:
         """Return a field of all records: an array, or a :class:`cachelayer.Nullable`."""
-        pieces = []
-        with Progress(f"{self._call} {name!r}", len(self.rows), None) as progress:
-            for numbers in self.pieces([name]):
-                pieces.append(self.read(numbers, [name])[name])
-                progress.update(len(numbers), 0)
-        return _joined(pieces or [self.read(self.rows, [name])[name]])
+        return self.columns([name])[name]
+
+    def columns(self, names: Sequence[str], progress: bool | None = None) -> dict[str, Any]:
+        """Return some fields of all records by name, in one pass; see :meth:`column`."""
+        pieces = list(self.pieces(names)) or [self.rows]
+        read = []
+        with Progress(f"{self._call} {', '.join(names)}", len(self.rows), unless_short(progress, len(pieces))) as display:
+            for numbers in pieces:
+                read.append(self.read(numbers, names))
+                display.update(len(numbers), 0)
+        return {name: _joined([columns[name] for columns in read]) for name in names}
 
     def column_nbytes(self, name: str) -> int:
         """Return about how many bytes of memory the column of a field takes."""
@@ -183,21 +188,22 @@ def python_values(column: Any) -> list[Any]:
     return values
 
 
-def keys_of_view(view: DatasetView, argument: str, names: Sequence[str]) -> Keys:
+def keys_of_view(view: DatasetView, argument: str, names: Sequence[str], progress: bool | None = None) -> Keys:
     """Return the keys of the records of a view, without those of erased ones.
 
     Args:
         view: the records.
         argument: the argument that names the fields, for messages.
         names: the fields of the key; each has one value a record.
+        progress: as in :class:`Progress`.
 
     Raises:
         InvalidArgumentError: if one has another number of values, or does not exist.
     """
     where = view.references[0].rpartition("/")[2].partition("@sha256:")[0] if view.references else view.title
-    reader = FieldReader(view, f"{argument}={shown_names(names)}")
-    columns = {}
-    for name in names:
-        leaf = tree.leaves(reader.spec)[leaf_number(reader.spec, name)][1]
-        columns[name] = KeyColumn.of(key_dtype(argument, name, leaf, where), reader.column(name))
-    return Keys(argument, where, columns, reader.rows)
+    reader = FieldReader(view, f"{argument}=")
+    leaves = [tree.leaves(reader.spec)[leaf_number(reader.spec, name)][1] for name in names]
+    dtypes = [key_dtype(argument, name, leaf, where) for name, leaf in zip(names, leaves, strict=True)]
+    columns = reader.columns(names, progress)
+    keys = {name: KeyColumn.of(dtype, columns[name]) for name, dtype in zip(names, dtypes, strict=True)}
+    return Keys(argument, where, keys, reader.rows)

@@ -17,7 +17,7 @@ from cachelayer.access.dataset import DatasetView, leaves_below
 from cachelayer.access.field_values import keys_of_view
 from cachelayer.access.record_elements import StoredElements
 from cachelayer.errors import InvalidTypeError
-from cachelayer.progress import Progress
+from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
 from cachelayer.records.keys import Keys, key_names, numbered, rows_by_number
 from cachelayer.records.leaf_names import names_of_leaves
@@ -57,13 +57,13 @@ class Pairs:
         return cls(both, both, np.flatnonzero(there[0] > there[1]), np.flatnonzero(there[1] > there[0]))
 
     @classmethod
-    def by_key(cls, one: DatasetView, other: DatasetView, names: Sequence[str]) -> Pairs:
+    def by_key(cls, one: DatasetView, other: DatasetView, names: Sequence[str], progress: bool | None) -> Pairs:
         """Return the pairs of rows of one key.
 
         Raises:
             InvalidArgumentError: if two rows of one version have the same key.
         """
-        mine, theirs = (keys_of_view(view, "key", names) for view in (one, other))
+        mine, theirs = (keys_of_view(view, "key", names, progress) for view in (one, other))
         first, second = numbered(mine, theirs)
         count = int(max(first.max(initial=0), second.max(initial=0))) + 1
         in_one, in_other = rows_by_number(mine, first, count), rows_by_number(theirs, second, count)
@@ -243,13 +243,14 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
         InvalidArgumentError: if there is no such field, or two rows of one version have one key; it names the first.
     """
     names = () if key is None else key_names("key", key)
-    pairs = Pairs.by_key(one, other, names) if names else Pairs.by_number(one, other)
+    pairs = Pairs.by_key(one, other, names, progress) if names else Pairs.by_number(one, other)
     mine, theirs = _Side.of(one), _Side.of(other)
     changes, parts = _Changes(pairs), _parts(mine, theirs)
     nbytes = max(1, mine.elements.info.read_nbytes, theirs.elements.info.read_nbytes)
     size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
-    with Progress("diff", len(pairs.one), progress) as display:
-        for start in range(0, len(pairs.one), size):
+    starts = range(0, len(pairs.one), size)
+    with Progress("diff", len(pairs.one), unless_short(progress, len(starts))) as display:
+        for start in starts:
             rows_of_one, rows_of_other = pairs.one[start : start + size], pairs.other[start : start + size]
             changed = np.zeros(len(rows_of_one), np.bool_)
             for part in parts:

@@ -24,7 +24,7 @@ from cachelayer.access.exact_values import NoValueError, Operand
 from cachelayer.access.field_values import FieldReader
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.host_memory import memory_nbytes
-from cachelayer.progress import Progress
+from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
 from cachelayer.records.memory import Ints
 from cachelayer.records.values import Nullable
@@ -376,8 +376,9 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
         return mask
     dtypes = {name: reader.leaf(name).dtype for name in condition.names}
     names = [*condition.names, *filter(reader.has_characters, condition.lengths)]
-    with Progress(f"where {condition.text[:40]!r}", len(view), None) as progress:
-        for numbers in reader.pieces(names):
+    pieces = list(reader.pieces(names))
+    with Progress(f"where {condition.text[:40]!r}", len(view), unless_short(None, len(pieces))) as progress:
+        for numbers in pieces:
             sizes = {name: Operand("int", *reader.lengths(numbers, name)) for name in condition.lengths}
             columns = {}
             for name, values in reader.read(numbers, condition.names).items():

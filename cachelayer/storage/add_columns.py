@@ -49,7 +49,7 @@ def add_columns(
     if is_function:
         source = columns_of_function(base, columns, batched=batched)
     elif join is not None:
-        keys = keys_of_view(base._records, "on", join.on)
+        keys = keys_of_view(base._records, "on", join.on, options.progress)
         source = columns_by_key(as_source(columns, element_spec=options.element_spec), options.element_spec, keys, join)
     request = builder.request(source, base.dataset_id, new, recipe, options, extension)
     if hosts is None:
