@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from repository import ROOT
 
 pytestmark = [pytest.mark.needs("nbclient", "ipykernel", "ipywidgets"), pytest.mark.slow]
 
@@ -33,16 +34,12 @@ CELLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """The outputs of each cell."""
-    folder = tmp_path_factory.mktemp("notebook")
+def run(book: Any, folder: Path) -> None:
+    """Run the cells of a notebook, which then has their outputs, in a folder."""
     # The client imports ipykernel, by which later tests of this process would take themselves for notebooks.
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), mock.patch.dict(sys.modules):
-        import nbformat
         from nbclient import NotebookClient
 
-        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
         warnings.simplefilter("ignore")
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
             patch.setenv(name, str(folder / name))
@@ -51,6 +48,15 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         NotebookClient(
             book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
         ).execute()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """The outputs of each cell."""
+    import nbformat
+
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
+    run(book, tmp_path_factory.mktemp("notebook"))
     widgets = book.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
     outputs = {name: cell["outputs"] for name, cell in zip(CELLS, book.cells, strict=True)}
     return {**outputs, "widgets": list(widgets.values())}
@@ -84,3 +90,22 @@ def test_a_large_element_and_a_stream_do_not_flood_a_cell(shown: dict[str, list[
     (result,) = shown[cell]
     assert len(result["data"]["text/plain"]) < 5000
     assert result["data"]["text/plain"].count("\n") < 70
+
+
+def texts(book: Any) -> list[list[str]]:
+    """What each cell of a notebook shows, as text."""
+    cells = [cell["outputs"] for cell in book.cells if cell["cell_type"] == "code"]
+    return [[output.get("text") or output["data"]["text/plain"] for output in outputs] for outputs in cells]
+
+
+@pytest.mark.needs("polars", "pyarrow", "sklearn", "duckdb")
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_of_the_examples_shows_what_its_cells_give(path: Path, tmp_path: Path) -> None:
+    import nbformat
+
+    stored = nbformat.read(path, as_version=4)
+    before = texts(stored)
+    assert len(before) > 5
+    assert all(before)
+    run(stored, tmp_path)
+    assert texts(stored) == before

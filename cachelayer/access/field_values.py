@@ -131,7 +131,8 @@ class FieldReader:
         """Return some fields of all records by name, in one pass; see :meth:`column`."""
         pieces = list(self.pieces(names)) or [self.rows]
         read = []
-        with Progress(f"{self._call} {', '.join(names)}", len(self.rows), unless_short(progress, len(pieces))) as display:
+        title = f"{self._call} {', '.join(names)}"
+        with Progress(title, len(self.rows), unless_short(progress, len(pieces))) as display:
             for numbers in pieces:
                 read.append(self.read(numbers, names))
                 display.update(len(numbers), 0)
