@@ -13,7 +13,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,10 @@ from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
-from cachelayer.builds.elements import with_record_in_errors
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import Dataset, records_of
 from cachelayer.records import tree
-from cachelayer.records.infer import from_rows, may_lack_keys
 from cachelayer.records.tree import Tree
 
 try:
@@ -52,7 +50,7 @@ try:
         leaves_and_spec,
         table_of,
     )
-    from cachelayer.adapters.sources.python_rows import packer
+    from cachelayer.adapters.sources.pictures import with_files
 except ImportError as error:
     raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
 
@@ -129,23 +127,11 @@ def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | N
     A generator makes them, or the function of ``map()``. If there are no features, the first rows decide the spec.
     """
     features, rows = dataset.features, iter(_unchanged(dataset))
-    first: list[Any] = []
-
-    def read() -> Iterator[Any]:
-        for row in with_record_in_errors(rows, count()):
-            first.append(row)
-            yield row
-
     if features is not None:
         _, spec = leaves_and_spec(features, declared)
         rows = map(partial(encoded, features), rows)
-    elif declared is not None and not may_lack_keys(declared):
-        spec = declared
-    else:
-        spec = from_rows(read(), declared)
-    elements = map(packer(spec, fill=features is not None), chain(first, rows))
-    kept = {} if features is None else _kept(features)
-    return Source("datasets", elements=lambda _: elements, element_spec=spec, metadata=kept)
+        return Source("datasets", elements=lambda _: rows, element_spec=spec, metadata=_kept(features))
+    return Source("datasets", elements=lambda _: map(with_files, rows))
 
 
 def _unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> datasets.IterableDataset:

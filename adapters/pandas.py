@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
-from cachelayer.adapters.sources.python_rows import packer
+from cachelayer.adapters.sources.pictures import with_files
 from cachelayer.builds.source import Source
 from cachelayer.errors import (
     ElementError,
@@ -21,7 +21,7 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.infer import from_rows, may_lack_keys
+from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
 from cachelayer.records.layout import Column
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
@@ -171,7 +171,7 @@ def _spec_of_objects(name: str, column: pd.Series[Any], declared: dict[str, Any]
     known = {name: declared[name]} if name in declared else None
     if known is not None and not may_lack_keys(declared[name]):
         return declared[name]
-    spec = from_rows(({name: value} for value in column[column.notna()]), known)
+    spec = infer_spec(({name: with_files(value)} for value in column[column.notna()]), known, FIRST_ROWS)
     if spec is None or spec[name] is None:
         raise InvalidArgumentError(f"leaf [{name!r}] is null in every row: pass element_spec= with its dtype")
     return spec[name]
@@ -192,8 +192,7 @@ def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> list[Column]:
             continue
         # A column of objects has no other mark for a value that is missing.
         values = rows[name].where(rows[name].notna(), None).tolist()
-        pack = packer(child)
-        columns += codec_for({name: child}).columns([{name: pack(value)} for value in values])
+        columns += codec_for({name: child}).columns([{name: with_files(value)} for value in values])
     return columns
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters.sources.python_rows import packer
 from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.item_source import source_of_items
 from cachelayer.builds.source import Source
@@ -88,11 +87,11 @@ def _source_of_examples(data: BaseDataSource, declared: Tree | None) -> Source:
     spec, info = declared or _spec_of(data), data.dataset_info
     names = dict(_class_names(info.features, ""))
     metadata = {METADATA: {"dataset": info.full_name, "split": str(data.split), "class_names": names}}
-    elements = partial(_examples_from, data, None if spec is None else packer(spec))
+    elements = partial(_examples_from, data)
     return replace(source_of_items(data, elements=elements), kind="tfds", element_spec=spec, metadata=metadata)
 
 
-def _examples_from(data: BaseDataSource, pack: Callable[[Any], Any] | None, start: int) -> Iterator[Any]:
+def _examples_from(data: BaseDataSource, start: int) -> Iterator[Any]:
     """Yield examples from one on, and read many at a time."""
     for first in range(start, len(data), _RECORDS_AT_ONCE):
         numbers = range(first, min(first + _RECORDS_AT_ONCE, len(data)))
@@ -101,8 +100,7 @@ def _examples_from(data: BaseDataSource, pack: Callable[[Any], Any] | None, star
         except Exception:  # noqa: BLE001
             # Reading one by one raises at the example that fails.
             examples = (data[number] for number in numbers)
-        for example in examples:
-            yield example if pack is None else pack(example)
+        yield from examples
 
 
 def _spec_of(source: Any) -> Tree | None:

@@ -28,7 +28,7 @@ from cachelayer.errors import (
     SourceError,
 )
 from cachelayer.records import tree
-from cachelayer.records.infer import from_elements
+from cachelayer.records.infer import infer_spec
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
 
@@ -98,8 +98,8 @@ def _spec(files: Files, suffixes: list[str] | None) -> dict[str, LeafSpec | None
     spec |= {name: _SPECS.get(_kind(name)) for name in names if not name.startswith("__")}
     if None in spec.values():
         first = islice(_elements(files, spec, takes_all=suffixes is None), _LOOK_AHEAD)
-        inferred: Any = from_elements(first)
-        spec = {name: leaf or inferred[name] for name, leaf in spec.items()}
+        inferred: Any = infer_spec(first, {name: leaf for name, leaf in spec.items() if leaf is not None})
+        spec = {name: inferred[name] for name in spec}
     return spec
 
 

@@ -102,7 +102,8 @@ def _encoded(feature: Any, value: Any) -> Any:
     if isinstance(feature, dict):
         if not isinstance(value, dict):
             return value
-        return {name: encoded(feature[name], child) if name in feature else child for name, child in value.items()}
+        whole = {**dict.fromkeys(feature), **value}
+        return {name: encoded(feature[name], child) if name in feature else child for name, child in whole.items()}
     if isinstance(feature, LISTS):
         inner = feature.feature
         if isinstance(value, (list, tuple)) and not isinstance(inner, datasets.Value):

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from cachelayer.records import tree
-from cachelayer.records.infer import is_picture
 from cachelayer.records.values import PictureFile
 
 _PNG = ("1", "L", "LA", "RGB", "RGBA", "I;16")
 _TIFF = ("I", "F", "CMYK")
+
+
+def is_picture(value: Any) -> bool:
+    """Return whether a value is a picture of Pillow; without importing Pillow, because then there is no picture."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(value, pillow.Image)
 
 
 def file_of(value: Any) -> Any:

@@ -17,15 +17,14 @@ import pyarrow.csv as pa_csv
 from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
 from cachelayer.adapters.sources.files import File, Files, reading, with_places
-from cachelayer.adapters.sources.python_rows import packer
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.records.infer import from_rows, may_lack_keys
+from cachelayer.records import tree
+from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Unreadable
 
 _BOM = b"\xef\xbb\xbf"
-_FIRST_LINES = 4096
 _OPTIONS = ("include_columns", "column_types", "null_values", "decimal_point")
 _PARSED = ("delimiter", "quote_char", "double_quote", "escape_char", "newlines_in_values", "invalid_row_handler")
 _END = "cachelayer-end-of-file"
@@ -58,11 +57,10 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> Source:
         spec = spec_of(pa.struct(list(schema)), {})
     else:
         try:
-            spec = from_rows(rows(), declared, _FIRST_LINES)
+            spec = infer_spec(rows(), declared, FIRST_ROWS)
         except ElementError as error:
             raise error.at(place=_place_of(files, error.record or 0)) from error.__cause__
-    pack = packer(spec, fill=True)
-    source = Source("json", elements=lambda _: map(pack, rows()), element_spec=spec)
+    source = Source("json", elements=lambda _: map(partial(tree.completed, spec, fill=True), rows()), element_spec=spec)
     return with_places(source, partial(_place_of, files))
 
 

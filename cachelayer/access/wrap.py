@@ -16,7 +16,7 @@ from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Attempted, DatasetInfo, Digests, Failed, Held, Sources, T
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.infer import declared, from_element, from_elements
+from cachelayer.records.infer import declared, infer_spec
 from cachelayer.records.memory import Ints
 from cachelayer.streams.reading.failures import attempt, shown
 
@@ -68,7 +68,7 @@ class WrappedItems(BaseDataset):
         """The declared spec; if there is none, the spec of item 0."""
         if self._spec is not None or not self._records:
             return self._spec
-        return from_element(self.element(0))
+        return infer_spec([self.element(0)])
 
     def element(self, number: int) -> Any:
         return self._call(lambda: _copied(self._obj[number]), [number])
@@ -123,7 +123,7 @@ class WrappedItems(BaseDataset):
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:  # noqa: ARG002
         elements = self.elements(numbers)
-        spec = self._spec or (from_elements(elements, first=1) if elements else self.element_spec)
+        spec = self._spec or (infer_spec(elements, first=1) if elements else self.element_spec)
         codec = codec_for(spec)
         return codec.batch(codec.columns(elements))
 

@@ -13,7 +13,7 @@ from cachelayer.builds.batches import MAX_STACKED_RECORDS, RowBatch, batch_recor
 from cachelayer.builds.source import Source, Table
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.infer import as_leaf, from_element
+from cachelayer.records.infer import as_leaf, leaf_spec
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
@@ -83,7 +83,7 @@ def _refuse_samples(items: tuple[Any, ...]) -> None:
     """Raise for a tuple such as ``((image, label), (image, label))``: structures that are alike are samples."""
     if len(items) < 2 or not all(isinstance(item, (Mapping, tuple)) for item in items):
         return
-    first, *others = [from_element(item) for item in items]
+    first, *others = [tree.map_structure(item, lambda _, leaf: leaf_spec(leaf)) for item in items]
     if all(other == first for other in others):
         raise InvalidTypeError(
             f"a tuple of {len(items)} items like {tree.describe(items[0])} is not a source: the items of a tuple are "
@@ -151,7 +151,7 @@ def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:
 def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | None) -> LeafSpec:
     values = _values(column)
     if values.dtype != object:
-        return ArraySpec(from_element(values).dtype, values.shape[1:])
+        return ArraySpec(leaf_spec(values).dtype, values.shape[1:])
     if isinstance(column, Nullable) and not column.valid.any():
         if declared is not None:
             return declared.as_nullable()

@@ -14,7 +14,7 @@ from cachelayer.builds.parts import Parts, part_in_errors
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records import tree
-from cachelayer.records.infer import FIRST_ELEMENTS, MOST_ELEMENTS, completed, from_elements, may_lack_keys, overlaid
+from cachelayer.records.infer import FIRST_ELEMENTS, MOST_ELEMENTS, infer_spec, may_lack_keys, overlaid
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
 
@@ -69,13 +69,13 @@ def _batches_of(parts: Parts, most: int) -> Iterator[Batch]:
 def _told_by(batches: Callable[[int], Iterator[Batch]], declared: Tree | None) -> Tree | None:
     """Return the spec that as few first elements as possible tell; None if there is no element."""
     try:
-        return infer_spec(batches(FIRST_ELEMENTS), declared)[0]
+        return spec_of_batches(batches(FIRST_ELEMENTS), declared)[0]
     except ElementError:
         # A leaf is None in all of them: a later one may show what it is.
-        return infer_spec(batches(MOST_ELEMENTS), declared)[0]
+        return spec_of_batches(batches(MOST_ELEMENTS), declared)[0]
 
 
-def infer_spec(batches: Iterator[Batch], declared: Tree | None = None) -> tuple[Tree, Iterator[Batch]]:
+def spec_of_batches(batches: Iterator[Batch], declared: Tree | None = None) -> tuple[Tree, Iterator[Batch]]:
     """Return the spec of the first elements, None if there are none, and an iterator over all batches.
 
     Args:
@@ -86,20 +86,16 @@ def infer_spec(batches: Iterator[Batch], declared: Tree | None = None) -> tuple[
 
     def first_elements() -> Iterator[Any]:
         for batch in batches:
-            first.append(batch)
-            if isinstance(batch, RowBatch):
-                yield from batch.views()
-                # The source may change what it gave when it makes the next batch.
-                first[-1] = batch.copied()
+            # The source may change what it gave when it makes the next batch.
+            first.append(batch.copied() if isinstance(batch, RowBatch) else batch)
+            if isinstance(first[-1], RowBatch):
+                yield from first[-1].views()
             elif isinstance(batch, ElementBatch):
                 yield from batch.items
             else:
                 raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
 
-    try:
-        spec = from_elements(first_elements()) if declared is None else completed(declared, first_elements())
-    except ElementError as error:
-        raise error.at(record=error.record or 0) from error.__cause__
+    spec = infer_spec(first_elements(), declared)
     return spec, chain((first.pop(0) for _ in range(len(first))), batches)
 
 

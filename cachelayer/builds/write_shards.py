@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.element_specs import infer_spec, needs_elements
+from cachelayer.builds.element_specs import needs_elements, spec_of_batches
 from cachelayer.builds.encode import Encoder, encode_with_workers
 from cachelayer.builds.parts import Part, Parts, Ranges, part_in_errors
 from cachelayer.builds.shard_pipeline import ShardPipeline
@@ -45,7 +45,7 @@ def write_whole(source: Source, target: ShardTarget, options: BuildOptions) -> t
     spec = options.element_spec
     batches = current().waiting_for("the source", source.batches(stop=options.max_records))
     if source.element_spec is None and needs_elements(spec, options):
-        spec, batches = infer_spec(batches, spec)
+        spec, batches = spec_of_batches(batches, spec)
     encoder = Encoder(codec_for(spec), options.on_error)
     with ShardPipeline(target, replace(options, element_spec=spec)) as pipeline:
         pipeline.write(map(encoder.encode, batches))

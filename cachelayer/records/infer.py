@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree, children, describe, leaf_values, leaves, map_structure
 from cachelayer.records.values import NoArray, PictureFile, Ragged, Sparse, Unreadable
 
@@ -22,12 +23,23 @@ FIRST_ELEMENTS = 64
 """How many elements tell the spec of all if none is declared."""
 _FIRST_NBYTES = 16 << 20
 MOST_ELEMENTS = 10_000
-"""How many elements are looked at for a leaf that is None in the first of them."""
-FIRST_ROWS = 256
-"""How many rows of a table tell the spec of all."""
-_EMPTY = object()
-"""Stands for a leaf in lists of which all are empty."""
-_DECLARE = "Say what it is with element_spec=: cachelayer.ArraySpec('float32'), with a shape such as (None,) for lists."
+"""How many elements are looked at for a leaf that is None, or an empty list, in the first of them."""
+FIRST_ROWS = 4096
+"""How many rows of a table, or lines of JSON, tell the spec of all: to look at them costs little."""
+_UNKNOWN = object()
+"""Stands for a leaf of which no value shows what it is."""
+_KEY = re.compile(r"""\[('[^']*'|"[^"]*")\]""")
+_KEYS = re.compile(rf"({_KEY.pattern})+")
+_KINDS: dict[str, Any] = {
+    "number": (int, float, np.integer, np.floating),
+    "complex": (complex, np.complexfloating),
+    "text": str,
+    "bytes": bytes,
+    "time": (dt.date, dt.timedelta, np.datetime64, np.timedelta64),
+    "dict": Mapping,
+    "tuple": tuple,
+}
+"""The kinds of items that lists may hold, by name."""
 _BUILD_ALIKE = "build them with one element_spec"
 
 # Types are looked up by name, so that their modules need not be imported.
@@ -68,118 +80,214 @@ def _declared_leaf(path: str, value: Any) -> LeafSpec | None:
         raise InvalidArgumentError(f"element_spec{path}: {error}") from error
 
 
-def from_element(element: Any) -> Tree:
-    """Return the element spec of one element, with None where it holds None."""
-    return map_structure(element, _leaf_of)
+def infer_spec(elements: Iterable[Any], declared: Tree | None = None, first: int = FIRST_ELEMENTS) -> Tree:
+    """Return the spec of the first elements, with what a user declares in place of what they show.
 
-
-def from_elements(elements: Iterable[Any], first: int = FIRST_ELEMENTS) -> Tree:
-    """Return the spec of the first elements; None if there are none.
-
-    Dicts and tuples are structure, and so are lists, unless they hold numbers, or texts, alone: such lists are arrays
-    of any length. Dimensions in which arrays of one dtype differ are None. A leaf that is None, or an empty list, in
-    all of them comes from the first later element that has it, if that is among the first 10,000.
+    Dicts and tuples are structure; a leaf may be None if some of the dicts lack its key. A list of numbers, or of
+    texts, is an array of any length, a list of dicts a dict of arrays; so are lists of such lists. A list of arrays, or
+    of tuples, is an array of any length if there are such lists of different lengths. Any other list is structure.
+    Dimensions in which arrays of one dtype differ are None; numbers are floats if one of them is. A leaf that is None,
+    or an empty list, in all of the first elements comes from later ones, up to the first 10,000.
 
     Args:
-        elements: the elements; no more are taken than are needed.
-        first: how many elements to look at; fewer, but at least 2, if they have more than 16 MiB.
-    """
-    spec: Tree = None
-    record, nbytes, empty = -1, 0, set[str]()
-    for record, element in enumerate(islice(elements, MOST_ELEMENTS)):
-        with_lists = _with_lists_of_values(element, "", empty)
-        try:
-            spec = from_element(with_lists) if record == 0 else _merged(spec, with_lists)
-        except ElementError as error:
-            raise error.at(record=record) from error.__cause__
-        nbytes += approximate_nbytes(element)
-        if is_enough(record + 1, nbytes, first) and not null_paths(spec):
-            return spec
-    for path in null_paths(spec) if record >= 0 else ():
-        if path not in empty:
-            raise ElementError("a value in one of the first elements", "None in all of them", path=path, hint=_DECLARE)
-    return tree.map_structure(spec, lambda path, leaf: [] if leaf is None and path in empty else leaf)
-
-
-@dataclass(frozen=True, eq=False)
-class _ListOfValues:
-    """A list of numbers or texts, or of such lists, which is an array; None if it is empty."""
-
-    items: list[Any]
-
-    @property
-    def spec(self) -> LeafSpec | None:
-        # Path and record are added by those that find it.
-        found = spec_of_values([self.items], "")
-        return found if isinstance(found, LeafSpec) else None
-
-
-def _with_lists_of_values(value: Any, path: str, empty: set[str]) -> Any:
-    """Return an element with a leaf in place of each list that is an array; add the paths of empty lists to a set."""
-    if isinstance(value, Mapping):
-        return {key: _with_lists_of_values(child, f"{path}[{key!r}]", empty) for key, child in value.items()}
-    if isinstance(value, list):
-        if not value:
-            empty.add(path)
-        kind = _kind_of_items(value)
-        if not value or kind in ("number", "text", "bytes", "flag"):
-            return _ListOfValues(value)
-    if isinstance(value, (list, tuple)):
-        parts = [_with_lists_of_values(child, path + step, empty) for step, child in children(value)]
-        return type(value)(*parts) if tree.is_namedtuple(value) else type(value)(parts)
-    return value
-
-
-def _kind_of_items(items: Sequence[Any]) -> str | None:
-    """Return what all items of a list are, or all items of the lists in it; None if they are no values of one kind."""
-    kinds = set(map(_kind_of_item, items)) - {""}
-    return kinds.pop() if len(kinds) == 1 else "" if not kinds else None
-
-
-def _kind_of_item(item: Any) -> str | None:
-    if isinstance(item, list):
-        return _kind_of_items(item)
-    if isinstance(item, (bool, np.bool_)):
-        return "flag"
-    if isinstance(item, (int, float, np.integer, np.floating)):
-        return "number"
-    if isinstance(item, str):
-        return "text"
-    return "bytes" if isinstance(item, bytes) and not isinstance(item, PictureFile) else None
-
-
-def from_rows(rows: Iterable[Any], declared: Tree | None = None, most: int = FIRST_ROWS) -> Tree:
-    """Return the spec of the first rows of a table, or of JSON, with what a user declares in place of what they show.
-
-    Lists, and arrays, are arrays of any length. Keys that a row lacks are None; a leaf that is None in all of the first
-    10,000 rows stays None.
-
-    Args:
-        rows: the rows; no more are taken than are needed.
+        elements: the elements; few more are taken than are needed.
         declared: the spec that a user declares, which may lack keys; None for none.
-        most: how many rows to look at, if no leaf is None in all of them.
+        first: how many elements to look at; fewer, but at least 2, if they have more than 16 MiB.
+
+    Returns:
+        The spec; what is declared if there are no elements.
+
+    Raises:
+        ElementError: if an element cannot be stored, or no element shows what a leaf is.
     """
-    first: list[Any] = []
-    coming, spec = iter(rows), None
-    while True:
-        before = len(first)
-        nbytes = 0
-        for row in islice(coming, most):
-            first.append(row)
-            nbytes += approximate_nbytes(row)
-            if nbytes >= _FIRST_NBYTES:
-                break
-        spec = overlaid(declared, _spec_of_rows(first))
-        is_known = all(leaf is not None and leaf is not _EMPTY for _, leaf in leaf_values(spec))
-        if is_known or len(first) == before or len(first) >= MOST_ELEMENTS:
-            break
-    if first and all(isinstance(row, Unreadable) for row in first):
-        raise ElementError("a row that can be read", repr(first[0]), record=0)
+    coming, seen = iter(elements), list[Any]()
+    spec: Tree = declared
+    is_known, most = False, first
+    while not is_known and _see_more(coming, seen, min(most, MOST_ELEMENTS)):
+        spec = _spec_of_elements(seen, declared)
+        is_known = all(leaf is not _UNKNOWN for _, leaf in leaf_values(spec))
+        most = 2 * len(seen)
+    if seen and all(isinstance(element, Unreadable) for element in seen):
+        raise ElementError("a row that can be read", repr(seen[0]), record=0)
     for path, leaf in leaf_values(spec):
-        if leaf is _EMPTY:
-            expected, got = "a value in one of the first lists", "empty lists alone"
-            raise ElementError(expected, got, path=path, record=0, hint=_DECLARE)
+        if leaf is _UNKNOWN:
+            got = "None, or empty lists, in all of them"
+            hint = _line_to_write(path)
+            raise ElementError("a value in one of the first elements", got, path=path, record=0, hint=hint)
     return spec
+
+
+def _see_more(coming: Iterator[Any], seen: list[Any], most: int) -> bool:
+    """Add elements until so many are seen, fewer if they are large; return whether there was one."""
+    before, nbytes = len(seen), 0
+    for element in islice(coming, most - before):
+        seen.append(element)
+        nbytes += approximate_nbytes(element)
+        if nbytes >= _FIRST_NBYTES and len(seen) > 1:
+            break
+    return len(seen) > before
+
+
+def _line_to_write(path: str) -> str:
+    """Return how to declare a leaf of which elements do not show what it is."""
+    line = "cachelayer.ArraySpec('float32')"
+    if _KEYS.fullmatch(path):
+        for key in reversed(_KEY.findall(path)):
+            line = f"{{{key}: {line}}}"
+    return f"Say what it is, such as element_spec={line}, with a shape such as (None,) for lists; or None if always so."
+
+
+def _spec_of_elements(elements: Sequence[Any], declared: Tree | None) -> Tree:
+    readable = [element for element in elements if not isinstance(element, Unreadable)]
+    try:
+        return _spec_of(readable, declared, "", 0)
+    except ElementError as error:
+        for record, element in enumerate(elements):
+            try:
+                _spec_of([] if isinstance(element, Unreadable) else [element], declared, "", 0)
+            except ElementError as own:
+                raise own.at(record=record) from own.__cause__
+        raise error.at(record=0) from error.__cause__
+
+
+def _spec_of(values: Iterable[Any], declared: Tree | None, path: str, depth: int) -> Tree:
+    """Return the spec of the values of one place within so many levels of lists. The first of them decides its kind."""
+    if isinstance(declared, LeafSpec):
+        return declared
+    present = [value for value in values if value is not None]
+    if not present:
+        return _UNKNOWN if declared is None else declared
+    first = present[0]
+    if isinstance(first, Mapping):
+        return _spec_of_dicts([each for each in present if isinstance(each, Mapping)], declared, path, depth)
+    if _is_list(first) or (depth and type(first) is tuple):
+        lists = [value for value in present if _is_list(value) or (depth and type(value) is tuple)]
+        if isinstance(declared, list) or not (depth or _are_arrays(lists)):
+            return _spec_of_parts(lists, declared, path)
+        return _spec_of(chain.from_iterable(lists), declared, path, depth + 1)
+    if declared is not None and not isinstance(declared, tuple):
+        return declared
+    if isinstance(first, tuple) and not depth:
+        return _spec_of_parts([value for value in present if isinstance(value, tuple)], declared, path)
+    return _spec_of_leaf(present, path, depth) if declared is None else declared
+
+
+def _spec_of_dicts(dicts: list[Mapping[Any, Any]], declared: Tree | None, path: str, depth: int) -> Tree:
+    """Return the spec of dicts: all of their keys, in the order in which they come, or as declared if all are."""
+    if declared is not None and not isinstance(declared, dict):
+        return declared
+    keys = {tree.key_name(key, path): key for key in dict.fromkeys(chain.from_iterable(dicts))}
+    if depth and not keys:
+        hint = "Its length would be lost: leave it out."
+        raise ElementError("keys in a dict within a list", "dicts without keys", path=path, hint=hint)
+    known = declared or {}
+    spec: dict[str, Tree] = {}
+    for name in known if keys.keys() <= known.keys() else {**keys, **known}:
+        if name in known and known[name] is None:
+            spec[name] = None
+        else:
+            key = keys.get(name, name)
+            spec[name] = _spec_of((each.get(key) for each in dicts), known.get(name), f"{path}[{name!r}]", depth)
+            if name not in known and not depth and any(key not in each for each in dicts):
+                spec[name] = map_structure(spec[name], _nullable)
+    return spec
+
+
+def _nullable(_path: str, leaf: Any) -> Any:
+    return leaf.as_nullable() if isinstance(leaf, LeafSpec) else leaf
+
+
+def _spec_of_parts(values: list[Any], declared: Tree | None, path: str) -> Tree:
+    """Return the spec of tuples, or of lists, that are structure: the first that has items decides how many."""
+    first = next((value for value in values if len(value)), values[0])
+    alike = [value for value in values if len(value) == len(first)]
+    if declared is not None and (not isinstance(declared, (tuple, list)) or len(declared) != len(first)):
+        return declared
+    parts = []
+    for index, (step, _) in enumerate(children(first)):
+        known = None if declared is None else declared[index]
+        is_none = declared is not None and known is None
+        parts.append(None if is_none else _spec_of((value[index] for value in alike), known, path + step, 0))
+    if not tree.is_namedtuple(first):
+        return tuple(parts) if isinstance(first, tuple) else parts
+    return tree.namedtuple_class(type(first).__name__, tuple(first._fields))(*parts)
+
+
+def _is_list(value: Any) -> bool:
+    """Return whether a value is a list, as arrays of objects are too."""
+    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0)
+
+
+def _are_arrays(lists: Sequence[Any]) -> bool:
+    """Return whether lists are arrays, or dicts of arrays, and no structure."""
+    kinds = set().union(*map(_kinds_of, lists))
+    if kinds in ({"array"}, {"tuple"}):
+        return len(set(map(len, lists))) > 1
+    return len(kinds) < 2 and "other" not in kinds
+
+
+def _kinds_of(items: Iterable[Any]) -> set[str]:
+    """Return the kinds of values that lists, and lists in them, hold besides None."""
+    types = set(map(type, items)) - {type(None)}
+    nested = {kind for kind in types if issubclass(kind, (list, np.ndarray))}
+    kinds = {_kind_of_type(kind) for kind in types - nested}
+    for item in items if nested else ():
+        if type(item) in nested:
+            kinds |= _kinds_of(item) if _is_list(item) else {"array"}
+    return kinds
+
+
+def _kind_of_type(kind: type) -> str:
+    if kind in (PictureFile, np.void) or hasattr(kind, "_fields"):
+        return "other"
+    if issubclass(kind, (bool, np.bool_)):
+        return "flag"
+    other = "array" if hasattr(kind, "__array__") else "other"
+    return next((name for name, types in _KINDS.items() if issubclass(kind, types)), other)
+
+
+def _spec_of_leaf(values: list[Any], path: str, depth: int) -> LeafSpec:
+    first = as_time(values[0])
+    try:
+        spec = leaf_spec(first)
+    except (InvalidTypeError, InvalidArgumentError) as error:
+        raise ElementError("a leaf that can be stored", describe(first), path=path, hint=str(error)) from error
+    if isinstance(first, int) and not isinstance(first, bool):
+        numbers = [tree.builtin(value) for value in values if isinstance(value, (int, float))]
+        kinds = set(map(type, numbers))
+        if float in kinds:
+            spec = ArraySpec(np.float64)
+        elif max(numbers) >= 2**63 and min(numbers) >= 0:
+            spec = ArraySpec(np.uint64)
+    for value in values[1:] if spec.shape and not depth else ():
+        spec = _with_dims_of(spec, value)
+    if not depth:
+        return spec
+    if not isinstance(spec, ArraySpec):
+        raise ElementError("a value that arrays hold", describe(first), path=path)
+    return nested_spec(spec.dtype, (None,) * (depth + len(spec.shape)))
+
+
+def _with_dims_of(spec: LeafSpec, value: Any) -> LeafSpec:
+    """Return a spec that fits one more value, if only dimensions differ. If more does, the encoder raises later."""
+    try:
+        other = leaf_spec(value)
+    except CacheLayerError:
+        return spec
+    if type(other) is not type(spec) or len(other.shape) != len(spec.shape):
+        return spec
+    if replace(other, shape=spec.shape) != spec:
+        return spec
+    dims = tuple(one if one == dim else None for one, dim in zip(spec.shape, other.shape, strict=True))
+    return replace(spec, shape=dims)
+
+
+def nested_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
+    """Return the spec of nested lists. ``dims`` has the length of the lists at each level, None if lengths differ."""
+    unknown = max((axis for axis, dim in enumerate(dims) if dim is None), default=0)
+    if unknown == 0:
+        return ArraySpec(dtype, dims)
+    return RaggedSpec(dtype, ((None,) * (unknown + 1)) + dims[unknown + 1 :], ragged_rank=unknown)
 
 
 def overlaid(declared: Tree | None, own: Tree) -> Tree:
@@ -197,93 +305,6 @@ def _over(declared: Tree, own: Tree) -> Tree:
     return declared
 
 
-def _spec_of_rows(rows: Sequence[Any]) -> Tree:
-    rows = [row for row in rows if not isinstance(row, Unreadable)]
-    try:
-        return spec_of_values(rows, "")
-    except ElementError as error:
-        for record, row in enumerate(rows):
-            try:
-                spec_of_values([row], "")
-            except ElementError as own:
-                raise own.at(record=record) from own.__cause__
-        raise error.at(record=0) from error.__cause__
-
-
-def spec_of_values(values: Iterable[Any], path: str, depth: int = 0) -> Tree:
-    """Return the spec of values that lie within so many levels of lists. The first of them decides their kind."""
-    present = [value for value in values if value is not None]
-    if not present:
-        return _EMPTY if depth else None
-    first = present[0]
-    if isinstance(first, Mapping):
-        present = [value for value in present if isinstance(value, Mapping)]
-        keys = dict.fromkeys(chain.from_iterable(present))
-        if depth and not keys:
-            hint = "Its length would be lost: leave it out."
-            raise ElementError("keys in a dict within a list", "dicts without keys", path=path, hint=hint)
-        named = ((tree.builtin(key), [row.get(key) for row in present]) for key in keys)
-        return {key: spec_of_values(cells, f"{path}[{key!r}]", depth) for key, cells in named}
-    if _is_list(first) or _is_texts(first):
-        items = chain.from_iterable(value for value in present if _is_list(value) or np.ndim(value))
-        return spec_of_values(items, path, depth + 1)
-    if is_picture(first) and not depth:
-        return ImageSpec()
-    return _spec_of_leaf(first, present, path, depth)
-
-
-def _spec_of_leaf(first: Any, values: list[Any], path: str, depth: int) -> Tree:
-    if hasattr(first, "__array__") and np.ndim(first):
-        try:
-            array: Any = as_leaf(first)
-            own = from_element(array)
-        except (InvalidTypeError, ElementError) as error:
-            raise ElementError("an array that can be stored", str(error), path=path) from error
-        return (
-            ArraySpec(own.dtype, (None,) * array.ndim)
-            if not depth
-            else nested_spec(own.dtype, (None,) * (depth + array.ndim))
-        )
-    first = as_time(first)
-    if isinstance(first, int) and not isinstance(first, bool):
-        numbers = [tree.builtin(value) for value in values if isinstance(value, (int, float))]
-        numbers = [value for value in numbers if type(value) is not bool]
-        is_float = any(type(value) is float for value in numbers)
-        dtype: Any = np.float64 if is_float else np.uint64 if max(numbers) >= 2**63 else np.int64
-    elif isinstance(first, (str, bytes)):
-        dtype = str if isinstance(first, str) else bytes
-    else:
-        own = map_structure(first, _leaf_of, path)
-        if not isinstance(own, ArraySpec):
-            if depth:
-                raise ElementError("a value that arrays hold", describe(first), path=path)
-            return own
-        dtype = own.dtype
-    return nested_spec(dtype, (None,) * depth)
-
-
-def nested_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
-    """Return the spec of nested lists. ``dims`` has the length of the lists at each level, None if lengths differ."""
-    unknown = max((axis for axis, dim in enumerate(dims) if dim is None), default=0)
-    if unknown == 0:
-        return ArraySpec(dtype, dims)
-    return RaggedSpec(dtype, ((None,) * (unknown + 1)) + dims[unknown + 1 :], ragged_rank=unknown)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.ndim > 0 and value.dtype.kind in "OSUT"
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and not tree.is_namedtuple(value)
-
-
-def is_picture(value: Any) -> bool:
-    """Return whether a value is a picture of Pillow; without importing Pillow, because then there is no picture."""
-    pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(value, pillow.Image)
-
-
 def as_time(value: Any) -> Any:
     """Return a time of Python or pandas as numpy's, if that keeps all of it; else the value."""
     convert = getattr(value, "to_datetime64", getattr(value, "to_timedelta64", None))
@@ -294,11 +315,6 @@ def as_time(value: Any) -> Any:
     if isinstance(value, dt.date):
         return np.datetime64(value, "us" if isinstance(value, dt.datetime) else "D")
     return np.timedelta64(value, "us") if isinstance(value, dt.timedelta) else value
-
-
-def is_enough(elements: int, nbytes: int, first: int = FIRST_ELEMENTS) -> bool:
-    """Return whether so many elements of so many bytes tell the spec of all: the first 64, or those of 16 MiB."""
-    return elements >= first or (elements > 1 and nbytes >= _FIRST_NBYTES)
 
 
 def approximate_nbytes(value: Any) -> int:
@@ -319,94 +335,6 @@ def approximate_nbytes(value: Any) -> int:
 def may_lack_keys(spec: Tree) -> bool:
     """Return whether a declared spec has dicts, which may lack keys that the elements have."""
     return isinstance(spec, dict) or (isinstance(spec, (tuple, list)) and any(map(may_lack_keys, spec)))
-
-
-def lacks_keys(spec: Tree, element: Any) -> bool:
-    """Return whether an element, or a batch of them, has keys that a declared spec lacks."""
-    if isinstance(spec, dict):
-        if not isinstance(element, Mapping):
-            return False
-        return len(element) > len(spec) or any(lacks_keys(child, element.get(key)) for key, child in spec.items())
-    if isinstance(spec, (tuple, list)):
-        return isinstance(element, (tuple, list)) and any(map(lacks_keys, spec, element))
-    return False
-
-
-def completed(spec: Tree, elements: Iterable[Any]) -> Tree:
-    """Return a declared spec with the keys that it lacks, as the first elements have them; in the order of the first.
-
-    If the first element lacks a key of the spec, or has another structure, the spec is not meant for it and stays as it
-    is.
-
-    Args:
-        spec: the declared spec.
-        elements: the elements; no more are taken than are needed.
-    """
-    coming = iter(elements)
-    first = next(coming, None)
-    if not _declares(spec, first) or not lacks_keys(spec, first):
-        return spec
-    undeclared = (_undeclared(spec, element) for element in chain([first], coming) if _declares(spec, element))
-    return _over(spec, from_elements(undeclared))
-
-
-def _declares(spec: Tree, element: Any) -> bool:
-    """Return whether an element has all keys of a spec."""
-    if isinstance(spec, dict):
-        has_keys = isinstance(element, Mapping) and all(key in element for key in spec)
-        return has_keys and all(_declares(child, element[key]) for key, child in spec.items())
-    if isinstance(spec, (tuple, list)):
-        fits = isinstance(element, (tuple, list)) and len(spec) == len(element)
-        return fits and all(map(_declares, spec, element))
-    return True
-
-
-def _undeclared(spec: Tree, element: Any) -> Tree:
-    """Return what a spec does not declare of an element, with an empty tuple in place of what it declares."""
-    if isinstance(spec, dict):
-        return {key: _undeclared(spec[key], child) if key in spec else child for key, child in element.items()}
-    if isinstance(spec, (tuple, list)):
-        # A tuple, because a list of numbers would be an array.
-        return tuple(_undeclared(child, part) for child, part in zip(spec, element, strict=True))
-    return ()
-
-
-def null_paths(spec: Tree) -> list[str]:
-    """Return the paths at which a spec holds None."""
-    return [path for path, leaf in leaf_values(spec) if leaf is None]
-
-
-def _merged(spec: Tree, element: Any, path: str = "") -> Tree:
-    """Return a spec that fits one more element, if only dimensions differ. If more does, the encoder raises later."""
-    if spec is None:
-        return map_structure(element, _leaf_of, path)
-    if isinstance(spec, dict) and isinstance(element, Mapping):
-        return {key: _merged(child, element.get(key), f"{path}[{key!r}]") for key, child in spec.items()}
-    if isinstance(spec, (tuple, list)) and isinstance(element, (tuple, list)) and len(spec) == len(element):
-        parts = zip(children(spec), element, strict=True)
-        merged = [_merged(child, part, path + step) for (step, child), part in parts]
-        return type(spec)(*merged) if hasattr(spec, "_fields") else type(spec)(merged)
-    if not isinstance(spec, LeafSpec) or isinstance(spec, EncodedSpec) or isinstance(element, (dict, tuple, list)):
-        return spec
-    if isinstance(element, _ListOfValues):
-        return _with_list(spec, element)
-    try:
-        leaf = leaf_spec(element)
-    except CacheLayerError:
-        return spec
-    if type(leaf) is not type(spec) or len(leaf.shape) != len(spec.shape):
-        return spec
-    dims = tuple(one if one == other else None for one, other in zip(spec.shape, leaf.shape, strict=True))
-    return replace(spec, shape=dims) if replace(leaf, shape=spec.shape) == spec else spec
-
-
-def _with_list(spec: LeafSpec, values: _ListOfValues) -> LeafSpec:
-    """Return the spec of lists that fits one more list: if one has floats, all have."""
-    leaf = values.spec
-    if leaf is None or leaf.shape != spec.shape or type(leaf) is not type(spec) or leaf.dtype == spec.dtype:
-        return spec
-    is_wider = {spec.dtype, leaf.dtype} == {np.dtype(np.int64), np.dtype(np.float64)}
-    return replace(spec, dtype=np.dtype(np.float64)) if is_wider else spec
 
 
 def common_spec(specs: Sequence[tuple[str, Tree]]) -> Tree:
@@ -445,18 +373,8 @@ def _paths(paths: Iterable[str]) -> str:
     return ", ".join(path or "(itself)" for path in paths) or "(none)"
 
 
-def _leaf_of(path: str, value: Any) -> LeafSpec | None:
-    try:
-        return leaf_spec(value)
-    except (InvalidTypeError, InvalidArgumentError) as error:
-        raise ElementError("a leaf that can be stored", describe(value), path=path, hint=str(error)) from error
-
-
-def leaf_spec(value: Any) -> LeafSpec | None:
-    if value is None:
-        return None
-    if isinstance(value, _ListOfValues):
-        return value.spec
+def leaf_spec(value: Any) -> LeafSpec:
+    """Return the spec of a value that is no structure."""
     if isinstance(value, PictureFile):
         return ImageSpec(value.mode)
     if isinstance(value, Ragged):

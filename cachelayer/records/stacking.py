@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -126,7 +126,7 @@ def _collected(path: str, values: Sequence[Any], rows: int | None) -> Any:
 
 def _own_spec(value: Any) -> LeafSpec:
     spec = leaf_spec(value)
-    return SparseSpec(spec.dtype, (None,) * len(spec.shape)) if isinstance(spec, SparseSpec) else cast(LeafSpec, spec)
+    return SparseSpec(spec.dtype, (None,) * len(spec.shape)) if isinstance(spec, SparseSpec) else spec
 
 
 @lru_cache(256)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,7 @@ def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -
     if isinstance(tree, Mapping):
         fields = {}
         for key, child in tree.items():
-            name = key if type(key) is str else _name(key, path)
+            name = key if type(key) is str else key_name(key, path)
             fields[name] = map_structure(child, leaf, f"{path}[{name!r}]")
         return fields
     if is_namedtuple(tree):
@@ -114,7 +115,7 @@ def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -
     return leaf(path, tree)
 
 
-def _name(key: Any, path: str) -> str:
+def key_name(key: Any, path: str) -> str:
     """Return a key of a dict as a str."""
     if not isinstance(key, str):
         raise ElementError("str keys", f"key {key!r} of type {type(key).__name__}", path=path)
@@ -145,6 +146,9 @@ def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
     columns: list[list[Any]] = []
     if _split_rows(spec, list(rows), columns):
         return columns
+    rows, columns = [completed(spec, row) for row in rows], []
+    if _split_rows(spec, rows, columns):
+        return columns
     flat = []
     for row, value in enumerate(rows):
         try:
@@ -152,6 +156,51 @@ def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
         except ElementError as error:
             raise error.at(record=row) from None
     return [[leaves[index] for leaves in flat] for index in range(len(leaves(spec)))]
+
+
+def completed(spec: Tree, value: Any, *, fill: bool = False) -> Any:
+    """Return an element with None for keys that its dicts lack, and a dict of lists for a list of dicts.
+
+    What does not fit the spec stays as it is.
+
+    Args:
+        spec: the spec of the element.
+        value: the element.
+        fill: whether any key may be lacking; else only keys that may be None.
+    """
+    if isinstance(spec, dict):
+        fields = _fields_of(spec, value)
+        if fields is None or not fields.keys() <= spec.keys():
+            return value
+        return {
+            key: completed(child, fields.get(key), fill=fill)
+            for key, child in spec.items()
+            if key in fields or fill or _may_be_none(child)
+        }
+    is_structure = isinstance(spec, (tuple, list)) and isinstance(value, (tuple, list)) and len(spec) == len(value)
+    if not is_structure:
+        return value
+    parts = [completed(child, part, fill=fill) for child, part in zip(spec, value, strict=True)]
+    return type(value)(*parts) if is_namedtuple(value) else type(value)(parts)
+
+
+def _may_be_none(spec: Tree) -> bool:
+    return all(leaf.nullable for _, leaf in leaves(spec))
+
+
+def _fields_of(spec: Mapping[str, Tree], value: Any) -> Mapping[str, Any] | None:
+    """Return the fields of a dict, or lists of the fields of dicts in lists; None if a value is neither."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        value = value.tolist()
+    if not isinstance(value, (list, tuple)) or is_namedtuple(value):
+        return None
+    dicts = [_fields_of(spec, item) for item in value]
+    fields = [each for each in dicts if each is not None]
+    if len(fields) < len(dicts):
+        return None
+    return {key: [each.get(key) for each in fields] for key in dict.fromkeys(chain(spec, *fields))}
 
 
 def _split_rows(spec: Tree, rows: list[Any], columns: list[list[Any]]) -> bool:
@@ -217,6 +266,10 @@ def _flatten_child(spec: Tree, value: Any, out: list[Any]) -> None:
 
 def _structure_error(spec: Tree, value: Any) -> ElementError:
     hint = ""
+    if isinstance(spec, dict) and isinstance(value, Mapping) and value.keys() < spec.keys():
+        hint = (
+            "A key may be missing if its leaf is declared nullable in element_spec=, as ArraySpec(..., nullable=True)."
+        )
     if isinstance(spec, list) and isinstance(value, list):
         hint = (
             "Lists of other things than numbers or texts of one kind are structure: for arrays of any length declare "

@@ -297,8 +297,8 @@ def test_without_pyarrow_frames_say_what_they_need_and_other_sources_go_on(libra
     ],
 )
 def test_an_object_that_does_not_fit_is_refused_by_record_and_column(ordinary: Any, odd: Any, tmp_path: Path) -> None:
-    column = pd.Series([*[ordinary] * 500, odd, ordinary], dtype=object)
-    with pytest.raises(ElementError, match=r"record 500, leaf .*bad"):
+    column = pd.Series([*[ordinary] * 5000, odd, ordinary], dtype=object)
+    with pytest.raises(ElementError, match=r"record 5000, leaf .*bad"):
         Storage(tmp_path).cache(pd.DataFrame({"ok": 1, "bad": column}), "d", "v1")
 
 

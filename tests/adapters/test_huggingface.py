@@ -271,7 +271,7 @@ def test_a_column_that_was_all_null_at_first_is_read_on_or_named_where_it_is_not
         yield {"x": 400, "y": 1}
 
     assert storage.submit(datasets.IterableDataset.from_generator(rows), "d", "v0")[400]["y"] == 1
-    with pytest.raises(ElementError, match=r"record 10300, .*y.*element_spec="):
+    with pytest.raises(ElementError, match=r"leaf .*y.*element_spec={'y': cachelayer.ArraySpec"):
         storage.submit(datasets.IterableDataset.from_generator(rows, gen_kwargs={"nulls": 10_300}), "d", "v1")
     typed = Features({"x": Value("int64"), "y": Value("int8")})
     ref = storage.cache(datasets.IterableDataset.from_generator(rows, features=typed), "d", "v1")
@@ -370,11 +370,17 @@ WITHOUT: dict[str, tuple[list[Any], list[Any] | str]] = {
     "an integer of Python past 2^63": ([1, 2**63], [np.uint64(1), np.uint64(2**63)]),
     "big-endian": ([np.array([1], ">i4")], [np.array([1], "i4")]),
     "decimals": ([Decimal("1.5")], "record 0, .*x"),
-    "another key": ([{"a": 1}, {"a": 1, "b": 2}], "record 0, .*x"),
-    "a missing key": ([{"a": 1, "b": 2}, {"a": 1}], "record 1, .*x"),
+    "another key": (
+        [{"a": 1}, {"a": 1, "b": 2}],
+        [{"a": np.int64(1), "b": None}, {"a": np.int64(1), "b": np.int64(2)}],
+    ),
+    "a missing key": (
+        [{"a": 1, "b": 2}, {"a": 1}],
+        [{"a": np.int64(1), "b": np.int64(2)}, {"a": np.int64(1), "b": None}],
+    ),
     "an integer beside a float": ([1, 0.5], [np.float64(1), np.float64(0.5)]),
     "a large integer beside a float": ([BIG, 0.5], "record 0, .*x"),
-    "bytes in a list of texts": ([["a", b"b"]], "record 0, .*x"),
+    "bytes in a list of texts": ([["a", b"b"]], [["a", b"b"]]),
     "a flag beside a number": ([1, True], "record 1, .*x"),
     "nanoseconds of pandas": ([pd.Timestamp(NS)], [np.datetime64(NS, "ns")]),
     "nanoseconds of pandas with a zone": ([pd.Timestamp(NS, tz="UTC")], "record 0, .*x"),

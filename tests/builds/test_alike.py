@@ -19,7 +19,7 @@ from cachelayer.builds import batches
 from cachelayer.builds import elements as elements_module
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import Batch, ElementBatch, snapshot
-from cachelayer.builds.element_specs import infer_spec
+from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder, OnError
 from cachelayer.errors import CacheLayerError
 from cachelayer.records.codec import codec_for
@@ -222,7 +222,7 @@ def outcome(given: Iterator[Batch], spec: Any, on_error: OnError) -> Any:
     """All that a build makes of batches: the spec, the records, what is null, what was left out; or the error."""
     try:
         if spec is None:
-            spec, given = infer_spec(given)
+            spec, given = spec_of_batches(given)
         encoder = Encoder(codec_for(spec), on_error)
         records = [encoder.encode(batch).buffer.tobytes() for batch in given]
     except CacheLayerError as error:

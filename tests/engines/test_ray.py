@@ -19,11 +19,11 @@ from parts_child import PARTS, SHARD_BYTES, row, rows
 
 from cachelayer import DataRef, Storage, sharded
 from cachelayer.engines import Engine, Ray
-from cachelayer.records.infer import from_elements
+from cachelayer.records.infer import infer_spec
 
 pytestmark = pytest.mark.needs("ray")
 SMALL = 80 * 2**20
-SPEC = from_elements([row(0)])
+SPEC = infer_spec([row(0)])
 
 
 @pytest.fixture(scope="module")

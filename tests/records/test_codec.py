@@ -21,7 +21,7 @@ from cachelayer.errors import CorruptionError, ElementError, FormatError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.conform import conform, stacked_rows
-from cachelayer.records.infer import from_element
+from cachelayer.records.infer import leaf_spec
 from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.spec import LeafSpec
 
@@ -111,7 +111,7 @@ def tells_its_spec(leaf: LeafSpec | None) -> bool:
 def test_elements_come_back_under_the_spec_inferred_from_the_first(spec: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     element = tree.map_structure(spec, lambda _, leaf: random_leaf(rng, leaf) if tells_its_spec(leaf) else None)
-    inferred = from_element(element)
+    inferred = tree.map_structure(element, lambda _, leaf: None if leaf is None else leaf_spec(leaf))
     assert all(map(same, [element] * 2, round_trip(inferred, [element] * 2)))
 
 
@@ -429,7 +429,7 @@ def test_ragged_and_sparse_normalise_byte_order(dtype: Any) -> None:
     ragged = Ragged(values, np.array([0, 1, 3], ">i8"))
     sparse = Sparse(np.array([[0], [1], [2]], ">i8"), values, np.array([4], ">i8"))
     for value in (ragged, sparse):
-        found = round_trip(from_element(value), [value, value])[1]
+        found = round_trip(leaf_spec(value), [value, value])[1]
         assert same_leaf(value, found)
         assert all(part.dtype.isnative for part in arrays_in(found))
 

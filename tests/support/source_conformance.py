@@ -17,7 +17,7 @@ from cachelayer.builds.source import Source
 from cachelayer.errors import SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.infer import from_elements
+from cachelayer.records.infer import infer_spec
 from cachelayer.records.tree import Tree
 
 
@@ -104,7 +104,7 @@ def spec_of(source: Source) -> Tree:
     first = next(source.batches())
     first = first.elements() if isinstance(first, RowBatch) else first
     assert isinstance(first, ElementBatch)
-    return from_elements(first.items)
+    return infer_spec(first.items)
 
 
 def records_of(source: Source, spec: Tree, start: int = 0, stop: int | None = None) -> list[bytes]:
