@@ -30,7 +30,7 @@ def known_spec(source: Source, options: BuildOptions) -> Tree | None:
     declared = options.element_spec
     if source.parts is not None:
         # An engine may build parts where their data is: for a declared spec none is opened here.
-        is_enough = declared is not None and options.engine is not None
+        is_enough = declared is not None and (options.engine is not None or not needs_elements(declared, options))
         return declared if is_enough else _spec_of_parts(source.parts, declared)
     if source.element_spec is not None:
         return overlaid(declared, source.element_spec)
@@ -52,8 +52,6 @@ def own_spec(source: Source) -> Tree | None:
 
 
 def _spec_of_parts(parts: Parts, declared: Tree | None) -> Tree | None:
-    if declared is not None and not may_lack_keys(declared):
-        return declared
     own = parts.part(0).source.element_spec
     return _told_by(partial(_batches_of, parts), declared) if own is None else overlaid(declared, own)
 
