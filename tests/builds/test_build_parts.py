@@ -73,7 +73,7 @@ def test_none_in_one_part_marks_the_leaf_in_all(storage: Storage) -> None:
     [
         (lambda index, count: 7 // (index - 1) and [1], cachelayer.SourceError, "part 1 of 4.*ZeroDiv"),
         (lambda index, count: 5 if index == 1 else [index], cachelayer.InvalidTypeError, "part 1 of 4"),
-        (lambda index, count: [1, 2.5 if index == 2 else 2], cachelayer.ElementError, "part 2 of 4, record 1"),
+        (lambda index, count: [1, "a" if index == 2 else 2], cachelayer.ElementError, "part 2 of 4, record 1"),
         (lambda index, count: ({"x": 7 // (3 - n - index)} for n in range(2)), cachelayer.SourceError, "part 2 of 4"),
     ],
 )
