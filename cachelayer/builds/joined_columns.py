@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelayer.builds.batches import Batch, Framed
-from cachelayer.builds.element_specs import infer_spec
+from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder, marked
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
@@ -123,7 +123,7 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
     """
     spec, batches = source.element_spec, source.batches()
     if spec is None:
-        spec, batches = infer_spec(batches, declared)
+        spec, batches = spec_of_batches(batches, declared)
     if not isinstance(spec, dict) or any(name not in spec for name in join.on) or len(spec) == len(join.on):
         raise InvalidArgumentError(
             f"on={shown_names(join.on)}: pass a table with this key and columns to add, such as a frame, not "
