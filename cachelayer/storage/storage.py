@@ -395,6 +395,17 @@ class Storage:
         Raises:
             NotFoundError: if there is no such version.
             InvalidArgumentError: as in :meth:`DataRef.diff`.
+
+        Examples:
+            >>> import cachelayer, numpy as np
+            >>> storage = cachelayer.Storage("memory://diffs")
+            >>> ref = storage.cache({"id": np.array([1, 2, 3]), "x": np.array([5, 6, 7])}, "rows", "v1")
+            >>> ref = storage.cache({"id": np.array([4, 3, 2]), "x": np.array([9, 7, 0])}, "rows", "v2")
+            >>> print(storage.diff("rows@v1", "rows@v2", key="id").rows)
+            by id: 1 came, 1 went, 1 changed, 1 are the same, in another order
+            + came: 1, the first is 4 (record 0)
+            - went: 1, the first is 1 (record 0)
+            ~ x: 1, the first is 2 (record 1 -> 2): 6 -> 0
         """
         if other is None and "@" in f"{dataset_id}{version or ''}":
             # Both are texts that name versions.
@@ -577,6 +588,15 @@ class Storage:
                 rows have one key, or a record must find a row and finds none.
             NotFoundError: if there is no such base.
             SourceError: if there is not one row for each record, or the function fails; names the record.
+
+        Examples:
+            >>> import cachelayer, numpy as np
+            >>> storage = cachelayer.Storage("memory://columns")
+            >>> ref = storage.cache({"user": np.array([7, 9, 7])}, "clicks", "v1")
+            >>> users = {"user": np.array([7, 8]), "age": np.array([30, 40])}
+            >>> ref = storage.add_columns("clicks@v1", new="v2", columns=users, on="user", how="left", fill={"age": -1})
+            >>> ref.read([0, 1, 2])["age"].tolist()
+            [30, -1, 30]
         """
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.builds.joined_columns import Join
