@@ -407,6 +407,8 @@ class Storage:
             - went: 1, the first is 1 (record 0)
             ~ x: 1, the first is 2 (record 1 -> 2): 6 -> 0
         """
+        if any(isinstance(each, View) for each in (dataset_id, version, other)):
+            raise InvalidTypeError("storage.diff() takes the names of versions: call one.diff(other) of two DataRefs")
         if other is None and "@" in f"{dataset_id}{version or ''}":
             # Both are texts that name versions.
             version, other = None, version

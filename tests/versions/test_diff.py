@@ -68,7 +68,8 @@ def test_leaves_that_were_added_removed_and_changed_are_named(storage: Storage) 
 
 
 def test_the_same_leaves_in_another_structure_differ(storage: Storage) -> None:
-    one, other = storage.submit([({"a": 1},)], "d", "v1"), storage.submit([[{"a": 1}]], "d", "v2")
+    one = storage.submit([({"a": 1},)], "d", "v1")
+    other = storage.submit([[{"a": 1}]], "d", "v2", element_spec=[{"a": "int64"}])
     (change,) = one.diff(other).spec
     assert change.path == "structure"
     assert change.one != change.other
@@ -83,6 +84,8 @@ def test_storages_of_any_kind_are_compared_and_nothing_but_versions(storage: Sto
     assert (diff.provenance, diff.shared.count) == ((), 1)
     with pytest.raises(cachelayer.InvalidTypeError, match="DataRef"):
         ref.diff("d@v1")  # type: ignore[arg-type]
+    with pytest.raises(cachelayer.InvalidTypeError, match="DataRef"):
+        storage.diff("d@v1", ref)  # type: ignore[arg-type]
     with pytest.raises(cachelayer.VersionNotFoundError):
         storage.diff("d", "v1", "v9")
 
