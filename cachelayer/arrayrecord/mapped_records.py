@@ -75,11 +75,11 @@ class MappedRecords(Records):
         places, starts = logical - blocks * PAYLOAD, logical + HEADER * (blocks + 1)
         out = gather_rows(self.buffer, starts, nbytes)
         (cut,) = (places > PAYLOAD - nbytes).nonzero()
-        before, begins = PAYLOAD - places[cut], cut * nbytes
-        after = starts[cut] + before + HEADER
+        if len(cut) == 0:
+            return out
+        before = PAYLOAD - places[cut]
         # Slices of memoryviews take half as long to make as those of arrays.
         into, out_of = memory_of(out.reshape(-1)), memory_of(self.buffer)
-        bounds = (begins + before, begins + nbytes, after, after + nbytes - before)
-        for to, to_end, start, end in zip(*(bound.tolist() for bound in bounds), strict=True):
-            into[to:to_end] = out_of[start:end]
+        for row, done, start in zip(cut.tolist(), before.tolist(), starts[cut].tolist(), strict=True):
+            into[row * nbytes + done : (row + 1) * nbytes] = out_of[start + done + HEADER : start + nbytes + HEADER]
         return out

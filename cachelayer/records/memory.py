@@ -18,7 +18,7 @@ _MANY, _SHORT = 1 << 10, 1 << 11
 # Longer ranges are moved as several of this size, so many at once as the cache of the processor holds.
 _WIDEST, _AT_ONCE = 1 << 9, 1 << 11
 # numpy lets other threads run while it gathers so many items; fewer keep them waiting, which is long for so many bytes.
-_RELEASING, _MUCH = 501, 1 << 18
+_RELEASING, _MUCH = 501, 1 << 20
 _LEAST_WINDOW, _LARGEST_WINDOW = 1 << 9, 1 << 13
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
