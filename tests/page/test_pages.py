@@ -15,6 +15,7 @@ from view_client import Client, cards, serving
 
 import cachelayer
 from cachelayer.objects.local import LocalStore
+from cachelayer.page import storage_pages
 from cachelayer.page.record_pages import MOST
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\ud800\u202e"
@@ -167,6 +168,15 @@ def test_a_diff_shows_the_rows_that_came_went_and_changed(client: Client) -> Non
     assert 'href="/d/d/v1/records/7">record 7</a></td><td><a href="/d/d/changed/records/5">record 5</a>' in text
     assert "By record number: 60 are the same." in shown(client, "/diff?one=d@v1&other=d@v2")
     shown(client, "/diff?one=d@v1&other=d@v2&key=none", 400)
+
+
+def test_rows_of_large_versions_are_compared_when_somebody_asks(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_pages, "SMALL_RECORDS", 10)
+    text = shown(client, "/diff?one=d@v1&other=d@v2")
+    (more,) = re.findall(r'Not compared: <a href="([^"]*)"', text)
+    assert "By record number: 60 are the same." in shown(client, more.replace("&amp;", "&"))
 
 
 def test_a_damaged_shard_hides_no_other_record(tmp_path: Path) -> None:
