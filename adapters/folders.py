@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.adapters.sources.files import File, Folder, Options, is_hidden, reading
+from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
@@ -29,6 +30,7 @@ _FILES_AT_ONCE = 64
 _READERS = 16
 
 
+@explains_options
 def from_files(root: Root, pattern: str = "*", *, storage_options: Options = None) -> FileSource:
     """Return a source of all files in a folder: dicts of ``path``, relative to the root, and ``data``, sorted by path.
 
@@ -51,6 +53,7 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
     return _source(root, "data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing)
 
 
+@explains_options
 def from_image_folder(
     root: Root, *, extensions: Sequence[str] = IMAGES, mode: str = "RGB", storage_options: Options = None
 ) -> FileSource:
@@ -69,6 +72,7 @@ def from_image_folder(
     return _of_classes(root, "image", ImageSpec(mode), extensions, storage_options)
 
 
+@explains_options
 def from_audio_folder(
     root: Root,
     *,

@@ -18,6 +18,7 @@ import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches
+from cachelayer.arguments import explains_options
 from cachelayer.builds.item_source import source_of_items
 from cachelayer.builds.source import Source
 from cachelayer.builds.unbatched_source import unbatched
@@ -128,6 +129,7 @@ class Sampler:
         InvalidTypeError: if an argument has the wrong type.
     """
 
+    @explains_options
     def __init__(
         self,
         ref: View[Any],
@@ -183,6 +185,7 @@ class Sampler:
         return f"Sampler(digest='sha256:{self._digest}', records={records}, order={version}, {self._options})"
 
 
+@explains_options
 def iter_dataset(stream: Stream[Any]) -> grain.IterDataset[Any]:
     """Return a ``grain.IterDataset`` over a stream, for Grain's transformations, mixing and processes.
 

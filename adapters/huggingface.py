@@ -23,6 +23,7 @@ from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
+from cachelayer.arguments import explains_options
 from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.source import Source
@@ -151,6 +152,7 @@ def _unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> da
     return plain
 
 
+@explains_options
 def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = None) -> datasets.Dataset:
     """Return a ``datasets.Dataset`` of the records, with the features that were cached: a memory-mapped Arrow file.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_stream
-from cachelayer.arguments import integer
+from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import end_threads
@@ -40,6 +40,7 @@ def shard_by_process() -> tuple[int, int]:
     return jax.process_index(), jax.process_count()
 
 
+@explains_options
 def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None = None) -> GlobalBatches[T]:
     """Return the batches of a stream as global arrays: the same on any mesh and any number of processes.
 

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_stream
+from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import Source
 from cachelayer.builds.unbatched_source import unbatched
@@ -88,6 +89,7 @@ def _epoch(dataset: Any) -> Iterator[Any]:
 # Out.
 
 
+@explains_options
 def to_keras(stream: Stream[Any]) -> StreamDataset:
     """Return a ``PyDataset`` whose epochs are those of a stream: epoch e of ``fit`` has the records of epoch e.
 
@@ -262,6 +264,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         stream: the stream whose dataset is passed to ``fit``, or that dataset.
     """
 
+    @explains_options
     def __init__(self, stream: Stream[Any] | StreamDataset) -> None:
         super().__init__()
         if not isinstance(stream, StreamDataset):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.adapters.sources.files import File, Files, Options, reading, source_of_files
+from cachelayer.arguments import explains_options
 from cachelayer.builds.array_source import array_source
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.source import Source
@@ -27,6 +28,7 @@ AnyPath = str | os.PathLike[str]
 _MOST_EMPTY_ROWS = 2**24
 
 
+@explains_options
 def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = None) -> FileSource:
     """Return a source of the rows of ``.npy`` files. They must not get shorter.
 
@@ -50,6 +52,7 @@ def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = N
     return _source("arrays", files, storage_options, load, {"structure": tree.map_structure(paths, lambda *_: None)})
 
 
+@explains_options
 def from_npz(
     path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = None, *, storage_options: Options = None
 ) -> FileSource:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.view import View
 from cachelayer.adapters.sources.pictures import with_files
+from cachelayer.arguments import explains_options
 from cachelayer.builds.source import Source
 from cachelayer.errors import (
     ElementError,
@@ -75,6 +76,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     return source_of_rows("pandas", len(obj), nbytes, obj.iloc.__getitem__, columns, spec, kept, _nbytes)
 
 
+@explains_options
 def to_pandas(
     ref: View[Any],
     indices: Sequence[int] | NDArray[Any] | None = None,

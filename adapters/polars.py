@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
+from cachelayer.arguments import explains_options
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 from cachelayer.records.tree import Tree
@@ -59,6 +60,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     return source_of_table("polars", _to_arrow(obj), element_spec)
 
 
+@explains_options
 def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pl.DataFrame:
     """Return records as a frame, in memory: one column for each key of the elements.
 

@@ -22,6 +22,7 @@ from cachelayer.adapters.frameworks.arrow_arrays import table_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart, first_rows, source_of_parts, source_of_table
 from cachelayer.adapters.sources.files import File, Files, Paths, reading, source_of_files
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
+from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, batch_records
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
@@ -89,6 +90,7 @@ def _rows_of_dataset(dataset: Any) -> int:
         )
 
 
+@explains_options
 def to_arrow(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pa.Table:
     """Return records as a table, in memory: one column for each key of the elements.
 
@@ -110,6 +112,7 @@ def to_arrow(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None
     return table_of(ref, indices)
 
 
+@explains_options
 def from_parquet(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
 ) -> FileSource:
@@ -131,6 +134,7 @@ def from_parquet(
     return _source("parquet", Files(paths, storage_options), part, options, casts=schema is not None)
 
 
+@explains_options
 def from_ipc(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
 ) -> FileSource:
@@ -150,6 +154,7 @@ def from_ipc(
     return _source("arrow", Files(paths, storage_options), part, options, casts=schema is not None)
 
 
+@explains_options
 def from_csv(
     paths: Paths,
     schema: Any = None,
@@ -178,6 +183,7 @@ def from_csv(
     return _source("csv", Files(paths, storage_options), part, options, casts=True)
 
 
+@explains_options
 def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = None) -> FileSource:
     """Return a source of the rows of files with one JSON object per line.
 

@@ -14,6 +14,7 @@ from typing import Any
 import google_crc32c
 
 from cachelayer.adapters.sources.files import File, Files, Options, Paths, source_of_files
+from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
@@ -25,6 +26,7 @@ from cachelayer.user_warnings import warn
 _PARSED_AT_ONCE = 256
 
 
+@explains_options
 def from_tfrecord(
     filenames: Paths,
     features: Mapping[str, Any] | None = None,

@@ -17,7 +17,7 @@ from typing import Any
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
 from cachelayer.adapters.sources.pictures import with_files
-from cachelayer.arguments import integer
+from cachelayer.arguments import explains_options, integer
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.item_source import length_of, source_of_items
@@ -140,6 +140,7 @@ def _lengths_of(loader: data.DataLoader) -> tuple[int | None, int | None]:
 # Out.
 
 
+@explains_options
 def to_torch(ref: View[Any]) -> data.Dataset:
     """Return a map-style ``Dataset`` of tensors: ``dataset[3]``, a batch ``dataset[[3, 1, 2]]``, ``__getitems__``.
 
@@ -203,6 +204,7 @@ def _stacks(leaf: LeafSpec) -> bool:
 # Streams.
 
 
+@explains_options
 def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: Any = None) -> Loader[T]:
     """Return an iterable of a stream's items as tensors, with ``state_dict`` and ``load_state_dict``.
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from cachelayer.adapters.npy import read_array
 from cachelayer.adapters.sources.files import Files, Options, Paths, source_of_files
+from cachelayer.arguments import explains_options
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import (
@@ -53,6 +54,7 @@ _SPECS: dict[str, LeafSpec] = {
 }
 
 
+@explains_options
 def from_webdataset(
     urls: Paths, suffixes: Sequence[str] | None = None, *, storage_options: Options = None
 ) -> FileSource:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from functools import wraps
+from inspect import CO_VARKEYWORDS, unwrap
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -14,6 +17,73 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 # Python refuses to print much longer integers.
 _MOST_BITS = 4096
 _NEAR = 0.6
+_PEERS: list[tuple[str, Mapping[str, str]]] = [
+    (
+        "batch_size batch per_device_batch_size",
+        {"global_batch_size": "global_batch_size=64", "": "ref.stream(64), which decides the size of batches"},
+    ),
+    ("drop_last drop_remainder", {"remainder": "remainder='drop'", "": "ref.stream(64, remainder='drop')"}),
+    (
+        "shuffle_buffer shuffle_buffer_size buffer_size buffer shuffle shuffle_files",
+        {
+            "shuffle": "shuffle=True, seed=0, which permutes all records without a buffer",
+            "": "ref.stream(64, shuffle=True, seed=0), which permutes all records without a buffer",
+        },
+    ),
+    (
+        "num_workers workers num_proc num_parallel_calls threads n_jobs worker_count num_threads",
+        {
+            "workers": "workers=4",
+            "threads": "threads=4",
+            "prefetch": "prefetch=4, or cachelayer.adapters.torch.loader(stream, num_workers=4)",
+        },
+    ),
+    ("prefetch_factor prefetch_buffer_size prefetch", {"prefetch": "prefetch=4", "": "ref.stream(64, prefetch=4)"}),
+    (
+        "random_state random_seed rng generator shuffle_seed seed",
+        {"seed": "seed=0", "shuffle_seed": "shuffle_seed=0", "": "ref.stream(64, shuffle=True, seed=0)"},
+    ),
+    (
+        "rank world_size num_replicas num_shards shard_index shard_count process_index process_count shard",
+        {"shard": "shard=(rank, world_size)", "": "ref.stream(64, shard=(rank, world_size))"},
+    ),
+    ("epochs repeat n_epochs num_epochs", {"num_epochs": "num_epochs=3", "": "ref.stream(64, num_epochs=3)"}),
+    ("sampler batch_sampler", {"": "ref.stream(64, shuffle=True, seed=0), which decides the order"}),
+    ("collate_fn collate", {"": "stream.map_batches(function)"}),
+    ("transform transforms map_fn", {"": "stream.map(function)"}),
+    (
+        "n k num size count limit num_rows nrows max_rows num_samples n_splits num_folds",
+        {
+            "n": "n=5",
+            "k": "k=5",
+            "max_records": "max_records=1000",
+            "length": "length=2048",
+            "weights": "ref.head(5), or ref[:5]",
+        },
+    ),
+    ("test_size train_size val_size frac fractions", {"shares": "shares={'train': 0.8, 'test': 0.2}"}),
+    ("group groups group_by", {"by": "by='user'"}),
+    ("stratify_by stratify_by_column", {"stratify": "stratify='label'"}),
+    ("columns column_names usecols keys features", {"fields": "fields=['x']", "indices": "ref.fields('x') before it"}),
+    ("column col field_name feature", {"field": "field='label'"}),
+    ("filter predicate query expr", {"condition": "condition='x > 3'", "keep": "keep='x > 3'"}),
+    ("mask ids idx", {"indices": "indices=[...]", "keep": "keep=[...]"}),
+    ("schema spec dtype dtypes output_signature", {"element_spec": "element_spec={...}"}),
+    (
+        "block_size chunk_size context_length seq_len seq_length sequence_length max_length max_len size window",
+        {"length": "length=2048"},
+    ),
+    ("step shift hop overlap", {"stride": "stride=1024"}),
+    ("pad_value padding_value pad_token_id fill fill_value", {"value": "value=0"}),
+    ("eos eos_id eos_token_id sep sep_token_id", {"separator": "separator=0"}),
+    ("probabilities probs p", {"weights": "weights=[...]", "": "cachelayer.mix([(a, 3), (b, 1)])"}),
+    ("cache_dir", {"local_cache": "local_cache='/path'"}),
+    ("name dataset dataset_name", {"dataset_id": "dataset_id='cifar10'"}),
+    ("revision tag", {"version": "version='v1'"}),
+]
+"""Keywords of other libraries, one text for all that mean the same; and what to write for them, by the keyword that a
+call has for it, or by "" if it is another call."""
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 def required(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
@@ -23,13 +93,54 @@ def required(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeEr
     return value
 
 
-def check_options(options: Iterable[str], known: Sequence[str]) -> None:
-    """Raise if a keyword is not an option of a call that lists its options elsewhere."""
+def check_options(options: Iterable[str], known: Sequence[str], call: str = "") -> None:
+    """Raise if a keyword is none that a call has.
+
+    Args:
+        options: the keywords.
+        known: those that it has.
+        call: the name of the call, for the message.
+    """
     for name in options:
         if name not in known:
+            cures = next((cures for words, cures in _PEERS if name in words.split()), {})
+            cure = next((write for keyword, write in cures.items() if keyword in known), cures.get(""))
             near = get_close_matches(name, known, 1, _NEAR)
-            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise UnknownOptionError(f"there is no option {name!r}: {meant}")
+            meant = f"write {cure}; " if cure else f"did you mean {near[0]}? " if near else ""
+            here = f"{call}() has no option {name!r}" if call else f"there is no option {name!r}"
+            raise UnknownOptionError(f"{here}: {meant}there are {', '.join(known) or 'none'}")
+
+
+def explains_options(thing: C) -> C:
+    """Let a function, or each public method of a class, name the keywords that it has if it gets another one."""
+    if not isinstance(thing, type):
+        return cast(C, _explained(thing))
+    for name, member in list(vars(thing).items()):
+        if isinstance(member, FunctionType) and not name.startswith("_"):
+            setattr(thing, name, _explained(member))
+    return thing
+
+
+def no_attribute(owner: object, name: str, cure: str) -> AttributeError:
+    """Return the error for an attribute that an object does not have, which says what to write."""
+    return AttributeError(f"a {type(owner).__name__} has no {name!r}: {cure}", name=name, obj=owner)
+
+
+def _explained(function: Any) -> Any:
+    code = unwrap(function).__code__
+    if code.co_flags & CO_VARKEYWORDS:
+        # It checks its options itself.
+        return function
+    known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
+    call = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+    @wraps(function)
+    def explained(*arguments: Any, **options: Any) -> Any:
+        if options:
+            check_options(options, known, call)
+        return function(*arguments, **options)
+
+    return explained
 
 
 def is_choice(value: Any, choices: Iterable[str]) -> bool:

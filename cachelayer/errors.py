@@ -54,7 +54,7 @@ class DigestMismatchError(InvalidArgumentError):
 
 
 class UnknownOptionError(InvalidArgumentError, TypeError):
-    """Builds have no option of this name."""
+    """A call has no option of this name."""
 
 
 class StaleVersionError(InvalidArgumentError):

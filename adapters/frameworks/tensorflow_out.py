@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_stream, rows_of_batches
+from cachelayer.arguments import explains_options
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import json_text, tree
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec
@@ -27,6 +28,7 @@ _BLOCK_RECORDS = 512
 _BLOCK_NBYTES = 32 << 20
 
 
+@explains_options
 def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     """Return a ``tf.data.Dataset`` over a stream; each iteration of it has the next epoch.
 

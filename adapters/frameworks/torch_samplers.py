@@ -12,7 +12,7 @@ from torch.utils import data
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
-from cachelayer.arguments import integer
+from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.ahead.prefetch import Chunk
 from cachelayer.streams.epochwise import Epochwise
@@ -162,6 +162,7 @@ class Sampler(_ResumableSampler):
         InvalidArgumentError: if an argument is invalid; the message names it and the fix.
     """
 
+    @explains_options
     def __init__(
         self,
         ref: View[Any],
@@ -190,6 +191,7 @@ class BatchSampler(_ResumableSampler):
         InvalidArgumentError: if an argument is invalid; the message names it and the fix.
     """
 
+    @explains_options
     def __init__(
         self,
         ref: View[Any],

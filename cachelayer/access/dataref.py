@@ -14,7 +14,7 @@ from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.row_diff import compare_rows
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
-from cachelayer.arguments import boolean
+from cachelayer.arguments import boolean, explains_options
 from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.progress import Progress
@@ -46,6 +46,7 @@ class Mirrored:
     folder: str
 
 
+@explains_options
 class DataRef(View[T], Generic[T]):
     """A published version, or a view of some of its records: random access, and streams over it.
 

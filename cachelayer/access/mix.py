@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from cachelayer.access.dataset import DatasetView
 from cachelayer.access.joined import join
 from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
 from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
+from cachelayer.arguments import explains_options, no_attribute
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.protocols import Digests, T
 from cachelayer.records.tree import Tree
@@ -34,6 +35,7 @@ _NO_BUCKETS = (
 )
 
 
+@explains_options
 def concat(refs: Iterable[View[T]]) -> View[T]:
     """Concatenate datasets: the records of the first, then those of the second, and so on. This copies nothing.
 
@@ -83,6 +85,13 @@ class Mixture(Generic[T]):
         self._records = replace(
             DatasetView.all(join([member.changed(member.base.declared()) for member in members])), named=named
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or hasattr(type(self), name):
+                return object.__getattribute__(self, name)
+            raise no_attribute(self, name, "it has stream(...); call what views have of each dataset, before mix()")
 
     @property
     def digest(self) -> str:
@@ -169,6 +178,7 @@ class Mixture(Generic[T]):
         return f"Mixture([{parts}]{stages}, digest='sha256:{self.digest}')"
 
 
+@explains_options
 def mix(
     parts: Iterable[tuple[View[T], Any]],
     *,

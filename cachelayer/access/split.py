@@ -89,7 +89,7 @@ def folds(
         count: the number of folds.
         seed, by, stratify: see :func:`split`.
     """
-    count, key = integer("the number of folds", count, 2), check_seed(required("seed", seed))
+    count, key = integer("k", count, 2), check_seed(required("seed", seed))
     fractions = (1 / count,) * count
     if by is not None:
         _refuse_both(by, stratify)

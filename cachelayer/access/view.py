@@ -33,7 +33,7 @@ from cachelayer.access.sequences.rolling import SeriesWindows, series_windows
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import folds, split
 from cachelayer.access.where import Condition, mask_of, mask_of_elements
-from cachelayer.arguments import integer, required
+from cachelayer.arguments import explains_options, integer, no_attribute, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
 from cachelayer.records.leaf_names import leaf_numbers
@@ -105,6 +105,7 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: literal(value) for name, value in options.items() if value is not None}
 
 
+@explains_options
 class View(Generic[T]):
     """Records in an order of their own: those of a version, some of them, several versions, windows, packs, and so on.
 
@@ -206,17 +207,17 @@ class View(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self.stream())
 
-    def head(self, count: int = 5) -> list[T]:
+    def head(self, n: int = 5) -> list[T]:
         """Return the first elements as a list, to look at them: all of them if there are fewer; ``ref[:5]`` is a view.
 
         Args:
-            count: the number of elements.
+            n: the number of elements.
 
         Raises:
             InvalidArgumentError: if it is negative.
             ErasedRecordError: if one of them was erased.
         """
-        return self.__getitems__(range(min(integer("count", count, 0), len(self))))
+        return self.__getitems__(range(min(integer("n", n, 0), len(self))))
 
     def to_arrow(self, indices: Sequence[int] | NDArray[Any] | None = None) -> Any:
         """Return records as a table of pyarrow, in memory; see :func:`cachelayer.adapters.pyarrow.to_arrow`.
@@ -312,9 +313,7 @@ class View(Generic[T]):
         # Type checkers know the names that there are.
         def __getattr__(self, name: str) -> Any:
             if name in _WRITE:
-                raise AttributeError(
-                    f"a {type(self).__name__} has no {name!r}: write {_WRITE[name]}", name=name, obj=self
-                )
+                raise no_attribute(self, name, f"write {_WRITE[name]}")
             # Python calls this after an AttributeError within a property too: that is the error to show.
             return object.__getattribute__(self, name)
 
@@ -391,7 +390,7 @@ class View(Generic[T]):
 
     def folds(
         self,
-        count: int,
+        k: int,
         *,
         seed: int | None = None,
         by: str | Sequence[str] | None = None,
@@ -403,7 +402,7 @@ class View(Generic[T]):
         to the version move none of the others.
 
         Args:
-            count: the number of folds, at least 2.
+            k: the number of folds, at least 2.
             seed: an integer in [0, 2**64), required.
             by: a field of one value a record, such as ``"user"``, or several: all records with one value are held out
                 by one fold, and folds hold out equally many values.
@@ -415,8 +414,8 @@ class View(Generic[T]):
         Raises:
             InvalidArgumentError: if a fold would hold out no record, or an argument is invalid; see :meth:`split`.
         """
-        pairs = folds(self._records, count, seed, by, stratify)
-        call = ViewCall("folds", (literal(count),), _given(seed=seed, by=by, stratify=stratify))
+        pairs = folds(self._records, k, seed, by, stratify)
+        call = ViewCall("folds", (literal(k),), _given(seed=seed, by=by, stratify=stratify))
         return [
             (self._select(train, replace(call, parts=(fold, 0))), self._select(held, replace(call, parts=(fold, 1))))
             for fold, (train, held) in enumerate(pairs)

@@ -11,6 +11,7 @@ import numpy as np
 
 from cachelayer.access.dataset import BaseDataset, DatasetView, one_by_one
 from cachelayer.access.view import View
+from cachelayer.arguments import explains_options
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Attempted, DatasetInfo, Digests, Failed, Held, Sources, T
@@ -144,6 +145,7 @@ def _copied_leaf(_path: str, leaf: Any) -> Any:
     return copy.deepcopy(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf
 
 
+@explains_options
 def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None) -> View[T]:
     """Return an object's items with the streams, order, shards and state of a DataRef, without caching them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, overload
 
-from cachelayer.arguments import integer
+from cachelayer.arguments import explains_options, integer
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.parts import Part
 from cachelayer.builds.source import Source
@@ -120,6 +120,7 @@ def sharded(function: Callable[[int, int], Mapping[Any, Any]], count: int) -> Sh
 def sharded(function: Callable[[int, int], Iterable[T]], count: int) -> Sharded[T]: ...
 @overload
 def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]: ...
+@explains_options
 def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]:
     """Return a source in parts, which several processes or hosts can build at the same time.
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import integer
+from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.records import dtypes
 
@@ -106,6 +106,7 @@ class Ragged(NoArray):
         """Return the rows as nested lists."""
         return [row.to_list() if isinstance(row, Ragged) else row.tolist() for row in self]
 
+    @explains_options
     def to_dense(
         self, length: int | Sequence[int | None] | None = None, value: Any = 0, *, truncate: bool = False
     ) -> NDArray[Any]:
@@ -237,6 +238,7 @@ class Nullable(NoArray):
         """The same as ``valid``: True where there is a value, as in all masks here; masks of numpy say the opposite."""
         return self.valid
 
+    @explains_options
     def filled(self, value: Any) -> NDArray[Any]:
         """Return the column as an array with a value in each row that is null.
 

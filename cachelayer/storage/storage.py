@@ -13,7 +13,7 @@ import numpy as np
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.sequences.packs import PackArguments, checked_pack_arguments
 from cachelayer.access.view import View
-from cachelayer.arguments import boolean, integer, required
+from cachelayer.arguments import boolean, explains_options, integer, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.credentials_in_urls import without_credentials
@@ -60,6 +60,7 @@ AS_BASE = "as base"
 """The compression of the base."""
 
 
+@explains_options
 class Storage:
     """A place for versioned datasets.
 
@@ -81,6 +82,7 @@ class Storage:
         MissingDependencyError: if the package for such a URL is not installed.
     """
 
+    @explains_options
     def __init__(
         self,
         url: str | os.PathLike[str],

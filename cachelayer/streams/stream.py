@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, ov
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import boolean, integer
+from cachelayer.arguments import boolean, explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import Sources, T
 from cachelayer.streams.epochwise import Epochs, Iterations
@@ -34,6 +34,7 @@ class Untyped:
     """Stands for ``Any`` as a type argument: it is no other type, so a first overload that takes it is that of Any."""
 
 
+@explains_options
 class Stream(Generic[T]):
     """The records of one shard in an order: iterate over it as often as you like, or get the batch of any step.
 

@@ -275,7 +275,7 @@ def takes_stream_options(*fixed: str, **refused: str) -> Callable[[M], M]:
             for name, reason in refused.items():
                 if name in arguments:
                     raise UnknownOptionError(f"there is no option {name!r} here: {reason}")
-            check_options(arguments, ["global_batch_size", *names])
+            check_options(arguments, ["global_batch_size", *names], method.__name__)
             return method(self, global_batch_size, **arguments)
 
         own = signature(method)

@@ -408,8 +408,8 @@ def test_erased_records_have_no_value_and_are_in_no_part(tmp_path: Path) -> None
 def test_folds_and_strata_that_cannot_be_are_refused(storage: Storage) -> None:
     ref = storage.fetch("d@v1")
     cases: list[tuple[Any, type[Exception], str]] = [
-        (lambda: ref.folds(1, seed=0), InvalidArgumentError, "folds"),
-        (lambda: ref.folds("5", seed=0), InvalidTypeError, "folds"),
+        (lambda: ref.folds(1, seed=0), InvalidArgumentError, "k 1"),
+        (lambda: ref.folds(k="5", seed=0), InvalidTypeError, "k '5'"),
         (lambda: ref.folds(5), InvalidTypeError, "seed"),
         (lambda: ref[:4].folds(5, seed=0), InvalidArgumentError, "4 records"),
         (lambda: ref.select([3, 3, 3]).folds(3, seed=0), InvalidArgumentError, "3 records"),

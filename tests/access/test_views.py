@@ -157,8 +157,8 @@ def test_the_head_and_the_table_of_a_view_are_its_elements(views: Views, kind: s
     assert plain(view[1:].head(np.int64(3))) == plain(elements[1:4])
     assert (view.head(0), len(view[:2].head(100))) == ([], 2)
     for count, error in ((-1, ValueError), (2.5, TypeError), (None, TypeError)):
-        with pytest.raises(error, match="count"):
-            view.head(count)
+        with pytest.raises(error, match="n "):
+            view.head(n=count)
     assert view.to_arrow().to_pylist() == list(map(python_values, elements))
     assert view[::-1].to_arrow([2, -1]).to_pylist() == [python_values(elements[place]) for place in (-3, 0)]
     assert view[:0].to_arrow().num_rows == 0
