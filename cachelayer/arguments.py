@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
@@ -84,6 +85,9 @@ _PEERS: list[tuple[str, Mapping[str, str]]] = [
 """Keywords of other libraries, one text for all that mean the same; and what to write for them, by the keyword that a
 call has for it, or by "" if it is another call."""
 C = TypeVar("C", bound=Callable[..., Any])
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+_BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 def required(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
@@ -141,6 +145,19 @@ def _explained(function: Any) -> Any:
         return function(*arguments, **options)
 
     return explained
+
+
+def quantity(text: str, units: Mapping[str, float]) -> float:
+    """Parse a number that a unit may follow, such as ``1.5GiB``."""
+    match = _QUANTITY.fullmatch(text.strip().lower())
+    if match is None or match[2] not in units:
+        raise InvalidArgumentError(f"{text!r}: pass a number, followed by one of {', '.join(filter(None, units))}")
+    return float(match[1]) * units[match[2]]
+
+
+def byte_count(text: str) -> int:
+    """Parse a size in bytes: ``256MB``, ``1.5GiB``, ``4096``."""
+    return int(quantity(text, _BYTES))
 
 
 def is_choice(value: Any, choices: Iterable[str]) -> bool:

@@ -6,9 +6,10 @@
     ├── InvalidArgumentError     ValueError          change the call
     │   ├── InvalidNameError                         an id, version or tag outside the grammar
     │   ├── UnknownOptionError   TypeError           an option that no build has
-    │   ├── DigestMismatchError                      other records were offered than a version has
-    │   ├── StaleVersionError                        a version of another source, with on_change="error"
-    │   └── ArgumentsMismatchError                   a cacheable function called with other arguments than its version
+    │   └── RefusedError                             what is stored forbids it: name another version, or force it
+    │       ├── StaleVersionError                    a version of another source, with on_change="error"
+    │       ├── ArgumentsMismatchError               a cacheable function called with other arguments than its version
+    │       └── DigestMismatchError                  other records were offered than a version has
     ├── InvalidTypeError         TypeError           pass another kind of object
     ├── MissingDependencyError   ImportError         install an extra
     ├── NotFoundError            KeyError            name something that exists
@@ -24,6 +25,7 @@
     ├── FormatError              ValueError          written by a newer release, or not ours at all
     ├── CorruptionError          OSError             restore the files, or build again
     └── StorageError             OSError             disk full, no permission, not reachable
+        └── BusyError                                others change the dataset all the time: try again later
 
 Each also derives from the built-in exception beside it, so code that knows nothing of cachelayer handles it correctly.
 """
@@ -45,19 +47,23 @@ class InvalidNameError(InvalidArgumentError):
     """A dataset id, version or tag is outside the grammar of names."""
 
 
-class ArgumentsMismatchError(InvalidArgumentError):
-    """A cacheable function was called with other arguments than its version was built with."""
-
-
-class DigestMismatchError(InvalidArgumentError):
-    """Other records were offered for a version than those that it has."""
-
-
 class UnknownOptionError(InvalidArgumentError, TypeError):
     """A call has no option of this name."""
 
 
-class StaleVersionError(InvalidArgumentError):
+class RefusedError(InvalidArgumentError):
+    """What is stored forbids the call, which would be right elsewhere."""
+
+
+class ArgumentsMismatchError(RefusedError):
+    """A cacheable function was called with other arguments than its version was built with."""
+
+
+class DigestMismatchError(RefusedError):
+    """Other records were offered for a version than those that it has."""
+
+
+class StaleVersionError(RefusedError):
     """The version exists but was built from another source, and ``on_change`` is ``"error"``."""
 
 
@@ -198,6 +204,10 @@ class CorruptionError(CacheLayerError, OSError):
 
 class StorageError(CacheLayerError, OSError):
     """The storage failed: no space, no permission, not reachable."""
+
+
+class BusyError(StorageError):
+    """Others changed the dataset all the time."""
 
 
 class CacheLayerWarning(UserWarning):

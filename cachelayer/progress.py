@@ -44,7 +44,8 @@ class Progress:
         self.waits_for = ""
         """What the work is waiting for; empty if it is not."""
         self._title = title
-        self._total = total
+        self.total = total
+        """Units of the whole work; None if that is not known."""
         self._enabled = enabled
         self._unit = f" {unit}s"
         self._skipped = self._written = self._nbytes = 0
@@ -94,9 +95,14 @@ class Progress:
         """Units and bytes done in this run."""
         return max(self.drawn, self._written, self._of_parts[0]), max(self._nbytes, self._of_parts[1])
 
+    @property
+    def done(self) -> int:
+        """Units that are done, also before this run."""
+        return self._skipped + self.counts[0]
+
     def __str__(self) -> str:
-        total = "" if self._total is None else f" of {self._total:,}"
-        return f"{self._skipped + self.counts[0]:,}{total}{self._unit}"
+        total = "" if self.total is None else f" of {self.total:,}"
+        return f"{self.done:,}{total}{self._unit}"
 
     def __enter__(self) -> Self:
         self._token = _CURRENT.set(self)
@@ -111,7 +117,7 @@ class Progress:
                 shape = {} if in_notebook else {"ncols": columns, "nrows": rows}
                 # With a delay, tqdm draws nothing before it is asked to.
                 self._bar = tqdm_of_process()(
-                    desc=self._title, total=self._total, unit=self._unit, unit_scale=True, delay=1e-9, **shape
+                    desc=self._title, total=self.total, unit=self._unit, unit_scale=True, delay=1e-9, **shape
                 )
         if self._bar is None and self._enabled:
             self._write("started")
@@ -151,7 +157,7 @@ class Progress:
         text = ", ".join(filter(None, notes))
         with harmless():
             if self._bar is None:
-                self._write(_meter(done, self._total, seconds, self._unit, self._skipped, text))
+                self._write(_meter(done, self.total, seconds, self._unit, self._skipped, text))
             else:
                 # Set n instead of calling update(): tqdm then shows the rate of the whole run.
                 self._bar.n, self._bar.initial = done, self._skipped

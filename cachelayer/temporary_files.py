@@ -125,6 +125,14 @@ def process_name(pid: int | None = None) -> str:
     return f"{_host()}-{os.getpid() if pid is None else pid}"
 
 
+def host_and_pid(process: str) -> tuple[str, int | None]:
+    """Return the name of the host of a process, and its number there, by its name; empty and None if it has none."""
+    host, _, number = process.rpartition("-")
+    name, _, namespace = host.rpartition(".")
+    is_named = number.isascii() and number.isdigit()
+    return (name if name and namespace.isdigit() else host), int(number) if is_named else None
+
+
 def has_ended(process: str) -> bool:
     """Return whether a process has ended, by its name; False if it ran on another host."""
     return _is_here(process) and not is_running(process)

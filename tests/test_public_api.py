@@ -18,13 +18,13 @@ from cachelayer.objects import paths
 
 PUBLIC = [
     "AlreadyExistsError", "ArgumentsMismatchError", "ArrayRecordDataSource", "ArraySpec", "AudioSpec",
-    "BatchStream", "Blocks", "Buckets", "BuildRevokedError", "CacheLayerError", "CacheLayerWarning",
+    "BatchStream", "Blocks", "Buckets", "BuildRevokedError", "BusyError", "CacheLayerError", "CacheLayerWarning",
     "Collected", "CorruptionError", "DamagedObject", "DataRef", "DatasetNotFoundError", "Diff", "DigestMismatchError",
     "ElementError",
     "ErasedRecordError", "FormatError", "ImageSpec", "InvalidArgumentError", "InvalidNameError",
     "InvalidTypeError", "JsonSpec", "LogEvent", "Mirrored", "MissingDependencyError", "Mixture", "NotFoundError",
-    "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "RecordSpan", "RepairReport",
-    "Rolling",
+    "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "RecordSpan",
+    "RefusedError", "RepairReport", "Rolling",
     "Sampled", "Sharded",
     "SourceError", "Sparse", "SparseSpec", "StaleVersionError", "StaleVersionWarning", "StateError", "Storage",
     "StorageError", "Stream", "StreamIterator", "StreamStats", "SubmitOptions", "UnknownOptionError",
@@ -60,8 +60,8 @@ ATTRIBUTES = {
 
 BUILT_IN: dict[type[Exception], str] = {
     ValueError: (
-        "InvalidArgumentError InvalidNameError ArgumentsMismatchError DigestMismatchError StaleVersionError "
-        "ElementError StateError FormatError"
+        "InvalidArgumentError InvalidNameError ArgumentsMismatchError DigestMismatchError RefusedError "
+        "StaleVersionError ElementError StateError FormatError"
     ),
     TypeError: "UnknownOptionError InvalidTypeError",
     ImportError: "MissingDependencyError",
@@ -70,7 +70,7 @@ BUILT_IN: dict[type[Exception], str] = {
     LookupError: "ErasedRecordError",
     FileExistsError: "AlreadyExistsError",
     RuntimeError: "SourceError BuildRevokedError",
-    OSError: "CorruptionError StorageError",
+    OSError: "CorruptionError StorageError BusyError",
 }
 
 

@@ -87,11 +87,12 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None = None) -> Stor
     claims = Claims(request.log.folder.folder(paths.builds(request.version)))
     waiting = Waiting(request.name, request.options.progress)
     while True:
-        with claims.hold(CLAIM) as is_ours:
+        progress = Progress(request.name, None, request.options.progress)
+        with claims.hold(CLAIM, progress) as is_ours:
             if request.is_published:
                 return None
             if is_ours:
-                return _build_alone(BuildPlan.of(request) if plan is None else plan)
+                return _build_alone(BuildPlan.of(request) if plan is None else plan, progress)
         # Watches the holder, and removes the claim of one that died.
         if claims.is_busy(CLAIM):
             holder = claims.holder(CLAIM)
@@ -102,9 +103,10 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None = None) -> Stor
             claims.pause()
 
 
-def _build_alone(plan: BuildPlan) -> StoredVersion:
+def _build_alone(plan: BuildPlan, progress: Progress) -> StoredVersion:
     """Build the version, and publish it."""
-    with _working(plan, plan.request.name, plan.length) as target:
+    progress.total = plan.length
+    with _working(plan, progress) as target:
         extension = plan.request.extension
         if isinstance(extension, AddingColumns):
             columns = extension.write_at_once(plan.source, plan.options, target)
@@ -120,9 +122,10 @@ def _build_alone(plan: BuildPlan) -> StoredVersion:
 def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersion | None:
     """Build parts that no other host builds, and publish the version if no other does; return None if one has."""
     request = plan.request
-    with Claims(plan.notes.folder).hold(hosts.claim):
+    progress = Progress(f"{request.name} (host {hosts.index})", None, plan.options.progress)
+    with Claims(plan.notes.folder).hold(hosts.claim, progress):
         join_hosts(plan)
-        with _working(plan, f"{request.name} (host {hosts.index})", None) as target:
+        with _working(plan, progress) as target:
             result = build_parts_together(plan, parts, hosts, target)
             if result is None:
                 return None
@@ -132,18 +135,13 @@ def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersio
 
 
 @contextmanager
-def _working(plan: BuildPlan, title: str, length: int | None) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go; meanwhile its progress is shown.
-
-    Args:
-        plan: the plan of the build.
-        title, length: those of the progress.
-    """
+def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
+    """Yield where the shards of a build go; meanwhile its progress is shown."""
     log = plan.request.log
     with (
         shard_target(log.folder, plan.copies, log.head().generation) as target,
         marking_children(target.folder),
-        Progress(title, length, plan.options.progress),
+        progress,
     ):
         yield target
 

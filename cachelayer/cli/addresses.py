@@ -9,7 +9,7 @@ from typing import Any
 from cachelayer.access.dataref import DataRef
 from cachelayer.cli.options import json_or_text, once
 from cachelayer.credentials_in_urls import without_credentials
-from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
+from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError, NotFoundError
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference, names_version
 from cachelayer.versions.snapshot import VersionInfo
@@ -25,11 +25,11 @@ def storage_options(option: Pairs) -> dict[str, Any]:
 def open_storage(url: str, option: Pairs = (), **where: Any) -> Storage:
     """Open a storage that exists."""
     storage = Storage(url, storage_options=storage_options(option), **where)
-    folder = storage._store.local_path("")
-    if names_version(url) or (folder is not None and not folder.is_dir()):
-        raise InvalidArgumentError(
-            f"{without_credentials(url)!r} is no storage: name the folder or the URL that builds publish to"
-        )
+    folder, shown = storage._store.local_path(""), repr(without_credentials(url))
+    if names_version(url):
+        raise InvalidArgumentError(f"{shown} is a version: name the folder or the URL that builds publish to")
+    if folder is not None and not folder.is_dir():
+        raise NotFoundError(f"{shown} is no storage: name the folder or the URL that builds publish to")
     return storage
 
 

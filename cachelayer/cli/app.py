@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,11 +17,14 @@ import click
 
 import cachelayer
 from cachelayer.cli import output
+from cachelayer.cli.exit_codes import ExitCode, code_of
 from cachelayer.cli.output import Result
 from cachelayer.cli.words import in_options
-from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, FormatError, StorageError
+from cachelayer.errors import CacheLayerWarning
 from cachelayer.progress import harmless
 
+PROBE = "cachelayer-probe"
+"""The name of the thread that asks a storage whether it can be published to."""
 _PANELS = ("Build", "List", "Inspect", "Check", "Manage", "Help")
 
 
@@ -47,8 +51,8 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     invoke_without_command=True,
-    epilog="Exit codes: 0 success, 1 a finding (damage, a difference), 2 a mistake in the command, 3 the storage "
-    "failed or is damaged, 4 a bug in cachelayer, 130 interrupted.",
+    epilog="Exit codes: 0 success, 1 a finding (damage, a difference), 2 a mistake in the command, 3 not found, "
+    "4 refused, 5 damaged, 6 busy, 7 the storage failed, 8 the source failed, 70 a bug in cachelayer, 130 interrupted.",
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(cachelayer.__version__, message="cachelayer %(version)s")
@@ -83,7 +87,7 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
                         traceback.print_exc()
                     code = _report(error, parameters)
                 else:
-                    code = result.code if output.write(result, as_json=as_json) else output.FAILURE
+                    code = result.code if output.write(result, as_json=as_json) else ExitCode.STORAGE
             context.exit(code)
 
         summary = " ".join((function.__doc__ or "").split())
@@ -100,20 +104,19 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
     return decorate
 
 
-def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> int:
+def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> ExitCode:
     """Print an error of a command with these parameters on stderr, and return its exit code."""
-    if isinstance(error, KeyboardInterrupt | click.Abort):
+    code = ExitCode.INTERRUPTED if isinstance(error, click.Abort) else code_of(error)
+    if code is ExitCode.INTERRUPTED:
         output.problem("interrupted", "run the same command again: it continues after what is finished, if anything")
-        return output.INTERRUPTED
-    if isinstance(error, CacheLayerError):
-        output.problem("error", in_options(str(error), parameters))
-        return output.FAILURE if isinstance(error, StorageError | CorruptionError | FormatError) else output.USAGE
-    if isinstance(error, SystemExit):
+    elif isinstance(error, SystemExit):
         output.problem("error", f"the program called sys.exit({error.code!r}), which ends no build: return instead")
-        return output.USAGE
-    traceback.print_exception(error)
-    output.problem("error", "this is a bug in cachelayer: please report it with the lines above")
-    return output.BUG
+    elif code is ExitCode.BUG:
+        traceback.print_exception(error)
+        output.problem("error", "this is a bug in cachelayer: please report it with the lines above")
+    else:
+        output.problem("error", in_options(str(error), parameters))
+    return code
 
 
 def main() -> None:
@@ -126,12 +129,13 @@ def main() -> None:
     except OSError as error:
         # Click prints help by itself, and it may fail as what commands print.
         output.cannot_print(error)
-        sys.exit(output.FAILURE)
+        sys.exit(ExitCode.STORAGE)
     except SystemExit as end:
-        if end.code == output.INTERRUPTED:
+        is_asking = any(thread.name == PROBE for thread in threading.enumerate())
+        if end.code == ExitCode.INTERRUPTED or is_asking:
             # Threads that wait for the network would hold the process until their requests end.
             for stream in (sys.stdout, sys.stderr):
                 with harmless():
                     stream.flush()
-            os._exit(output.INTERRUPTED)
+            os._exit(int(end.code or 0))
         raise

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.adapters import _named_files as named_files
@@ -23,9 +24,10 @@ from cachelayer.cli.addresses import (
     versions_of,
 )
 from cachelayer.cli.app import command
+from cachelayer.cli.exit_codes import ExitCode
 from cachelayer.cli.functions import arguments_of, load
 from cachelayer.cli.options import argument, flag, json_or_text, once, option
-from cachelayer.cli.output import FINDING, SUCCESS, Result, version_result
+from cachelayer.cli.output import Result, version_result
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.progress import size
@@ -65,19 +67,41 @@ def build(
 @options.several("files", "FILES...", "Paths, 'patterns' or URLs of files, or one folder.")
 @options.target
 @options.file_format
+@options.field_types
 @options.reach
 @options.submitting
 def import_files(
-    files: tuple[str, ...], target: str, kind: str | None, option: Pairs, local_cache: Any, **submit: Any
+    files: tuple[str, ...],
+    target: str,
+    kind: str | None,
+    types: tuple[tuple[str, Any], ...],
+    option: Pairs,
+    local_cache: Any,
+    **submit: Any,
 ) -> Result:
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
     storage, name = open_address(target, option, local_cache=local_cache)
     before = versions_of(storage, name)
     _refuse_own_folder(files, storage)
-    submitted = storage.cacheable(name, record=("kind", "files"), **submit)(named_files.imported)
+    spec = _spec_of(once("--type", types)) or None
+    submitted = storage.cacheable(name, record=("kind", "files"), element_spec=spec, **submit)(named_files.imported)
     return version_result(
         submitted(kind=named_files.format_of(list(files), kind), files=list(files)), "published", before
     )
+
+
+def _spec_of(types: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the partial element spec of fields with types; ``meta/age`` is a key of a dict."""
+    spec: dict[str, Any] = {}
+    for name, kind in types:
+        *parents, last = name.split("/")
+        within = spec
+        for key in parents:
+            within = within.setdefault(key, {})
+            if not isinstance(within, dict):
+                raise InvalidArgumentError(f"--type {name}: {key} has a type already, and so no fields")
+        within[last] = kind
+    return spec
 
 
 @command(
@@ -199,7 +223,11 @@ def repair(
     shown = [*map(str, report.damaged), *(f"{path}: a damaged local copy" for path in report.local_copies)]
     objects = counted(len(report.damaged), "object")
     verdict = f"{objects} {'repaired' if report.repaired else 'damaged'}" if report.damaged else "nothing is damaged"
-    return Result(report.to_json(), [*shown, f"{report.reference}: {verdict}"], SUCCESS if report.ok else FINDING)
+    return Result(
+        report.to_json(),
+        [*shown, f"{report.reference}: {verdict}"],
+        ExitCode.SUCCESS if report.ok else ExitCode.FINDING,
+    )
 
 
 def _place(text: str, option: Pairs) -> DataRef[Any] | Storage:
@@ -220,7 +248,7 @@ def mirror(reference: str, progress: bool | None, **reach: Any) -> Result:
     if copied.local_shards == copied.shards:
         return Result(copied, [here])
     advice = "there is no room for the others: free some space, or name another folder with --local-cache"
-    return Result(copied, [here, advice], FINDING)
+    return Result(copied, [here, advice], ExitCode.FINDING)
 
 
 @command(
@@ -288,24 +316,52 @@ def _not_freed(left: Sequence[Pending]) -> list[str]:
     "cache/users@v3 100:200 --reason 'request 6' --grace 0",
 )
 @options.whole_version
-@options.several("numbers", "RECORDS...", "Numbers of records, or ranges such as 100:200.", type=options.record_range)
+@argument(
+    "numbers",
+    "[RECORDS...]",
+    "Numbers of records, or ranges such as 100:200.",
+    type=options.record_range,
+    nargs=-1,
+    required=False,
+)
+@option("where", "CONDITION", "Erase the records that fit, such as 'user == 5512', as ref.where() takes it.")
 @option("reason", "TEXT", "Why; it is stored, and shown for the old digest.", required=True)
 @options.grace()
 @options.yes
 @options.client_options
-def erase(whole: str, numbers: tuple[range, ...], reason: str, grace: float | None, yes: bool, option: Pairs) -> Result:
+@options.progress
+def erase(
+    whole: str,
+    numbers: tuple[range, ...],
+    where: str | None,
+    reason: str,
+    grace: float | None,
+    yes: bool,
+    option: Pairs,
+    progress: bool | None,
+) -> Result:
     """Erase records from every version of the dataset whose shards hold them. All others keep their numbers.
 
     Without --grace, gc deletes the old files.
     """
     storage, text = open_address(whole, option)
     before, ref = versions_of(storage, text), fetch_rows(storage, text)
+    if bool(numbers) == (where is not None):
+        raise InvalidArgumentError("name the records by their numbers, or by --where CONDITION")
     for chosen in numbers:
         if chosen.stop > len(ref):
             raise RecordIndexError(f"record {chosen.stop - 1}: {text} has {counted(len(ref), 'record')}")
     records = sorted({number for chosen in numbers for number in chosen})
+    if where is not None:
+        selection = ref._records.selection
+        rows = np.concatenate([*ref.where(where)._records.selection.pieces()])
+        records = selection.rows_of(rows).tolist()
+    if not records:
+        raise InvalidArgumentError(f"--where {where!r} fits no record of {text}: nothing is erased")
     _confirm(f"Erase {counted(len(records), 'record')} from {whole}?", yes)
-    return version_result(storage.erase(text, records=records, reason=reason, grace=grace), "written", before)
+    return version_result(
+        storage.erase(text, records=records, reason=reason, grace=grace, progress=progress), "written", before
+    )
 
 
 @command("gc", "Manage", "gs://bucket/caches", "cache --grace 1h", "cache --dry-run")

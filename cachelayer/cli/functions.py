@@ -29,7 +29,8 @@ def load(text: str) -> Callable[..., Any]:
         function: Any = functools.reduce(getattr, name.split("."), module)
     except Exception as error:
         # This runs the user's code, which may raise anything.
-        raise SourceError(
+        is_absent = not place or isinstance(error, (ImportError, AttributeError))
+        raise (InvalidArgumentError if is_absent else SourceError)(
             f"{text!r} cannot be loaded as MODULE:FUNCTION or FILE.py:FUNCTION: {type(error).__name__}: {error}"
         ) from error
     if not callable(function):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import math
+import re
+import secrets
 import webbrowser
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,11 +22,12 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.cli import options
 from cachelayer.cli.addresses import Pairs, fetch_rows, only_dataset, open_address, open_place, versions_of
 from cachelayer.cli.app import command
+from cachelayer.cli.exit_codes import ExitCode, code_of
 from cachelayer.cli.functions import load
 from cachelayer.cli.options import argument, flag, option
-from cachelayer.cli.output import FAILURE, FINDING, SUCCESS, Result, cell, facts, table, text_of, version_document
+from cachelayer.cli.output import Result, cell, facts, table, text_of, version_document
 from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
-from cachelayer.errors import CacheLayerError, MissingDependencyError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, MissingDependencyError
 from cachelayer.records import dtypes, spec_json, tree
 from cachelayer.records.values import Ragged, Sparse
 from cachelayer.statistics import survey
@@ -43,33 +47,35 @@ def list_storage(listed: str, option: Pairs) -> Result:
 
 
 def _list_datasets(storage: Storage) -> Result:
-    document, problems = [], []
+    document, problems, code = [], [], ExitCode.SUCCESS
     for dataset_id in storage.datasets():
         versions, problem = list[VersionInfo](), None
         try:
             versions += storage.versions(dataset_id).values()
         except CacheLayerError as error:
-            problem = str(error)
+            problem, code = str(error), code_of(error)
             problems.append(f"{dataset_id} cannot be read: {problem}")
         newest = {"newest": versions[-1].version, **asdict(versions[-1])} if versions else {}
         document.append({**newest, "dataset_id": dataset_id, "versions": len(versions), "problem": problem})
     names = ("dataset_id", "newest", "versions", "records", "nbytes", "time")
     shown = table(document, *names) if document else f"no dataset in {storage.url}"
-    return Result(document, [shown, *problems], FAILURE if problems else SUCCESS)
+    return Result(document, [shown, *problems], code)
 
 
 def _list_versions(storage: Storage, dataset_id: str) -> Result:
     builds, versions = storage.builds(dataset_id), versions_of(storage, dataset_id)
     tags = storage.tags(dataset_id) if versions else {}
-    document = [
-        {**asdict(info), "tags": sorted(tag for tag, version in tags.items() if version == name)}
+    document: list[dict[str, Any]] = [
+        {"state": "published", **asdict(info), "tags": sorted(tag for tag, version in tags.items() if version == name)}
         for name, info in versions.items()
     ]
     names = ("version", "records", "nbytes", "time", "digest", "tags")
     shown = [table(document, *names) if document else f"no version of {dataset_id} is published"]
     if builds:
-        shown += ["builds", table(builds, "version", "state", "shards", "records", "nbytes", "idle")]
-    return Result(document, shown)
+        columns = ("version", "state", "done", "total", "shards", "nbytes", "idle", "pid", "host")
+        shown += ["builds", table(builds, *columns)]
+    # The newest version stays the last.
+    return Result([*({**asdict(build), "progress": build.progress} for build in builds), *document], shown)
 
 
 @command("log", "List", "gs://bucket/caches/cifar10")
@@ -79,7 +85,7 @@ def log(dataset: str, option: Pairs) -> Result:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     storage, text = open_address(dataset, option)
     events = storage.history(only_dataset(text))
-    return Result(events, [table(events, "sequence", "kind", "details", "time", "user", "host")])
+    return Result(events, [table(events, "sequence", "kind", "time", "user", "host", "details")])
 
 
 @command("show", "List", "gs://bucket/caches/cifar10", "cache/cifar10@sha256:3fcda2 --json | jq .provenance")
@@ -94,7 +100,7 @@ def show(reference: str, **reach: Any) -> Result:
     about = {**version_document(ref), "tags": tags, "codec": manifest.rows.codec}
     shards = [{"name": shard.name, **asdict(shard.stats)} for shard in manifest.shards]
     spec = "\n".join("    " * depth + f"{name}: {text}" for depth, name, text in spec_rows(ref.raw().element_spec))
-    rows = table(shards[:_SHARDS_SHOWN], "name", "records", "nbytes", "sha256")
+    rows = table(shards[:_SHARDS_SHOWN], "records", "nbytes", "sha256", "name")
     more = [f"and {len(shards) - _SHARDS_SHOWN:,} more: --json shows all"] * (len(shards) > _SHARDS_SHOWN)
     made = {name: text_of(value) for name, value in ref.provenance.items() if value not in (None, "", [], {})}
     shown: list[RenderableType] = [facts((name, cell(name, value)) for name, value in about.items()), "", spec, ""]
@@ -193,7 +199,7 @@ def verify(whole: str, option: Pairs, progress: bool | None) -> Result:
     if report.ok:
         return Result(report.to_json(), shown)
     shown.append(f"to repair it: cachelayer repair {text} --from STORAGE")
-    return Result(report.to_json(), shown, FINDING)
+    return Result(report.to_json(), shown, ExitCode.FINDING)
 
 
 @command("diff", "Check", "cache/docs@v1 cache/docs@v2 --key url", "cache/docs@v2 gs://bucket/caches/docs@v2 --no-rows")
@@ -215,7 +221,9 @@ def diff(reference: str, other: str, key: tuple[str, ...], rows: bool, option: P
     Exit code 1 if the data differ.
     """
     difference = _open(reference, option).diff(_open(other, to_option), key=key or None, rows=rows)
-    return Result(difference.to_json(), [str(difference)], SUCCESS if difference.same_data else FINDING)
+    return Result(
+        difference.to_json(), [str(difference)], ExitCode.SUCCESS if difference.same_data else ExitCode.FINDING
+    )
 
 
 @command("view", "Inspect", "cache", "gs://bucket/caches/cifar10@v2", "cache/tokens@v1 --detokenize tokens.py:decode")
@@ -225,7 +233,20 @@ def diff(reference: str, other: str, key: tuple[str, ...], rows: bool, option: P
 @options.client_options
 @option("host", "ADDRESS", "Where to listen; others who know the URL can look there.", default="127.0.0.1")
 @option("port", "N", "The port; 0 for a free one.", type=click.IntRange(0), default=0)
-def view(place: str, no_open: bool, detokenize: str | None, option: Pairs, host: str, port: int) -> Result:
+@option("root_path", "PATH", "What a proxy puts before every path, such as /data.", type=options.root_path, default="")
+@option("allowed_hosts", "NAME", "A name of the server besides those of this machine.", "--allow-host", multiple=True)
+@option("token_file", "FILE", "Holds the token of the URL; made if there is no such file.", type=options.file)
+def view(
+    place: str,
+    no_open: bool,
+    detokenize: str | None,
+    option: Pairs,
+    host: str,
+    port: int,
+    root_path: str,
+    allowed_hosts: tuple[str, ...],
+    token_file: Path | None,
+) -> Result:
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
     # Records are read in ranges: a look at a bucket downloads no shard.
     storage, name = open_place(place, option, local_cache_bytes=0)
@@ -238,7 +259,8 @@ def view(place: str, no_open: bool, detokenize: str | None, option: Pairs, host:
     path = "/"
     if name is not None:
         path = path_of(open_versions.ref(name, None))
-    server = PageServer(open_versions, host, port)
+    token = None if token_file is None else _token_in(token_file)
+    server = PageServer(open_versions, host, port, root_path=root_path, allowed_hosts=allowed_hosts, token=token)
     url = server.url(path)
     # The browser shows the page, even if nobody reads the output.
     with suppress(OSError):
@@ -248,3 +270,17 @@ def view(place: str, no_open: bool, detokenize: str | None, option: Pairs, host:
     with suppress(KeyboardInterrupt):  # the usual way to end it
         server.run()
     return Result({"url": url})
+
+
+def _token_in(file: Path) -> str:
+    """Return the token that a file holds; a new one is written there if there is no such file."""
+    try:
+        with suppress(FileExistsError):
+            file.touch(0o600, exist_ok=False)
+            file.write_text(f"{secrets.token_urlsafe(24)}\n")
+        token = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"--token-file {file}: {error}") from error
+    if not re.fullmatch(r"[A-Za-z0-9._~-]{16,}", token):
+        raise InvalidArgumentError(f"--token-file {file}: a token is 16 or more of A-Z a-z 0-9 . _ ~ -")
+    return token

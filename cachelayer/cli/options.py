@@ -12,32 +12,32 @@ from typing import Any, TypeVar
 import click
 
 from cachelayer.adapters import _named_files as named_files
+from cachelayer.arguments import byte_count, quantity
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError
+from cachelayer.records import dtypes
+from cachelayer.records.spec import ArraySpec, JsonSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
-_BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_TYPES = {"int": "int64", "float": "float64", "text": "str", "string": "str"}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def _quantity(text: str, units: dict[str, int]) -> float:
-    match = _NUMBER.fullmatch(text.strip().lower())
-    if match is None or match[2] not in units:
-        raise click.BadParameter(f"{text!r}: pass a number, followed by one of {', '.join(filter(None, units))}")
-    return float(match[1]) * units[match[2]]
 
 
 def nbytes(text: str) -> int:
     """Parse a size: ``256MB``, ``1.5GiB``, ``4096``."""
-    return int(_quantity(text, _BYTES))
+    try:
+        return byte_count(text)
+    except InvalidArgumentError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def seconds(text: str) -> float:
     """Parse a time: ``90``, ``30m``, ``24h``, ``7d``."""
-    return _quantity(text, _SECONDS)
+    try:
+        return quantity(text, _SECONDS)
+    except InvalidArgumentError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -65,6 +65,38 @@ def folder(text: str) -> Path:
     if not text.strip():
         raise click.BadParameter("write the path of a folder")
     return Path(text)
+
+
+def file(text: str) -> Path:
+    """Parse the path of a file."""
+    return folder(text)
+
+
+def root_path(text: str) -> str:
+    """Parse what stands before the paths of a server: ``/data``."""
+    path = text.strip("/")
+    if not re.fullmatch(r"[A-Za-z0-9._~/-]*", path) or "//" in path:
+        raise click.BadParameter(f"{text!r}: write the beginning of a path, such as /data")
+    return f"/{path}" if path else ""
+
+
+def hosts(text: str) -> tuple[int, int]:
+    """Parse which of how many hosts this is: ``0/4``."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
+    if match is None or not int(match[1]) < int(match[2]):
+        raise click.BadParameter(f"{text!r}: write INDEX/COUNT, such as 0/4 for the first of four hosts")
+    return int(match[1]), int(match[2])
+
+
+def typed_field(text: str) -> tuple[str, Any]:
+    """Parse the name and the type of a field: ``age=float32``."""
+    name, kind = pair(text)
+    try:
+        return name, JsonSpec() if kind == "json" else ArraySpec(dtypes.from_name(_TYPES.get(kind, kind)))
+    except CacheLayerError:
+        raise click.BadParameter(
+            f"{text!r}: the type is a dtype such as float32, int64 or bool, or str, bytes or json"
+        ) from None
 
 
 def json_or_text(text: str) -> Any:
@@ -191,9 +223,13 @@ def choosing(*, is_known: bool) -> Callable[[F], F]:
     )
 
 
+together = option(
+    "hosts", "INDEX/COUNT", "Build with other hosts that run this command: 0/4 on the first of four.", type=hosts
+)
 submitting = options(
     choosing(is_known=False),
     dividing,
+    together,
     flag("allow_empty", "Publish a version even if it has no records."),
     option("description", "TEXT", "A text to store with the version."),
     option("metadata", "JSON", "A JSON object to store with the version.", type=json_or_text),
@@ -205,6 +241,14 @@ call_arguments = options(
     option("record", "NAME", "Store this argument with the version in clear.", multiple=True),
 )
 file_format = option("kind", "FORMAT", f"{', '.join(named_files.FORMATS)}; by default from the file names.", "--format")
+field_types = option(
+    "types",
+    "FIELD=TYPE",
+    "The type of a field, such as age=float32; those of other fields are as in the files.",
+    "--type",
+    type=typed_field,
+    multiple=True,
+)
 adding = options(
     option("on", "FIELD", "The table has a row for each value of this field, or of several fields.", multiple=True),
     option(
@@ -218,6 +262,7 @@ adding = options(
     flag("batched", "The function takes batches."),
     flag("replace", "Replace fields of the same names."),
     dividing,
+    together,
 )
 rewriting = options(
     option(
@@ -229,6 +274,7 @@ rewriting = options(
     option("fields", "NAME", "Keep only this field, such as image or meta/url.", "--field", multiple=True),
     shard_bytes(default=_SHARD_BYTES),
     dividing,
+    together,
 )
 
 # How bytes are freed.

@@ -11,25 +11,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.cli.exit_codes import ExitCode
 from cachelayer.drawing.text import counted, duration
 from cachelayer.json_values import flattened
 from cachelayer.progress import harmless, size
 from cachelayer.versions.snapshot import VersionInfo
 
-SUCCESS = 0
-FINDING = 1
-USAGE = 2
-FAILURE = 3
-BUG = 4
-INTERRUPTED = 130
-
+_RULE = 80
+"""The longest line below the heading of a table."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -39,7 +34,7 @@ class Result:
 
     json: Any
     text: Sequence[RenderableType] = ()
-    code: int = SUCCESS
+    code: ExitCode = ExitCode.SUCCESS
 
 
 def write(result: Result, *, as_json: bool) -> bool:
@@ -103,17 +98,29 @@ class _TextConsole(Console):
             yield segment if segment.control else Segment(text, segment.style)
 
 
-def table(rows: Iterable[Any], *names: str) -> Table:
-    """Lay out values of documents or dataclasses, a line each, under their names."""
+def table(rows: Iterable[Any], *names: str) -> Text:
+    """Lay out values of documents or dataclasses, a line each, under their names.
+
+    The last column may be long: its values are whole, as the terminal wraps them, so that URLs can be copied.
+    """
     documents = [row if isinstance(row, dict) else vars(row) for row in rows]
-    lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in names:
-        is_number = any(isinstance(document.get(name), int) for document in documents)
-        heading = name.replace("nbytes", "size").replace("_", " ")
-        lines.add_column(heading, justify="right" if is_number else "left", overflow="fold")
-    for document in documents:
-        lines.add_row(*(cell(name, document.get(name)) for name in names))
-    return lines
+    *columns, last = [_column(name, documents) for name in names]
+    begins = ["".join(cells) for cells in zip(*columns, strict=True)]
+    below = "\n" + " " * cell_len(begins[0])
+    lines = [f"{begin}{value.replace(chr(10), below)}".rstrip() for begin, value in zip(begins, last, strict=True)]
+    widest = max(cell_len(line) for text in lines for line in text.split("\n"))
+    return Text("\n").join([Text(lines[0], "bold"), Text("─" * min(widest, _RULE)), *map(Text, lines[1:])])
+
+
+def _column(name: str, documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the heading of a column and its values, all of one width, and what parts it from the next."""
+    heading = name.replace("nbytes", "size").replace("_", " ")
+    texts = [heading, *(cell(name, document.get(name)) for document in documents)]
+    width = max(map(cell_len, texts))
+    is_number = any(isinstance(document.get(name), int) for document in documents)
+    blanks = [" " * (width - cell_len(text)) for text in texts]
+    pairs = zip(texts, blanks, strict=True)
+    return [f"{blank}{text}   " if is_number else f"{text}{blank}   " for text, blank in pairs]
 
 
 _FORMATS: dict[str, Callable[[Any], str]] = {

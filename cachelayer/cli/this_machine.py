@@ -8,27 +8,34 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 import cachelayer
 from cachelayer.cli import options
 from cachelayer.cli.addresses import Pairs, open_storage
-from cachelayer.cli.app import command
+from cachelayer.cli.app import PROBE, command
+from cachelayer.cli.exit_codes import ExitCode
 from cachelayer.cli.options import argument, flag
-from cachelayer.cli.output import FINDING, SUCCESS, Result, facts, table
+from cachelayer.cli.output import Result, facts, table
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, CorruptionError
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.store import Store
 from cachelayer.progress import size
 from cachelayer.storage.storage import Storage
 
+PATIENCE = 10.0
+"""Seconds after which `doctor` gives up."""
 _DEVELOPMENT = re.compile("extra == .(dev|docs|lint|test)")
 RECORDS, BATCH, SEED, STOP_AFTER = 2_000, 64, 7, 11
 _RESUME = "import sys; from cachelayer.cli.this_machine import resume; resume(sys.argv[1])"
@@ -46,7 +53,7 @@ def local(clear: bool, local_cache: Path | None) -> Result:
     total = sum(group.nbytes for group in groups)
     state = "left in use by other programs" if clear else "of copies"
     document = {"folder": copies.path, "nbytes": total, "groups": groups}
-    shown = [table(groups, "url", "files", "nbytes", "idle")] if groups else []
+    shown = [table(groups, "files", "nbytes", "idle", "url")] if groups else []
     return Result(document, [*shown, f"{copies.path}: {size(total)} {state}"])
 
 
@@ -54,7 +61,7 @@ def local(clear: bool, local_cache: Path | None) -> Result:
 @argument("storage", "STORAGE", "A path, or a URL such as gs://bucket/prefix.", required=False)
 @options.client_options
 def doctor(storage: str | None, option: Pairs) -> Result:
-    """Show versions of packages; probe a storage. Exit code 1 if it cannot be published to."""
+    """Show versions of packages; probe a storage, for 10 seconds at most. Exit code 1 if it cannot be published to."""
     versions, used = {"python": platform.python_version()}, {"cachelayer"}
     # A checkout on the path is not installed.
     with suppress(PackageNotFoundError):
@@ -65,11 +72,32 @@ def doctor(storage: str | None, option: Pairs) -> Result:
             versions[name] = version(name)
     if storage is None:
         return Result({"versions": versions}, [facts(versions.items())])
-    store = open_storage(storage, option)._store
-    problem = _probe(store)
-    document = {"versions": versions, "storage": {"url": store.url, "problem": problem}}
-    verdict = f"{store.url}: {problem or 'can be published to'}"
-    return Result(document, [facts(versions.items()), verdict], FINDING if problem else SUCCESS)
+    click.echo(f"asking {without_credentials(storage)}, for {PATIENCE:g} s at most", err=True)
+    url, problem = _asked(storage, option)
+    document = {"versions": versions, "storage": {"url": url, "problem": problem}}
+    verdict = f"{url}: {problem or 'can be published to'}"
+    return Result(document, [facts(versions.items()), verdict], ExitCode.FINDING if problem else ExitCode.SUCCESS)
+
+
+def _asked(storage: str, option: Pairs) -> tuple[str, str]:
+    """Return the URL of a storage, and why it cannot be published to; after some seconds, that it does not answer."""
+    asking: Future[tuple[str, str]] = Future()
+
+    def ask() -> None:
+        try:
+            store = open_storage(storage, option)._store
+            asking.set_result((store.url, _probe(store)))
+        # Whoever waits raises it.
+        except BaseException as error:  # noqa: BLE001
+            asking.set_exception(error)
+
+    # A daemon: nobody waits for a storage that does not answer.
+    threading.Thread(target=ask, name=PROBE, daemon=True).start()
+    try:
+        return asking.result(PATIENCE)
+    except TimeoutError:
+        problem = f"it did not answer within {PATIENCE:g} s: are the address and the network right?"
+        return without_credentials(storage), problem
 
 
 def _probe(store: Store) -> str:

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from cachelayer.arguments import byte_count, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import absolute, storage_errors
@@ -281,6 +282,17 @@ def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
         return absolute(f"local_cache {text!r}", text)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{error} Set CACHELAYER_LOCAL_CACHE, or pass local_cache=") from error
+
+
+def limit_of(local_cache_bytes: int | None) -> int | None:
+    """Return the bytes that copies may take: these, else ``CACHELAYER_LOCAL_CACHE_BYTES``, else None for no limit."""
+    setting = os.environ.get("CACHELAYER_LOCAL_CACHE_BYTES")
+    if local_cache_bytes is not None or not setting:
+        return None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
+    try:
+        return byte_count(setting)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"CACHELAYER_LOCAL_CACHE_BYTES: {error}") from error
 
 
 def _remove_abandoned(part: Path) -> bool:

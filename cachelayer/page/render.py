@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -37,11 +38,15 @@ def _moment(text: str) -> str:
         return text[:40]
 
 
+ROOT_PATH: ContextVar[str] = ContextVar("cachelayer_root_path", default="")
+"""What stands before every path of the server that answers, because of a proxy; empty, or ``/`` and a name."""
+
+
 def version_path(dataset_id: str, version: str) -> str:
     """Return the path of the page of a version, or of a view of it: then calls follow its name."""
     # A slash in a condition is no step of the path, also once the server has decoded it.
     name = version.replace("%", "%25").replace("/", "%2F")
-    return f"/d/{quote(dataset_id, safe='')}/{quote(name, safe=':[]')}"
+    return f"{ROOT_PATH.get()}/d/{quote(dataset_id, safe='')}/{quote(name, safe=':[]')}"
 
 
 def name_of(ref: DataRef[Any]) -> str:
@@ -75,7 +80,7 @@ _TEMPLATES.filters.update(leaf=leaf_text)
 _TEMPLATES.globals.update(
     version_path=version_path, path_of=path_of, name_of=name_of, number_in_version=number_in_version
 )
-_TEMPLATES.globals.update(line_width=LINE_WIDTH, line_height=LINE_HEIGHT)
+_TEMPLATES.globals.update(root=ROOT_PATH.get, line_width=LINE_WIDTH, line_height=LINE_HEIGHT)
 
 
 def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:

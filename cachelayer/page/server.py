@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
+from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
 import uvicorn
@@ -15,15 +16,32 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.page.app import application
-from cachelayer.page.render import OpenVersions
+from cachelayer.page.render import ROOT_PATH, OpenVersions
 
 _PATIENCE = 1
 
 
 class PageServer:
-    """A server that listens already, so that its port is known, also if it is 0; :meth:`run` answers requests."""
+    """A server that listens already, so that its port is known, also if it is 0; :meth:`run` answers requests.
 
-    def __init__(self, open_versions: OpenVersions, host: str = "127.0.0.1", port: int = 0) -> None:
+    Args:
+        open_versions: what it shows.
+        host, port: where it listens.
+        root_path: what a proxy puts before every path: empty, or ``/`` and a name.
+        allowed_hosts: names besides those of this machine under which it answers.
+        token: what lets somebody in; by default a new one.
+    """
+
+    def __init__(
+        self,
+        open_versions: OpenVersions,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        root_path: str = "",
+        allowed_hosts: Sequence[str] = (),
+        token: str | None = None,
+    ) -> None:
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._socket = socket.create_server((host, port), family=family)
@@ -33,8 +51,9 @@ class PageServer:
             ) from error
         self.port: int = self._socket.getsockname()[1]
         self._host = f"[{host}]" if ":" in host else host
-        self._token = secrets.token_urlsafe(24)
-        guarded = Guard(application(open_versions), self._token, host, self.port)
+        self._token = secrets.token_urlsafe(24) if token is None else token
+        self._root_path = root_path
+        guarded = Guard(application(open_versions), self._token, [host, *allowed_hosts], self.port, root_path)
         config = uvicorn.Config(
             guarded,
             # Requests that are no HTTP fill no terminal.
@@ -49,7 +68,7 @@ class PageServer:
 
     def url(self, path: str = "/") -> str:
         """Return the URL of a path, with the token."""
-        return f"http://{self._host}:{self.port}{path}?{TOKEN}={self._token}"
+        return f"http://{self._host}:{self.port}{self._root_path}{path}?{TOKEN}={self._token}"
 
     def run(self) -> None:
         """Answer requests until the process is interrupted, or :meth:`stop` is called."""
@@ -84,17 +103,22 @@ class Guard:
     port.
     """
 
-    def __init__(self, app: ASGIApp, token: str, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, token: str, hosts: Sequence[str], port: int, root_path: str) -> None:
         self._app = app
         self._token = token
+        self._root_path = root_path
         self._cookie = f"{COOKIE}-{port}"
         # A name that the machine's own resolver gives it is none of a stranger.
-        self._names = {name.lower() for name in ("localhost", host, socket.gethostname(), socket.getfqdn())}
+        self._names = {name.lower() for name in ("localhost", *hosts, socket.gethostname(), socket.getfqdn())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        ROOT_PATH.set(self._root_path)
+        # Some proxies take it off, others do not.
+        if f"{scope['path']}/".startswith(f"{self._root_path}/"):
+            scope = {**scope, "path": scope["path"].removeprefix(self._root_path) or "/"}
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -122,7 +146,7 @@ class Guard:
         """Return a redirection to the URL without the token, which sets the cookie."""
         rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != TOKEN])
         # A path of two slashes would be the name of another host.
-        path = "/" + quote(request.scope["path"].lstrip("/\\"))
+        path = f"{self._root_path}/" + quote(request.scope["path"].lstrip("/\\"))
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         answer.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="lax")
         return answer

@@ -13,13 +13,13 @@ import numpy as np
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.sequences.packs import PackArguments, checked_pack_arguments
 from cachelayer.access.view import View
-from cachelayer.arguments import boolean, explains_options, integer, required
+from cachelayer.arguments import boolean, explains_options, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
-from cachelayer.objects.local_cache import CacheFolder, folder_of
+from cachelayer.objects.local_cache import CacheFolder, folder_of, limit_of
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
 from cachelayer.protocols import T
@@ -68,8 +68,9 @@ class Storage:
         url: a path, or a URL such as ``gs://bucket/prefix`` or ``s3://bucket/prefix``.
         local_cache: the folder for local copies of remote shards; by default ``CACHELAYER_LOCAL_CACHE``, or a folder in
             the user's cache folder.
-        local_cache_bytes: the bytes that all copies in this folder may take, over all processes; None for 80 % of the
-            disk space that would be free without them; 0 for no copies: records are always read over the network.
+        local_cache_bytes: the bytes that all copies in this folder may take, over all processes; by default
+            ``CACHELAYER_LOCAL_CACHE_BYTES``, such as ``500GB``, or 80 % of the disk space that would be free without
+            them; 0 for no copies: records are always read over the network.
         storage_options: options of the fsspec file system for the URL, such as credentials and endpoint. Besides,
             ``timeout`` sets after how many seconds a store that does not answer is an error. They are never stored or
             shown.
@@ -94,7 +95,7 @@ class Storage:
     ) -> None:
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it must be one of {', '.join(map(repr, VERIFY))}")
-        limit = None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
+        limit = limit_of(local_cache_bytes)
         store = open_store(url, storage_options)
         has_copies = limit != 0 and store.local_path("") is None
         # A local storage needs no folder of the user, whom the machine may not know.

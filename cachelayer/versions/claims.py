@@ -21,11 +21,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Literal
 
 from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
+from cachelayer.progress import Progress
 from cachelayer.system_threads import start
 from cachelayer.temporary_files import has_ended, is_running, process_name
 
@@ -59,13 +61,20 @@ class Claims:
         """The last beat of each claim, and when this process first saw it, in seconds of the monotonic clock."""
 
     @contextmanager
-    def hold(self, claim: str) -> Iterator[bool]:
-        """Hold a claim, unless another holds it; yield whether it is held. A forked child leaves it to its parent."""
+    def hold(self, claim: str, progress: Progress | None = None) -> Iterator[bool]:
+        """Hold a claim, unless another holds it; yield whether it is held. A forked child leaves it to its parent.
+
+        Args:
+            claim: the claim.
+            progress: that of the work, which the claim tells those who look; None to tell nothing.
+        """
         holder, token, stopped = os.getpid(), uuid.uuid4().hex, threading.Event()
         pause = expiry() / _BEATS_PER_EXPIRY
 
         def beat(number: int) -> bytes:
-            return f"{process_name()} {token} {number}".encode()
+            done = "" if progress is None else f" {progress.done}"
+            total = "" if progress is None or progress.total is None else f" {progress.total}"
+            return f"{process_name()} {token} {number}{done}{total}".encode()
 
         def beat_on() -> None:
             number = 0
@@ -128,8 +137,24 @@ class Claims:
         time.sleep(expiry() / _POLLS_PER_EXPIRY)
 
 
-def glance(folder: Store, claim: str, idle: float) -> tuple[State, str]:
-    """Return whether the holder of a claim is at work, without waiting to be sure, and who it is.
+@dataclass(frozen=True)
+class ClaimState:
+    """What a claim tells at a look.
+
+    Args:
+        state: whether its holder is at work, as far as that is known without waiting.
+        holder: the name of the process; empty if the claim is gone.
+        done, total: the records that it has done, and those that it is to do; None if it did not say.
+    """
+
+    state: State
+    holder: str = ""
+    done: int | None = None
+    total: int | None = None
+
+
+def look_at_claim(folder: Store, claim: str, idle: float) -> ClaimState:
+    """Return what a claim tells, without waiting to be sure.
 
     Args:
         folder: where the claim is.
@@ -137,9 +162,12 @@ def glance(folder: Store, claim: str, idle: float) -> tuple[State, str]:
         idle: the seconds since it was written.
     """
     beat = folder.read(claim)
-    if beat is None or _is_of_nobody(beat):
-        return "interrupted", ""
-    return "running" if idle < expiry() else "unknown", _holder(beat)
+    if beat is None:
+        return ClaimState("interrupted")
+    told = [int(text) for text in beat[:200].split()[3:5] if text.isdigit()]
+    done, total = (*told, None, None)[:2]
+    state: State = "running" if idle < expiry() else "unknown"
+    return ClaimState("interrupted" if _is_of_nobody(beat) else state, _holder(beat), done, total)
 
 
 def _holder(beat: bytes) -> str:
@@ -160,7 +188,7 @@ def is_at_work(folder: Store, age: Callable[[str], float]) -> bool:
         folder: that of the dataset.
         age: returns the seconds since an object was written, by the clock of the store.
     """
-    return any(glance(folder, claim, age(claim))[0] == "running" for claim in _claims_of(folder))
+    return any(look_at_claim(folder, claim, age(claim)).state == "running" for claim in _claims_of(folder))
 
 
 def _claims_of(folder: Store) -> Iterator[str]:

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, Self
 
 from cachelayer import json_values
-from cachelayer.errors import CorruptionError, FormatError, StorageError, VersionNotFoundError
+from cachelayer.errors import BusyError, CorruptionError, FormatError, StorageError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
@@ -199,7 +199,7 @@ class Log:
                 break
             # Random, so that writers that lost together do not meet again; no secret depends on it.
             time.sleep(random.random() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number, 20)))  # noqa: S311
-        raise StorageError(
+        raise BusyError(
             f"{self.folder.url}/{paths.LOG}: for {_PATIENCE:g} s, other writers added every "
             f"next entry first, up to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? "
             "Try again later"

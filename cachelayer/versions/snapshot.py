@@ -10,7 +10,7 @@ from cachelayer import json_values
 from cachelayer.errors import (
     AlreadyExistsError,
     CorruptionError,
-    InvalidArgumentError,
+    RefusedError,
     VersionNotFoundError,
 )
 from cachelayer.json_values import Sha256, Whole
@@ -210,7 +210,7 @@ class Snapshot:
             deleted.append(Deletion(self.versions[version], self.sequence + 1, grace))
         tags = {tag: named for tag, named in self.tags.items() if named == version}
         if tags and not force:
-            raise InvalidArgumentError(
+            raise RefusedError(
                 f"version {version!r} has the tag {', '.join(map(repr, tags))}: move it first, or delete it too: "
                 "force=True"
             )

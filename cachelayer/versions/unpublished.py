@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
+from cachelayer.temporary_files import host_and_pid
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, State, glance
+from cachelayer.versions.claims import CLAIM, ClaimState, State, look_at_claim
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 
@@ -30,6 +31,9 @@ class UnpublishedBuild:
         age: seconds since it began, by the clock of this host.
         idle: seconds since it finished something, or showed that it runs, by the clock of this host.
         status: who runs it, as its host and the number of its process.
+        host, pid: the host and the process that run it, or ran it if that is still known; else empty, and None.
+        done: the records that it has taken from its source, as far as it has said.
+        total: the records that there are; None if that is not known.
     """
 
     version: str
@@ -41,6 +45,15 @@ class UnpublishedBuild:
     age: float
     idle: float
     status: str = ""
+    host: str = ""
+    pid: int | None = None
+    done: int = 0
+    total: int | None = None
+
+    @property
+    def progress(self) -> float | None:
+        """The share of the records that is done; None if it is not known how many there are."""
+        return self.done / self.total if self.total else None
 
     @property
     def can_be_resumed(self) -> bool:
@@ -86,16 +99,23 @@ def _build(builds: Store, plan: str) -> UnpublishedBuild:
     objects = {CLAIM, *(f"{plan}/{name}" for name in notes.names("") if plan)}
     now = time.time()
     ages = {name: now - when for name in objects if (when := builds.modified(name)) is not None}
-    claims = [glance(builds, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
-    state, status = next((each for each in claims if each[0] != "interrupted"), ("interrupted", ""))
+    claims = [look_at_claim(builds, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
+    alive = [each for each in claims if each.state != "interrupted"]
+    told = next(iter([*alive, *(each for each in claims if each.holder)]), ClaimState("interrupted"))
+    host, pid = host_and_pid(told.holder)
+    records = sum(part.records for part in parts)
     return UnpublishedBuild(
         builds.name,
         plan,
-        state,
+        told.state,
         shards=sum(len(part.shards) for part in parts),
-        records=sum(part.records for part in parts),
+        records=records,
         nbytes=sum(part.nbytes for part in parts),
         age=max(0.0, *ages.values(), 0.0),
         idle=max(0.0, min(ages.values(), default=0.0)),
-        status=status,
+        status=told.holder if alive else "",
+        host=host,
+        pid=pid,
+        done=max(records, sum(each.done or 0 for each in claims)),
+        total=next((each.total for each in claims if each.total is not None), None),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -225,6 +226,37 @@ def test_files_are_imported_by_what_their_names_tell(here: Path) -> None:
     refused("import", "rows.csv", "rows.jsonl", TARGET)
     refused("import", "rows.csv", TARGET, "--format", "excel")
     assert "'none.csv'" in refused("import", "none.csv", TARGET)
+
+
+@pytest.mark.needs("pyarrow")
+def test_fields_of_files_get_the_types_that_are_named(here: Path) -> None:
+    (here / "rows.csv").write_text("n,score,name\n1,0.5,a\n2,,b\n")
+    (here / "rows.jsonl").write_text('{"n": 1, "meta": {"at": 3, "x": 1}}\n')
+    document("import", "rows.csv", TARGET, "--type", "score=float32", "--type", "n=int", "--no-progress")
+    assert list(fetched()) == [{"n": 1, "score": 0.5, "name": "a"}, {"n": 2, "score": None, "name": "b"}]
+    assert fetched().element_spec["score"].dtype == "float32"
+    document("import", "rows.jsonl", "cache/e@v1", "--type", "meta/at=int16", "--hosts", "0/1")
+    assert cachelayer.Storage("cache").fetch("e@v1").element_spec["meta"]["at"].dtype == "int16"
+    for wrong in ("score", "score=real", "=int64", "none=int64", "name=int64"):
+        refused("import", "rows.csv", "cache/f@v1", "--type", wrong)
+    twice = ("--type", "n=int8", "--type", "n=int16")
+    assert "--type n is given twice" in refused("import", "rows.csv", "cache/f@v1", *twice)
+
+
+@pytest.mark.parametrize("command", [("build", "pipeline:parts"), ("rewrite", "cache/whole@v1")])
+def test_hosts_build_together(here: Path, command: tuple[str, str]) -> None:
+    name = "v2" if command[0] == "rewrite" else "cache/whole@v2"
+    document("build", "pipeline:rows", "cache/whole@v1")
+    with ExitStack() as stack:
+        arguments = [str(SCRIPT), *command, name, "--json", "--hosts"]
+        first, second = (
+            stack.enter_context(subprocess.Popen([*arguments, f"{index}/2"], stdout=subprocess.PIPE, text=True))
+            for index in range(2)
+        )
+        digests = {json.loads(child.communicate(timeout=60)[0])["digest"] for child in (first, second)}
+    assert len(digests) == 1
+    for wrong in ("2/2", "1", "a/b", "0/0"):
+        assert "INDEX/COUNT" in refused(*command, name, "--hosts", wrong)
 
 
 def test_columns_are_added_by_a_function_or_by_a_table_with_a_key(here: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
@@ -13,10 +14,13 @@ import click
 import pytest
 from click.testing import CliRunner
 from commands import PIPELINE, SCRIPT, document, invoke, refused, script
+from repository import ROOT
 
 import cachelayer
+from cachelayer import errors
 from cachelayer.cli.addresses import open_address, storage_options
 from cachelayer.cli.app import Commands, app, command
+from cachelayer.cli.exit_codes import ExitCode, code_of
 from cachelayer.cli.options import nbytes, pair, seconds
 from cachelayer.cli.output import Result
 from cachelayer.drawing.text import counted
@@ -58,7 +62,7 @@ def test_json_is_one_document_and_nothing_else_is_on_stdout(here: Path) -> None:
     assert "printed by the source" in built.stderr
     again = script("build", "pipeline:prints", "cache/q@v1", cwd=here)
     assert "printed by the source" in again.stdout
-    failed = script("show", "cache/nothing", "--json", cwd=here, code=2)
+    failed = script("show", "cache/nothing", "--json", cwd=here, code=3)
     assert (failed.stdout, failed.stderr[:7]) == ("", "error: ")
 
 
@@ -71,7 +75,7 @@ def test_the_demo_proves_its_claim(tmp_path: Path) -> None:
 
 def test_exit_codes_tell_findings_mistakes_and_failures_apart(here: Path, tmp_path: Path) -> None:
     cache = here / "cache"
-    refused("ls", here / "nowhere", code=2)
+    refused("ls", here / "nowhere", code=3)
     assert "Missing argument" in invoke("ls", code=2).stderr
     (shard,) = cache.rglob("*.array_record")
     raw = bytearray(shard.read_bytes())
@@ -82,7 +86,51 @@ def test_exit_codes_tell_findings_mistakes_and_failures_apart(here: Path, tmp_pa
     assert (bad["ok"], shard.name in bad["problems"][0]) == (False, True)
     (manifest,) = cache.glob("d/manifests/*.json")
     manifest.write_text("{}")
-    assert f"{manifest.name}: changed after" in refused("show", cache / "d", code=3)
+    assert f"{manifest.name}: changed after" in refused("show", cache / "d", code=5)
+
+
+def test_every_error_has_the_exit_code_of_its_branch_and_the_docs_list_them() -> None:
+    tree = {cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, errors.CacheLayerError)}
+    codes = {cls: code_of(cls.__new__(cls)) for cls in tree}
+    expected = {
+        ExitCode.USAGE: "CacheLayerError InvalidArgumentError InvalidNameError UnknownOptionError InvalidTypeError "
+        "MissingDependencyError",
+        ExitCode.NOT_FOUND: "NotFoundError DatasetNotFoundError VersionNotFoundError RecordIndexError "
+        "ErasedRecordError",
+        ExitCode.REFUSED: "RefusedError StaleVersionError ArgumentsMismatchError DigestMismatchError "
+        "AlreadyExistsError StateError",
+        ExitCode.DAMAGED: "CorruptionError FormatError",
+        ExitCode.BUSY: "BusyError BuildRevokedError",
+        ExitCode.STORAGE: "StorageError",
+        ExitCode.SOURCE: "SourceError ElementError",
+    }
+    assert codes == {getattr(errors, name): code for code, names in expected.items() for name in names.split()}
+    assert code_of(ZeroDivisionError()) is ExitCode.BUG
+    listed = re.findall(r"^\| (\d+) \| ", (ROOT / "docs/cli.md").read_text(), re.MULTILINE)
+    assert [*map(int, listed)] == [*ExitCode]
+
+
+def test_exit_codes_tell_scripts_what_to_do(here: Path) -> None:
+    cache = here / "cache"
+    cachelayer.Storage(cache).tag("d", "v1", "best")
+    (here / "wrong.py").write_text(
+        "def fails():\n    raise ValueError('no data')\n\n\ndef rows(n=1):\n    return [1] * n\n"
+    )
+    source = f"{here}/wrong.py"
+    document("build", f"{source}:rows", cache / "n@v1")
+    for code, arguments in {
+        2: ["rm", cache / "d"],
+        3: ["show", cache / "e"],
+        4: ["rm", cache / "d@v1", "--yes"],
+        8: ["build", f"{source}:fails", cache / "f@v1"],
+    }.items():
+        refused(*arguments, code=code)
+    refused("show", cache / "d@v7", code=3)
+    refused("show", here / "nowhere/d@v1", code=3)
+    refused("erase", cache / "d@v1", "99", "--reason", "r", "--yes", code=3)
+    refused("build", f"{source}:rows", cache / "n@v1", "--arg", "n=2", code=4)
+    refused("build", f"{source}:none", cache / "n@v2", code=2)
+    refused("cp", cache / "d@v1", cache / "n@v1", code=4)
 
 
 def test_warnings_are_a_line(here: Path) -> None:
@@ -99,10 +147,10 @@ def test_a_part_of_a_version_is_refused_where_the_whole_is_meant(here: Path) -> 
 
 
 def test_a_mistake_of_ours_is_no_finding_and_shows_where(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "Traceback (most recent call last)" in invoke("show", here / "cache/no", "--traceback", code=2).stderr
+    assert "Traceback (most recent call last)" in invoke("show", here / "cache/no", "--traceback", code=3).stderr
     monkeypatch.setattr("cachelayer.cli.app.app", Commands())
     result = CliRunner().invoke(command("divide", "Help")(lambda: Result(1 // 0)), [])
-    assert (result.exit_code, "ZeroDivisionError" in result.stderr) == (4, True)
+    assert (result.exit_code, "ZeroDivisionError" in result.stderr) == (70, True)
 
 
 @pytest.mark.slow
@@ -165,7 +213,7 @@ def test_a_mistake_is_one_error_and_never_a_success(name: str, here: Path, monke
     before = sorted(here.rglob("*"))
     for place in BAD_PLACES:
         result = CliRunner().invoke(app, [name, place, *BEHIND[name], "--json"])
-        assert result.exit_code in (2, 3), (place, result.output)
+        assert result.exit_code in (2, 3, 7), (place, result.output)
         assert (result.stdout, "Traceback" in result.stderr) == ("", False)
         assert result.stderr.count("error: ") == 1 or "Usage:" in result.stderr
     assert sorted(here.rglob("*")) == before
@@ -200,7 +248,7 @@ def test_what_was_done_is_never_denied_because_nobody_reads_it(here: Path) -> No
         "rm": "cache/d@v1 --yes",
         "log": "cache/d --json",
     }
-    for output, code, says in (("| true", 0, ""), ("> /dev/full", 3, "No space left"), (">&-", 3, "it is closed")):
+    for output, code, says in (("| true", 0, ""), ("> /dev/full", 7, "No space left"), (">&-", 7, "it is closed")):
         if "v1" not in storage.versions("d"):
             storage.submit(list(range(10)), "d", "v1")
         for name, arguments in changes.items():

@@ -89,7 +89,7 @@ def test_a_bucket_that_does_not_exist_is_a_failure(server: Server, here: Path) -
         ("build", "pipeline.py:rows", f"{url}/d@v1"),
         ("gc", url),
     ):
-        assert "there is no bucket 'nowhere-at-all'" in refused(*command, *typed(server), code=3)
+        assert "there is no bucket 'nowhere-at-all'" in refused(*command, *typed(server), code=7)
     assert "there is no bucket" in document("doctor", url, *typed(server), code=1)["storage"]["problem"]
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import threading
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from commands import document, invoke, refused
 
 import cachelayer
+from cachelayer.cli import this_machine
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 
@@ -47,6 +53,61 @@ def test_ls_of_a_dataset_lists_builds_that_are_not_published(tmp_path: Path) -> 
     shown = invoke("ls", tmp_path / "first").stdout
     assert "no version of first is published" in shown
     assert storage.builds("first")[0].state in shown
+
+
+def test_a_build_tells_who_runs_it_and_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.3")
+    storage = cachelayer.Storage(tmp_path)
+    seen = list[Any]()
+
+    class Rows:
+        def __len__(self) -> int:
+            return 50_000
+
+        def __getitem__(self, number: int) -> dict[str, int]:
+            for _ in range(200) if number == 49_999 else ():
+                seen.append(document("ls", tmp_path / "d")[0])
+                if seen[-1]["done"]:
+                    break
+            return {"n": number}
+
+    storage.submit([{"n": 1}], "d@v1")
+    storage.submit(Rows(), "d@v2")
+    running = seen[-1]
+    assert (running["version"], running["state"], running["total"]) == ("v2", "running", 50_000)
+    assert (running["pid"], running["host"]) == (os.getpid(), platform.node())
+    assert running["progress"] == running["done"] / 50_000 > 0
+    assert [(each["version"], each["state"]) for each in document("ls", tmp_path / "d")] == [
+        ("v1", "published"),
+        ("v2", "published"),
+    ]
+
+
+def test_a_long_url_stands_whole_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"s3://bucket/{'a-long-folder/' * 12}d"
+    used = CacheFolder(tmp_path / "copies").of_dataset(url)
+    used.make("shard", 2000, lambda path: path.write_bytes(bytes(2000)) and None)
+    other = cachelayer.Storage(tmp_path / ("long" * 30))
+    other.submit([1], "d", "v1")
+    other.copy("d", "v1", tmp_path / "copied")
+    monkeypatch.setenv("COLUMNS", "40")
+    first, rule, row, *_ = invoke("local", "--local-cache", tmp_path / "copies").stdout.splitlines()
+    assert row.endswith(f"   {url}")
+    assert (first.index("url"), set(rule)) == (row.index(url), {"\N{BOX DRAWINGS LIGHT HORIZONTAL}"})
+    assert other.fetch("d@v1").reference in invoke("log", tmp_path / "copied/d").stdout
+
+
+def test_erase_takes_a_condition(storage: cachelayer.Storage) -> None:
+    named = f"{storage.url}/d@v1"
+    for wrong in (["3", "--where", "label == 3"], ["--where", "label == 1000"], ["--where", "no == 3"], []):
+        refused("erase", named, *wrong, "--reason", "asked", "--yes", code=2)
+    assert storage.fetch("d@v1").erased.tolist() == []
+    storage.derive("d@v1", new="odd", keep=np.arange(1, 500, 2))
+    document(
+        "erase", f"{storage.url}/d@odd", "--where", "label in [7, 9, 10]", "--reason", "asked", "--yes", "--no-progress"
+    )
+    assert storage.fetch("d@v1").erased.tolist() == [7, 9]
+    assert storage.fetch("d@odd").erased.tolist() == [3, 4]
 
 
 def test_show_tells_everything_of_a_version(storage: cachelayer.Storage) -> None:
@@ -162,7 +223,7 @@ def test_local_copies_are_listed_and_cleared(tmp_path: Path) -> None:
     used = CacheFolder(folder).of_dataset("gs://bucket/caches/d")
     used.make("shard", 2000, lambda path: path.write_bytes(bytes(2000)) and None)
     listed = invoke("local", "--local-cache", folder).stdout
-    assert all(text in listed for text in ("gs://bucket/caches/d ", "2.0 kB"))
+    assert all(text in listed for text in ("gs://bucket/caches/d\n", "2.0 kB"))
     assert "2.0 kB left in use" in invoke("local", "--clear", "--local-cache", folder).stdout
     del used
     assert document("local", "--clear", "--local-cache", folder)["groups"] == []
@@ -207,9 +268,20 @@ def test_doctor_probes_a_storage_and_leaves_nothing(
     assert found["versions"]["cachelayer"] == cachelayer.__version__
     refused("doctor", tmp_path / "nowhere")
     assert "put-if-absent" in document("doctor", "ftp://host/folder", code=1)["storage"]["problem"]
-    monkeypatch.setattr(LocalStore, "put_if_absent", lambda store, name, data: store.put(name, data) or True)
-    assert "over another" in invoke("doctor", storage.url, code=1).stdout
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "put_if_absent", lambda store, name, data: store.put(name, data) or True)
+        asked = invoke("doctor", storage.url, code=1)
+    assert "over another" in asked.stdout
+    assert asked.stderr.startswith(f"asking {storage.url}")
     assert sorted(Path(storage.url).rglob("*")) == before
+
+
+def test_doctor_gives_up(storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(this_machine, "PATIENCE", 0.01)
+    waits = threading.Event()
+    monkeypatch.setattr(LocalStore, "put_if_absent", lambda *_: waits.wait())
+    assert "did not answer" in document("doctor", storage.url, code=1)["storage"]["problem"]
+    waits.set()
 
 
 def test_what_others_stored_does_not_command_the_terminal(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from copies_child import CHANGES, total
 from repository import SUPPORT
 
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
-from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome, folder_of
+from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome, folder_of, limit_of
 
 CHILD = SUPPORT.joinpath("copies_child.py")
 
@@ -55,6 +55,17 @@ def put(group: CopyGroup, name: str, nbytes: int) -> bool:
 def names(folder: CacheFolder) -> set[str]:
     """Which copies and parts there are."""
     return {path.name for path in folder.path.glob("*/*") if path.name != "in-use"}
+
+
+def test_the_environment_says_how_many_bytes_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert limit_of(None) is None
+    for setting, limit in {"1.5kB": 1500, "4096": 4096, "2GiB": 2 << 30, "0": 0, "": None}.items():
+        monkeypatch.setenv("CACHELAYER_LOCAL_CACHE_BYTES", setting)
+        assert limit_of(None) == limit
+        assert limit_of(7) == 7
+    monkeypatch.setenv("CACHELAYER_LOCAL_CACHE_BYTES", "much")
+    with pytest.raises(InvalidArgumentError, match="CACHELAYER_LOCAL_CACHE_BYTES"):
+        limit_of(None)
 
 
 def test_a_copy_is_made_once_and_shared(tmp_path: Path) -> None:

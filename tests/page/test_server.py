@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -75,6 +77,24 @@ def test_the_full_name_of_the_machine_is_its_name(tmp_path: Path, monkeypatch: p
     with serving(cachelayer.Storage(tmp_path)) as other:
         for host, status in {"node7.cluster.example:80": 200, "node7.cluster.example.": 200, "node7": 421}.items():
             assert other.ask("/", Host=host).status == status
+
+
+def test_a_proxy_may_put_a_path_before_all_others_and_have_names_of_its_own(storage: cachelayer.Storage) -> None:
+    options = {"root_path": "/data/view", "allowed_hosts": ["proxy.example"], "token": "x" * 20}
+    with serving(storage, **options) as other:
+        assert urlsplit(other.server.url("/d/d/v1")).path == "/data/view/d/d/v1"
+        assert other.server.url().endswith(f"?token={'x' * 20}")
+        for path in ("/data/view/d/d/v1", "/d/d/v1"):
+            answer = other.ask(path, Host="proxy.example")
+            assert answer.status == 200, answer.text
+            links = re.findall(r'(?:href|src|action)="(/[^"]*)', answer.text)
+            assert links
+            assert [link for link in links if not link.startswith("/data/view/")] == []
+        assert other.get("/data/view/static/view.css").status == 200
+        assert other.get("/data/viewer").status == 404
+        signed_in = stranger(other).get(f"/data/view/d/d/v1?token={'x' * 20}")
+        assert signed_in.headers["location"] == "/data/view/d/d/v1"
+        assert other.ask("/", Host="other.example").status == 421
 
 
 def test_the_page_only_reads(client: Client) -> None:

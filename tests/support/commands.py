@@ -93,9 +93,13 @@ def document(*arguments: object, code: int = 0) -> Any:
     return json.loads(invoke(*arguments, "--json", code=code).stdout)
 
 
-def refused(*arguments: object, code: int = 2) -> str:
-    """What a command that fails says: an error on stderr, no traceback, nothing on stdout."""
-    result = invoke(*arguments, code=code)
+def refused(*arguments: object, code: int | None = None) -> str:
+    """What a command that fails says: an error on stderr, no traceback, nothing on stdout.
+
+    Its exit code has to be this; by default that of a mistake, of what is not found, refused, or a source that fails.
+    """
+    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert result.exit_code in ({2, 3, 4, 8} if code is None else {code}), f"{arguments}: {result.output}"
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     return str(result.stderr)

@@ -71,9 +71,11 @@ def cards(text: str) -> list[int]:
 
 
 @contextmanager
-def serving(storage: cachelayer.Storage, detokenize: Callable[[list[int]], Any] | None = None) -> Iterator[Client]:
+def serving(
+    storage: cachelayer.Storage, detokenize: Callable[[list[int]], Any] | None = None, **options: Any
+) -> Iterator[Client]:
     """A page of a storage, with a client that has signed in."""
-    server = PageServer(OpenVersions(storage, detokenize))
+    server = PageServer(OpenVersions(storage, detokenize), **options)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

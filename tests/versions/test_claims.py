@@ -19,7 +19,7 @@ from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.temporary_files import process_name
-from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, expiry, glance, is_at_work
+from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, ClaimState, expiry, is_at_work, look_at_claim
 
 FOLDER = paths.builds("v1")
 NAME = f"{FOLDER}/{CLAIM}"
@@ -51,7 +51,7 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
         together.wait(60)
         with claims.hold(CLAIM) as is_ours:
             assert claims.is_busy(CLAIM)
-            assert glance(store, NAME, 0.0)[0] == "running"
+            assert look_at_claim(store, NAME, 0.0).state == "running"
             together.wait(60)
         return is_ours
 
@@ -60,7 +60,7 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
     claims = Claims(store.folder(FOLDER))
     assert not claims.is_busy(CLAIM)
     assert not claims.is_alive(CLAIM)
-    assert glance(store, NAME, 0.0)[0] == "interrupted"
+    assert look_at_claim(store, NAME, 0.0).state == "interrupted"
     assert store.names(FOLDER) == []
 
 
@@ -79,14 +79,14 @@ def test_a_claim_tells_who_and_nothing_that_a_terminal_obeys(bucket: BucketStore
     with claims.hold(CLAIM):
         assert claims.is_busy(CLAIM)
         assert process_name() in claims.holder(CLAIM)
-        assert glance(bucket, NAME, 0.1) == ("running", process_name())
-        assert glance(bucket, NAME, 0.4) == ("unknown", process_name())
+        assert look_at_claim(bucket, NAME, 0.1) == ClaimState("running", process_name())
+        assert look_at_claim(bucket, NAME, 0.4) == ClaimState("unknown", process_name())
     for raw in (b"", b"\xff\x00\x1b[2J\n", b"a" * 1000, f"{HOST}-{'9' * 100} t 1".encode()):
         bucket.put(NAME, raw)
-        state, who = glance(bucket, NAME, 0.0)
-        assert state == "running"
-        assert who.isprintable()
-        assert len(who) <= 200
+        found = look_at_claim(bucket, NAME, 0.0)
+        assert found.state == "running"
+        assert found.holder.isprintable()
+        assert len(found.holder) <= 200
         assert claims.is_busy(CLAIM)
 
 
@@ -100,7 +100,7 @@ def test_a_process_of_this_host_that_is_gone_or_was_interrupted_is_not_waited_fo
     child.join()
     store.put(NAME, f"{HOST}-{os.getpid() if is_this_one else child.pid} token 1".encode())
     assert not is_at_work(store, lambda _: 0.0)
-    assert glance(store, NAME, 0.0)[0] == "interrupted"
+    assert look_at_claim(store, NAME, 0.0).state == "interrupted"
     with Claims(store.folder(FOLDER)).hold(CLAIM) as is_ours:
         assert not is_ours
     assert not Claims(store.folder(FOLDER)).is_busy(CLAIM)
