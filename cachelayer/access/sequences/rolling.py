@@ -18,7 +18,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.memory import Ints, distinct, splits_of
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged, Sparse
 
@@ -149,6 +149,8 @@ class SeriesWindows(BaseDataset):
         return tree.packer(spec)(iter([self._windows_of_leaf(each, count) for each in values]))
 
     def _windows_of_leaf(self, values: Any, count: int) -> Any:
+        if isinstance(values, list):
+            return [values[at : at + self.length] for at in range(0, len(values), self.length)]
         if isinstance(values, Ragged):
             return Ragged(values, np.arange(count + 1) * self.length)
         if isinstance(values, Sparse):
@@ -164,6 +166,8 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
     Raises:
         InvalidArgumentError: if they do not stack.
     """
+    if isinstance(leaf, JsonSpec):
+        return leaf
     shape = (length, *leaf.shape)
     if isinstance(leaf, RaggedSpec):
         stacks = None not in leaf.shape[leaf.ragged_rank + 1 :]

@@ -20,6 +20,7 @@ from cachelayer import (
     CacheLayerWarning,
     InvalidArgumentError,
     InvalidTypeError,
+    JsonSpec,
     RaggedSpec,
     Sparse,
     SparseSpec,
@@ -35,6 +36,7 @@ SPEC = {
     "note": {"text": ArraySpec(bytes), "codes": ArraySpec("int32", (None,))},
     "spans": RaggedSpec("int8", (None, None)),
     "words": ArraySpec(str, (None,)),
+    "json": JsonSpec(),
     "grid": ArraySpec("int8", (None, 2)),
     "sparse": SparseSpec("float32", (4,)),
 }
@@ -49,6 +51,7 @@ def rows(count: int = 60) -> list[dict[str, Any]]:
             "time": float(rng.integers(0, 20)),
             "value": rng.random(2, np.float32),
             "note": {"text": b"x" * (number % 4), "codes": np.arange(number % 5, dtype=np.int32)},
+            "json": [None, {"a": number}, [1, "x"], 2.5][number % 4],
             "words": np.array(["é", "b"][: number % 3], object),
             "grid": np.full((number % 4, 2), number, np.int8),
             "sparse": Sparse(np.array([[number % 4]]), np.ones(1, np.float32), np.array([4])),
@@ -111,6 +114,7 @@ def test_elements_and_batches_have_the_spec(ref: Any) -> None:
         "note": {"text": ArraySpec(bytes, (4,)), "codes": RaggedSpec("int32", (4, None))},
         "spans": RaggedSpec("int8", (4, None, None), ragged_rank=2),
         "words": RaggedSpec(str, (4, None)),
+        "json": JsonSpec(),
         "grid": RaggedSpec("int8", (4, None, 2)),
         "sparse": SparseSpec("float32", (4, 4)),
     }
