@@ -9,12 +9,16 @@ from typing import Any, Self, TypedDict
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.encode import ON_ERROR, OnError
-from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.records.infer import declared
 from cachelayer.records.tree import Tree
+
+DEFAULT_SHARD_BYTES = 256 << 20
+
+RECORD_OVERHEAD = 64
+"""Bytes added to the size of each record: about what it takes besides in an ArrayRecord file and its index."""
 
 
 class SubmitOptions(TypedDict, total=False):

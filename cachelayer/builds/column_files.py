@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from cachelayer.builds.encode import Encoder, marked
-from cachelayer.builds.shard_target import ShardTarget
+from cachelayer.builds.shard_pipeline import ShardTarget
 from cachelayer.builds.source import Source
 from cachelayer.errors import CorruptionError
 from cachelayer.progress import current

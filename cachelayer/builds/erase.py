@@ -15,8 +15,7 @@ import numpy as np
 
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.column_files import column_rows, put_column_file
-from cachelayer.builds.shard_records import records_of_shard
-from cachelayer.builds.shard_target import ShardTarget, shard_target
+from cachelayer.builds.shard_pipeline import ShardTarget, records_of_shard, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress

@@ -11,9 +11,7 @@ from typing import Any, ClassVar, Protocol
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.column_files import column_rows, put_column_file, rows_of, write_columns
 from cachelayer.builds.encode import marked
-from cachelayer.builds.shard_pipeline import ShardPipeline
-from cachelayer.builds.shard_records import records_of_shard
-from cachelayer.builds.shard_target import ShardTarget
+from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, records_of_shard
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, SourceError
 from cachelayer.progress import Progress

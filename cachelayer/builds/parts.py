@@ -13,9 +13,8 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
 from cachelayer.builds.encode import encode
-from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.locks import cached_property

@@ -1,24 +1,36 @@
-"""Turn records into shards: write, hash, finish and put them at the same time."""
+"""Turn records into shards: cut, write, hash, finish and put them at the same time; read them to write them anew."""
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
+
+from cachelayer.arrayrecord.compression import Compression
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.writer import ShardWriter
-from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.shard_cuts import ShardCutter
-from cachelayer.builds.shard_target import ShardTarget
-from cachelayer.errors import CacheLayerError
+from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
+from cachelayer.errors import CacheLayerError, StorageError
+from cachelayer.objects import paths
+from cachelayer.objects.local_cache import CacheFolder, CopyGroup
+from cachelayer.objects.store import Store
 from cachelayer.progress import current
-from cachelayer.records.codec import codec_for
+from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import Frames
+from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.system_threads import Pool
+from cachelayer.temporary_files import DiskRoom, working_folder
+from cachelayer.user_warnings import warn
 from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.stored_version import StoredVersion
 
 # Enough uploads at once to use the link while some of them wait for replies.
 _UPLOADS = 8
@@ -141,3 +153,114 @@ class ShardPipeline:
         self._part.append(self._begun[-1])
         while len(self._begun) > self._in_flight:
             self._begun.popleft().result()
+
+
+@dataclass
+class ShardCutter:
+    """Cuts a sequence of records into shards of at most ``shard_nbytes``, but at least one record.
+
+    Args:
+        shard_nbytes: the most bytes of a shard's records, with their overhead.
+    """
+
+    shard_nbytes: int
+    _filled: int = 0
+
+    def cut(self, lengths: Ints) -> Iterator[tuple[bool, slice]]:
+        """Cut a batch of records of these lengths: yield for each piece whether it begins a shard, and its rows."""
+        ends = np.cumsum(lengths + RECORD_OVERHEAD)
+        start = 0
+        while start < len(lengths):
+            before = int(ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(ends, before + self.shard_nbytes - self._filled, side="right"))
+            begins = self._filled == 0
+            if stop <= start:
+                if not begins:
+                    self._filled = 0
+                    continue
+                stop = start + 1
+            self._filled += int(ends[stop - 1]) - before
+            yield begins, slice(start, stop)
+            if stop < len(lengths):
+                self._filled = 0
+            start = stop
+
+
+@dataclass(frozen=True)
+class ShardTarget:
+    """Puts the shards of a build into the store.
+
+    Args:
+        dataset: the folder of the dataset.
+        generation: that of the log when the build began.
+        folder: an empty folder to write them in.
+        room: the room on its disk, which whoever writes there takes first.
+        copies: the local copies of the dataset's shards; None to keep none.
+    """
+
+    dataset: Store
+    generation: int
+    folder: Path
+    room: DiskRoom
+    copies: CopyGroup | None
+
+    @property
+    def is_local(self) -> bool:
+        return self.dataset.local_path(paths.SHARDS) is not None
+
+    def begin_shard(self, compression: Compression, codec: Codec) -> ShardWriter:
+        """Return the writer of a new shard, with its index and its lengths beside it."""
+        path = self.folder / f"{uuid.uuid4().hex}.array_record"
+        index_path, lengths_path = Path(paths.index_of(str(path))), Path(paths.lengths_of(str(path)))
+        return ShardWriter(path, index_path, compression, lengths_path, codec)
+
+    def put(self, writer: ShardWriter) -> ShardFile:
+        """Finish a shard and put it, with what stands beside it; the files are gone then. Threads may share this."""
+        shard = ShardFile(writer.finish(), self.generation)
+        names = {writer.path.with_suffix(Path(name).suffix): name for name in shard.files}
+        self.dataset.move_in(names)
+        if self.copies is not None:
+            self.copies.adopt({file: Path(name).name for file, name in names.items()})
+        for file in names:
+            file.unlink(missing_ok=True)
+        return shard
+
+
+@contextmanager
+def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) -> Iterator[ShardTarget]:
+    """Yield where the shards of a build go; what is left in its working folder is removed in the end.
+
+    Args:
+        dataset: the folder of the dataset.
+        copies: keeps local copies; None for none.
+        generation: the present generation of the log.
+    """
+    group = None if copies is None else _group(copies, dataset)
+    parent = dataset.working_folder() if copies is None or group is None else copies.path
+    with working_folder(parent) as folder:
+        yield ShardTarget(dataset, generation, folder, DiskRoom(folder), group)
+
+
+def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
+    """Return the local copies of a dataset; None, with a warning, if the folder cannot be used."""
+    try:
+        return copies.of_dataset(dataset.url)
+    except StorageError as error:
+        warn(f"no local copy is kept of what is built: {error}")
+        return None
+
+
+def records_of_shard(version: StoredVersion, shard: ShardFile) -> Iterator[tuple[Ints, PackedRecords]]:
+    """Yield the numbers of all records of a shard, and the records, some MiB at a time.
+
+    Args:
+        version: a version of the dataset.
+        shard: a shard of the dataset. Each record is compared with its checksum: damage must not get one of its own.
+
+    Raises:
+        CorruptionError: if the shard is not what was put.
+    """
+    with version.shard_file(shard) as path:
+        files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
+        for numbers, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
+            yield numbers, records.packed()

@@ -15,7 +15,7 @@ from cachelayer.access.sequences.packs import PackArguments, checked_pack_argume
 from cachelayer.access.view import View
 from cachelayer.arguments import boolean, explains_options, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
-from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
+from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths

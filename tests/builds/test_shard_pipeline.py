@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cachelayer
-from cachelayer.builds.shard_cuts import RECORD_OVERHEAD, ShardCutter
+from cachelayer.builds.build_options import RECORD_OVERHEAD
+from cachelayer.builds.shard_pipeline import ShardCutter
 
 LENGTHS = st.lists(st.integers(0, 300), max_size=60)
 
