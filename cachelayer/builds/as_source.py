@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.array_source import array_source, columns_of, refuse_columns_in_a_list
-from cachelayer.builds.elements import errors_named
 from cachelayer.builds.item_source import has_items, length_of, source_of_items
 from cachelayer.builds.ref_source import source_of_ref_or_stream
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import Source, errors_named
 from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError

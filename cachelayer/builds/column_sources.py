@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.batches import Batch, RowBatch, batch_records
-from cachelayer.builds.elements import errors_named, failure_at
 from cachelayer.builds.item_source import source_of_items
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import Source, errors_named, failure_at
 from cachelayer.errors import InvalidTypeError, SourceError
 from cachelayer.protocols import HasRecords, records_of
 from cachelayer.records import tree

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.builds.column_files import column_rows, put_column_file
+from cachelayer.builds.extensions import column_rows, put_column_file
 from cachelayer.builds.shard_pipeline import ShardTarget, records_of_shard, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.elements import errors_named
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import Source, errors_named
 from cachelayer.errors import InvalidTypeError, SourceError
 
 

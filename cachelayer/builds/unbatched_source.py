@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records
-from cachelayer.builds.elements import (
+from cachelayer.builds.source import (
+    Source,
+    counted,
     element_batches,
     errors_named,
     failure_at,
     numbers,
     with_record_in_errors,
 )
-from cachelayer.builds.source import Source, counted
 from cachelayer.errors import ElementError
 from cachelayer.progress import current
 from cachelayer.records import tree

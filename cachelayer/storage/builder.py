@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.as_source import sources_by_split
@@ -16,10 +16,17 @@ from cachelayer.builds.extensions import NEW_RECORDS, Extension
 from cachelayer.builds.part_builds import Hosts
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
-from cachelayer.errors import AlreadyExistsError
+from cachelayer.errors import (
+    AlreadyExistsError,
+    ArgumentsMismatchError,
+    CacheLayerWarning,
+    InvalidArgumentError,
+    StaleVersionError,
+    StaleVersionWarning,
+)
 from cachelayer.objects import paths
 from cachelayer.storage.catalog import Catalog
-from cachelayer.storage.staleness import OnChange, check_recipe, warn_of_incomparable, warn_of_varying_values
+from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import AUTO
 from cachelayer.versions.stored_version import StoredVersion
@@ -114,3 +121,97 @@ def build_splits(source: Any, dataset_id: str, build: Callable[[Any, str], DataR
         return build(source, dataset_id)
     ids = {split: paths.check_name("dataset id", f"{dataset_id}.{split}") for split in splits}
     return cast(DataRef[Any], {split: build(splits[split], ids[split]) for split in splits})
+
+
+OnChange = Literal["warn", "error", "ignore"]
+ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)
+
+_REMEDY = (
+    'Choose another version name for the new records, for example by cacheable(..., "auto"), or pass '
+    'on_change="ignore" to use this version'
+)
+_warned: set[tuple[str, str]] = set()
+"""The warnings of this process: the reference of the version, and the text."""
+
+
+def checked_on_change(on_change: Any) -> OnChange:
+    """Return the argument if it is valid."""
+    if on_change not in ON_CHANGE:
+        raise InvalidArgumentError(f"on_change {on_change!r}: it must be one of {', '.join(map(repr, ON_CHANGE))}")
+    return on_change  # type: ignore[no-any-return]
+
+
+def check_recipe(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None:
+    """Compare an existing version with the recipe that it would be built by now.
+
+    Raises:
+        ArgumentsMismatchError: if a function was called with other arguments.
+        StaleVersionError: if anything else differs, with ``on_change="error"``.
+    """
+    built = ref.provenance
+    # A version whose source were records of another has a base too, without its name.
+    base = (built.get("base") or {}).get("version")
+    arguments = recipe.argument_changes(built) if base is None else []
+    if arguments and recipe.is_call:
+        raise ArgumentsMismatchError(
+            f"{_name(ref)} was built with other arguments: {'; '.join(arguments)}. "
+            "Choose another version name for other arguments"
+        )
+    if on_change == "ignore":
+        return
+    if base is not None:
+        what = f"from the version {base}, not from a source"
+    else:
+        changes = recipe.changes(built).items()
+        what = ", ".join(f"{how}: {'; '.join(phrases)}" for how, phrases in changes if phrases)
+    if what and on_change == "error":
+        raise StaleVersionError(f"{_name(ref)} was built {what}. {_REMEDY}")
+    if what:
+        _warn_once(ref, f"was built {what}. It is used as it is. {_REMEDY}", StaleVersionWarning)
+    if recipe.identity.unread:
+        _warn_once(ref, f"is used without comparing all of its source, because that failed: {recipe.identity.unread}")
+
+
+def warn_of_incomparable(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None:
+    """Warn, once in a process, of what makes a version and is not compared when it is asked for again."""
+    if on_change == "ignore":
+        return
+    if recipe.not_compared:
+        _warn_once(
+            ref,
+            f"is compared without this, so changes to it go unnoticed: {', '.join(recipe.not_compared)}. Make "
+            "an object without comparable content inside the function, or pass plain values",
+        )
+    if recipe.identity.sampled_rows:
+        _warn_once(
+            ref,
+            f"is compared by a sample of its source, {recipe.identity.sampled_rows}: changes to others go unnoticed",
+        )
+
+
+def warn_of_varying_values(name: str, recipe: Recipe, last: str, built: Mapping[str, Any]) -> None:
+    """Warn if a version that is named by its recipe is new although code, arguments and options are those of the last.
+
+    Args:
+        name: the version that is going to be built.
+        recipe: its recipe.
+        last: the version that was built last.
+        built: its provenance.
+    """
+    varying = recipe.varying_values(built)
+    if varying:
+        warn(
+            f"{name} is built although {last} has the same code and arguments: {'; '.join(varying)}. What differs in "
+            "each run, such as a uuid or a time, makes a new version in each run: make it inside the function, or name "
+            "the version"
+        )
+
+
+def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning] = CacheLayerWarning) -> None:
+    if (ref.reference, text) not in _warned:
+        _warned.add((ref.reference, text))
+        warn(f"{_name(ref)} {text}", category)
+
+
+def _name(ref: DataRef[Any]) -> str:
+    return f"{ref.dataset_id}@{ref.dataset_version}"

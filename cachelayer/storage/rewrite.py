@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.stored_records import StoredRecords
 from cachelayer.arrayrecord.compression import Compression
+from cachelayer.builds.batches import Batch, Framed
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.ordered_records import ordered_records
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
 from cachelayer.engines import Processes
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
+from cachelayer.records.memory import Ints
 from cachelayer.storage.builder import Builder
+from cachelayer.streams.order.permutation import permuted_pieces
+from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 
 _LARGE_RECORD = 1 << 20
 """From this size on, a request for each record is what reading in order takes too."""
+_READ_NBYTES = 1 << 25
+"""About the bytes that are read at once, from a remote store in several requests."""
 
 
 def rewrite(
@@ -74,7 +82,8 @@ def rewrite(
 def _ordered(
     name: str, records: StoredRecords, references: tuple[str, ...], seed: int | None, made_by: Mapping[str, Any]
 ) -> Source:
-    nbytes = records.record_nbytes
+    """Return the source of the records of a base, in the order of a new version."""
+    nbytes, length = records.record_nbytes, len(records)
     if seed is not None and not records.is_local and nbytes < _LARGE_RECORD:
         warn(
             f"{name}: the base is in a bucket, so shuffling takes a request for each record: make local copies first, "
@@ -83,10 +92,21 @@ def _ordered(
     base = {
         "version": " + ".join(version.info.version for version in records.versions),
         "digest": records.digest,
-        "records": len(records),
+        "records": length,
         "references": list(references),
     }
-    return ordered_records(records, seed, nbytes, made_by, base)
+    return Source(
+        "rewrite",
+        partial(_read, records, seed, max(1, int(_READ_NBYTES // max(1.0, nbytes)))),
+        element_spec=records.element_spec,
+        length=length,
+        starts=range(length),
+        versions=records.versions,
+        record_nbytes=nbytes,
+        workers_make="parts",
+        plan={"base": records.digest, "shuffle_seed": seed, "fields": made_by["fields"]},
+        provenance={"base": base, "rewrite": dict(made_by)},
+    )
 
 
 def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[str, Any]) -> None:
@@ -99,3 +119,22 @@ def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[st
         differ.insert(0, f"it was made of {base.get('version')}, sha256:{str(base.get('digest'))[:12]}")
     if differ:
         raise AlreadyExistsError(f"{name} is published already: {'; '.join(differ)}. Choose another version")
+
+
+def _read(records: StoredRecords, seed: int | None, step: int, start: int, stop: int | None) -> Iterator[Batch]:
+    """Yield records, and read the next ones meanwhile."""
+    end = len(records) if stop is None else min(len(records), stop)
+    ranges = ((first, min(first + step, end)) for first in range(start, end, step))
+    frames = (records.frames(_rows(len(records), seed, *each)) for each in ranges)
+    with Pool(1, "cachelayer-rewrite") as thread:
+        coming = thread.submit(next, frames, None)
+        while (read := coming.result()) is not None:
+            coming = thread.submit(next, frames, None)
+            yield Framed(read)
+
+
+def _rows(length: int, seed: int | None, first: int, stop: int) -> Ints:
+    """Return the rows of the base that are records ``first`` to ``stop`` of the new version."""
+    if seed is None:
+        return np.arange(first, stop)
+    return np.concatenate(list(permuted_pieces(length, seed, 0, first, stop)))

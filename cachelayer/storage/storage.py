@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from cachelayer.builds.recipe import Recipe
     from cachelayer.builds.sharded_source import Sharded
     from cachelayer.engines import Engine
-    from cachelayer.storage.builder import Builder
+    from cachelayer.storage.builder import Builder, OnChange
     from cachelayer.storage.cacheable import Cacheable
-    from cachelayer.storage.staleness import OnChange
     from cachelayer.versions.repair import RepairReport
 
     class CacheOptions(SubmitOptions, total=False):
@@ -824,8 +823,7 @@ class Storage:
         """
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.builds.recipe import Recipe
-        from cachelayer.storage.builder import build_splits
-        from cachelayer.storage.staleness import checked_on_change
+        from cachelayer.storage.builder import build_splits, checked_on_change
 
         checked = BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack")
         packing = None if pack is None else checked_pack_arguments(pack)
@@ -879,8 +877,8 @@ class Storage:
                 options.
         """
         from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.storage.builder import checked_on_change
         from cachelayer.storage.cacheable import cacheable
-        from cachelayer.storage.staleness import checked_on_change
 
         checked = BuildOptions.of(options, "version", "hosts", "on_change", "record")
         reference = self._catalog.parse(dataset_id, version, "template")
