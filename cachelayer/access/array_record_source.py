@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.file import ArrayRecordFile, RangedFile, RecordFile, fingerprint, map_file, open_file
-from cachelayer.arrayrecord.footer import ByteFile, read_footer
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
+from cachelayer.arrayrecord.riegeli import ByteFile, read_footer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.locks import cached_property
 from cachelayer.objects.credentials import StorageOptions

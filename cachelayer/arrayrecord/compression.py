@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import varints
-from cachelayer.arrayrecord.mapped_records import MappedRecords
+from cachelayer.arrayrecord.mapping import MappedRecords
 from cachelayer.errors import CorruptionError, InvalidArgumentError
 from cachelayer.records.memory import memory_of, splits_of
 from cachelayer.records.record_buffers import PackedRecords, Records, joined

@@ -11,11 +11,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from cachelayer.arrayrecord import varints
-from cachelayer.arrayrecord.blocks import BLOCK, check_inside, to_logical
 from cachelayer.arrayrecord.compression import decompress
-from cachelayer.arrayrecord.footer import CHUNK_HEADER, ByteFile, Footer, parse_chunk, read_footer, read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.ranged import Range, ReadRanges, fetch_ranges
+from cachelayer.arrayrecord.riegeli import (
+    BLOCK,
+    CHUNK_HEADER,
+    ByteFile,
+    Footer,
+    check_inside,
+    parse_chunk,
+    read_footer,
+    read_postscript,
+    to_logical,
+)
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.records.memory import Bytes, Ints, distinct, gather_rows, splits_of
 from cachelayer.records.record_buffers import PackedRecords, Records

@@ -20,11 +20,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, SIGNATURE, check_inside, to_logical, to_position
 from cachelayer.arrayrecord.compression import decompress_some
-from cachelayer.arrayrecord.footer import read_postscript
-from cachelayer.arrayrecord.mapped_records import MappedRecords
-from cachelayer.arrayrecord.mapping import MappedFile, MappedRange, is_in_memory, opened, padded
+from cachelayer.arrayrecord.mapping import MappedFile, MappedRange, MappedRecords, is_in_memory, opened, padded
+from cachelayer.arrayrecord.riegeli import (
+    BLOCK,
+    HEADER,
+    PAYLOAD,
+    SIGNATURE,
+    check_inside,
+    read_postscript,
+    to_logical,
+    to_position,
+)
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock

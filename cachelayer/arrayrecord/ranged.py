@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import SIGNATURE, check_inside, to_logical, to_position, without_headers
 from cachelayer.arrayrecord.compression import decompress_some
+from cachelayer.arrayrecord.riegeli import SIGNATURE, check_inside, to_logical, to_position, without_headers
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock

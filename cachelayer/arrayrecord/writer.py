@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index, varints
-from cachelayer.arrayrecord.blocks import to_logical, to_position
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer
 from cachelayer.arrayrecord.lengths import LENGTH, LengthsFile, encode_lengths
 from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, Footer, read_footer, to_logical, to_position
 from cachelayer.errors import StorageError
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import PREFIX, Frames

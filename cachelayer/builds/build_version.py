@@ -24,8 +24,8 @@ from cachelayer.builds.write_shards import write_whole
 from cachelayer.errors import AlreadyExistsError, SourceError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress, Waiting
-from cachelayer.provenance.code_in_objects import code_file
 from cachelayer.provenance.environment import commit_of, environment, event, now
+from cachelayer.provenance.function_code import code_file
 from cachelayer.records.codec import codec_for
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn

@@ -29,8 +29,7 @@ from cachelayer.builds.source_identity import (
     identity_of_source,
 )
 from cachelayer.provenance.call_arguments import arguments_of, checked_record, in_clear, name_of
-from cachelayer.provenance.code_in_objects import code_file
-from cachelayer.provenance.function_code import PYTHON
+from cachelayer.provenance.function_code import PYTHON, code_file
 from cachelayer.provenance.stored_values import MARK, Wording, differences, stored
 from cachelayer.provenance.values import content_of
 from cachelayer.provenance.walker import Account, account_of

@@ -27,15 +27,16 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 
-from cachelayer.provenance.code_in_objects import (
+from cachelayer.provenance.function_code import (
     attributes_of,
     class_file,
+    closure_of,
     code_in,
     functions_inside,
     is_kind,
+    is_users,
     is_users_class,
 )
-from cachelayer.provenance.function_code import closure_of, is_users
 from cachelayer.provenance.stored_values import hashed, is_number
 
 LookIntoTables = Callable[[Any], tuple[Mapping[str, str], str] | None]

@@ -19,18 +19,21 @@ from collections.abc import Iterable, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from cachelayer.provenance.code_in_objects import (
+from cachelayer.provenance.function_code import (
     attributes_of,
     class_file,
     class_of,
+    closure_of,
+    code_hash,
     code_in,
     functions_inside,
     innermost,
     is_kind,
+    is_users,
     is_users_class,
     method_inside,
+    names_of,
 )
-from cachelayer.provenance.function_code import closure_of, code_hash, is_users, names_of
 from cachelayer.provenance.imported_code import ImportedCode
 from cachelayer.provenance.stored_values import MARK, hashed
 from cachelayer.provenance.values import (

@@ -15,7 +15,7 @@ from test_ranged import Remote
 from cachelayer import CorruptionError, Storage
 from cachelayer.access.held_blocks import gathered
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, SIGNATURE, check_inside, to_logical, without_headers
+from cachelayer.arrayrecord.riegeli import BLOCK, HEADER, SIGNATURE, check_inside, to_logical, without_headers
 from cachelayer.records.record_buffers import PackedRecords, Records
 
 BEGINS = st.integers(0, 3 * BLOCK).filter(lambda position: position % BLOCK >= HEADER)

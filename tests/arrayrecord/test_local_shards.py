@@ -23,9 +23,9 @@ from samples import examples
 import cachelayer
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
-from cachelayer.arrayrecord.footer import Footer, read_footer
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.arrayrecord.riegeli import Footer, read_footer
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum, mapped_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.records.memory import Ints

@@ -16,8 +16,7 @@ import pytest
 import cachelayer
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe
-from cachelayer.provenance.code_in_objects import code_file
-from cachelayer.provenance.function_code import is_users
+from cachelayer.provenance.function_code import code_file, is_users
 from cachelayer.versions.manifest import canonical_json
 
 
