@@ -160,8 +160,9 @@ def _field_numbers(one: KeyColumn, other: KeyColumn) -> Ints:
     )
     if values.dtype != object:
         return np.where(valid, _ranks(values) + 1, 0)
-    known: dict[Any, int] = {}
-    numbers = (known.setdefault(value, len(known)) for value in values)
+    # Each value has the place where it comes first.
+    first: dict[Any, int] = {}
+    numbers = map(first.setdefault, values.tolist(), range(len(values)))
     return np.where(valid, np.fromiter(numbers, np.int64, len(values)) + 1, 0)
 
 
