@@ -75,7 +75,10 @@ def _refuse_other(ref: DataRef[Any], base: DataRef[Any], recipe: Recipe) -> None
 
 
 def _stored_fill(fill: Any) -> Any:
-    """Return the values that fill columns as they are stored: numbers as they are, of others a hash."""
+    """Return the values that fill columns as they are stored: numbers as they are, of others a hash.
+
+    A dict is a list of pairs, so that it differs from None where recipes are compared by the names that both have.
+    """
     if isinstance(fill, Mapping):
-        return {name: _stored_fill(value) for name, value in fill.items()}
+        return [[name, _stored_fill(value)] for name, value in fill.items()]
     return fill if is_number(fill) else stored(hashed(repr(fill).encode()))
