@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 from cachelayer.errors import CacheLayerWarning
+from cachelayer.logs import Room, logger_of
 
 _PACKAGE = str(Path(__file__).parent)
 _ADAPTERS = str((Path(__file__).parent / "adapters").resolve())
@@ -16,8 +17,16 @@ _SKIPPED_FILES = (_PACKAGE, _ADAPTERS, contextlib.__file__, functools.__file__)
 """Files between the user's line and a warning: ours, and those of context managers and decorators."""
 
 
-def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning) -> None:
-    """Warn at the innermost line that is not this library's."""
+def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning, *, room: Room | None = None) -> None:
+    """Warn at the innermost line that is not this library's.
+
+    Args:
+        text: what went wrong, and what to do.
+        category: the class of the warning.
+        room: whose log gets the text too, because who operates the program should see it; None for none.
+    """
+    if room is not None:
+        logger_of(room).warning("%s", text)
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_FILES):
         frame, level = frame.f_back, level + 1

@@ -13,15 +13,18 @@ from typing import Any, Self
 
 import google_crc32c
 
+from cachelayer.counting import Timed, count
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
+from cachelayer.logs import logger_of
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.failures import Kind, RequestError, retried
-from cachelayer.objects.file_systems import FileSystem, file_system, forget, in_order
+from cachelayer.objects.file_systems import METHODS, FileSystem, file_system, forget, in_order
 from cachelayer.objects.local import in_place, open_file, storage_errors
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import KINDS, Buffer
 from cachelayer.temporary_files import scratch_folder
 
+_log = logger_of("stores")
 GAP = 64 * 1024
 """Two ranges with fewer bytes between them are fetched by one request."""
 PIECE = 8 * 1024 * 1024
@@ -107,11 +110,13 @@ class BucketStore:
 
     def put(self, name: str, data: bytes) -> None:
         with self._opened("write", name) as (fs, path):
-            retried(lambda seconds: fs.call("pipe_file", path, data, seconds=seconds), self.timeout, len(data))
+            what = f"write {fs.url(path)}"
+            retried(what, lambda seconds: fs.call("pipe_file", path, data, seconds=seconds), self.timeout, len(data))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         with self._opened("write", name) as (fs, path):
-            won = retried(lambda seconds: self._create(fs, path, data, seconds), self.timeout, len(data))
+            what = f"write {fs.url(path)} if it is absent"
+            won = retried(what, lambda seconds: self._create(fs, path, data, seconds), self.timeout, len(data))
             if won and fs.is_untested_for_create:
                 self._check_conditional_put(fs, path, data)
             return won
@@ -135,12 +140,21 @@ class BucketStore:
         stored = self._if_there(fs, "cat_file", path)
         if stored is None:
             raise RequestError(Kind.TRANSIENT, f"{failure.reason}; it may be there later")
-        return bool(stored == data)
+        is_ours = bool(stored == data)
+        if is_ours:
+            _log.info("write %s if it is absent: the reply was lost, and the object is there", fs.url(path))
+        else:
+            count(lost_races=1)
+            _log.info("write %s if it is absent: another writer was first", fs.url(path))
+        return is_ours
 
     def _check_conditional_put(self, fs: FileSystem, path: str, data: bytes) -> None:
         """Raise unless putting an existing object again fails."""
         try:
-            retried(lambda seconds: fs.call("pipe_file", path, data, mode="create", seconds=seconds), self.timeout)
+            what = f"try whether {fs.url(path)} would be overwritten"
+            retried(
+                what, lambda seconds: fs.call("pipe_file", path, data, mode="create", seconds=seconds), self.timeout
+            )
         except RequestError as error:
             if error.kind is not Kind.EXISTS:
                 raise
@@ -185,7 +199,7 @@ class BucketStore:
                 raise RequestError(Kind.TRANSIENT, f"the store holds {info['size']} bytes, or others than were sent")
 
         with self._opened("write", name) as (fs, target):
-            retried(attempt, self.timeout, nbytes)
+            retried(f"write {fs.url(target)}", attempt, self.timeout, nbytes)
 
     def receive(self, name: str, fill: Callable[[Path], object]) -> None:
         with scratch_folder() as folder:
@@ -213,7 +227,7 @@ class BucketStore:
         spans = coalesce(ranges, gap=GAP, limit=PIECE)
         if not spans:
             return [b""] * len(ranges)
-        with self._opened("read ranges of", names) as (fs, _):
+        with Timed("reading"), self._opened("read ranges of", names) as (fs, _):
             places = [(self._path(fs, span.name), *place) for span in spans for place in self._pieces(fs, span)]
             parts = iter(list(in_order([partial(self._read_exactly, fs, *place) for place in places])))
             counts = [-(-(span.stop - span.start) // PIECE) for span in spans]
@@ -246,28 +260,29 @@ class BucketStore:
             # A store may be about to restore an object, or have several copies of which one lags behind.
             raise RequestError(Kind.TRANSIENT, f"{failure.reason}, though the object is there")
 
-        return retried(attempt, self.timeout, stop - start)
+        return retried(f"read bytes {start} to {stop} of {fs.url(path)}", attempt, self.timeout, stop - start)
 
     def _check_end(self, fs: FileSystem, path: str, stop: int) -> None:
         nbytes = self._size(fs, path)
         if nbytes is None or nbytes < stop:
-            raise _short(f"{self.scheme}://{path}", nbytes, stop)
+            raise _short(fs.url(path), nbytes, stop)
 
     def _size(self, fs: FileSystem, path: str) -> int | None:
         info = self._info(fs, path)
         return None if info is None else int(info["size"])
 
     def _info(self, fs: FileSystem, path: str) -> Mapping[str, Any] | None:
-        found = self._found(fs, path, partial(fs.info, path))
+        found = self._found(fs, f"look up {fs.url(path)}", path, partial(fs.info, path))
         return found if found and found["type"] == "file" else None
 
     def _if_there(self, fs: FileSystem, method: str, path: str, **options: Any) -> Any:
         """Return what a method returns, or None if there is no such object in a bucket that exists."""
-        return self._found(fs, path, lambda seconds: fs.call(method, path, seconds=seconds, **options))
+        what = f"{METHODS[method]} {fs.url(path)}"
+        return self._found(fs, what, path, lambda seconds: fs.call(method, path, seconds=seconds, **options))
 
-    def _found(self, fs: FileSystem, path: str, ask: Callable[[float], Any]) -> Any:
+    def _found(self, fs: FileSystem, what: str, path: str, ask: Callable[[float], Any]) -> Any:
         try:
-            found = retried(ask, self.timeout)
+            found = retried(what, ask, self.timeout)
         except RequestError as error:
             if error.kind is not Kind.ABSENT:
                 raise
@@ -275,7 +290,8 @@ class BucketStore:
         if found:
             fs.buckets.add(path.partition("/")[0])
         else:
-            retried(lambda seconds: fs.check_bucket(path, seconds), self.timeout)
+            bucket = fs.url(path.partition("/")[0])
+            retried(f"look up {bucket}", lambda seconds: fs.check_bucket(path, seconds), self.timeout)
         return found
 
     def _path(self, fs: FileSystem, name: str) -> str:
@@ -291,11 +307,13 @@ class BucketStore:
             )
         fs = None
         try:
-            fs = retried(lambda _: file_system(self.url, self.options, self.timeout), self.timeout)
+            opening = f"open {self.scheme}://"
+            fs = retried(opening, lambda _: file_system(self.url, self.options, self.timeout), self.timeout)
             yield fs, self._path(fs, name)
         except RequestError as error:
             if fs is not None and error.kind is Kind.REFUSED:
                 # A new one finds renewed credentials.
+                _log.warning("%s %s/%s was refused: credentials are looked for again", what, self.url, name)
                 forget(fs)
             host = self.scheme if fs is None else fs.host
             raise StorageError(f"cannot {what} {self.url}/{name}: {host}: {self._advice(error)}") from error

@@ -10,10 +10,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import thread
 from typing import TypeVar
 
+from cachelayer.counting import count
 from cachelayer.errors import CacheLayerError
+from cachelayer.logs import logger_of
+from cachelayer.stalls import Wait
 
 T = TypeVar("T")
 
+_log = logger_of("stores")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _SLOWEST = 64 * 1024
 """Bytes a second; a slower connection counts as dead."""
@@ -125,10 +129,11 @@ def _kind_by_answer(error: BaseException) -> Kind | None:
     return _BY_STATUS.get(number, Kind.TRANSIENT if number >= 500 else Kind.REFUSED)
 
 
-def retried(attempt: Callable[[float], T], seconds: float, nbytes: int = 0) -> T:
+def retried(what: str, attempt: Callable[[float], T], seconds: float, nbytes: int = 0) -> T:
     """Make a request, retry it after every transient failure, and return the result.
 
     Args:
+        what: what it does to which object, for the log.
         attempt: one request; it is given the seconds that are left for it.
         seconds: how long all may take if nobody answers. No attempt begins in the last quarter, which is left to the
             client's own timeouts.
@@ -138,20 +143,28 @@ def retried(attempt: Callable[[float], T], seconds: float, nbytes: int = 0) -> T
         RequestError: the last failure.
     """
     begin = time.monotonic()
-    for pause in pauses():
-        try:
-            return attempt(begin + seconds + nbytes / _SLOWEST - time.monotonic())
-        except (CacheLayerError, MemoryError):
-            raise
-        # A client may raise anything.
-        except Exception as error:
-            failure = RequestError.of(error)
-            is_late = time.monotonic() + pause > begin + seconds * 3 / 4
-            # A program that ends does not wait for stores.
-            if failure.kind is not Kind.TRANSIENT or is_late or _program_ends():
-                raise failure from error
-        time.sleep(pause)
+    with Wait("stores", what):
+        for pause in pauses():
+            try:
+                return attempt(begin + seconds + nbytes / _SLOWEST - time.monotonic())
+            except (CacheLayerError, MemoryError):
+                raise
+            # A client may raise anything.
+            except Exception as error:
+                failure = RequestError.of(error)
+                is_late = time.monotonic() + pause > begin + seconds * 3 / 4
+                # A program that ends does not wait for stores.
+                if failure.kind is not Kind.TRANSIENT or is_late or _program_ends():
+                    raise failure from error
+            note_retry(what, pause, failure)
+            time.sleep(pause)
     raise AssertionError("pauses never end")
+
+
+def note_retry(what: str, pause: float, failure: RequestError) -> None:
+    """Log and count that a request is made again after a pause, and why."""
+    count(retries=1)
+    _log.info("%s: again in %.2f s, because: %s", what, pause, failure.reason)
 
 
 def _program_ends() -> bool:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from cachelayer.counting import count, counted
+from cachelayer.logs import logger_of
 from cachelayer.objects import obstore_ranges
 from cachelayer.objects.cloud_client import CONNECTIONS
-from cachelayer.objects.clouds import open_client
+from cachelayer.objects.clouds import CLOUDS, open_client
 from cachelayer.objects.failures import Kind, RequestError
 from cachelayer.objects.store import KINDS, Buffer
 from cachelayer.system_threads import Pool
@@ -23,6 +28,11 @@ from cachelayer.user_warnings import warn
 
 T = TypeVar("T")
 
+_log = logger_of("stores")
+METHODS = {
+    "cat_file": "read", "pipe_file": "write", "rm_file": "delete", "ls": "list", "find": "list all of",
+}  # fmt: skip
+"""What the methods of file systems do, for the log."""
 _MOST_REFUSED = 3
 """After this many ranges that the file system may read but obstore may not, obstore is no longer used."""
 
@@ -44,10 +54,13 @@ class FileSystem:
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         scheme = url.partition("://")[0]
         self._kind = KINDS.get(scheme, scheme)
+        self._scheme = scheme
         self._client = open_client(self._kind, url, options, timeout)
         self._fs = self._client.fs
         self.host = urlsplit(self._client.address).netloc or scheme
         self._ranges = obstore_ranges.reader_of(self._kind, self._fs, options, timeout / 4)
+        if self._ranges is None and self._kind in CLOUDS:
+            _log.info("%s://: ranges are read by fsspec, as obstore cannot be used with these options", scheme)
         self._refused = 0
         self._creating = threading.Lock()
         self.buckets: set[str] = set()
@@ -58,10 +71,37 @@ class FileSystem:
         """Return a URL as the file system writes it."""
         return str(self._fs._strip_protocol(url))
 
-    def call(self, method: str, *arguments: Any, seconds: float, **options: Any) -> Any:
+    def url(self, path: str) -> str:
+        """Return a path of the file system as a URL."""
+        return path if "://" in path else f"{self._scheme}://{path}"
+
+    def call(self, method: str, path: str, *arguments: Any, seconds: float, **options: Any) -> Any:
         """Call a method of the file system, such as ``cat_file``; it raises whatever that raises."""
-        name = f"_{method}" if self._fs.async_impl else method
-        return self._run(getattr(self._fs, name), *arguments, seconds=seconds, **options)
+        sent = sum(len(each) for each in arguments if isinstance(each, bytes))
+        call = partial(self._run, self._method(method), path, *arguments, seconds=seconds, **options)
+        return self._ask(METHODS[method], path, call, sent)
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        method: Callable[..., Any] = getattr(self._fs, f"_{name}" if self._fs.async_impl else name)
+        return method
+
+    def _ask(self, what: str, path: str, request: Callable[[], T], sent: int = 0) -> T:
+        """Make a request of so many bytes; count and log it."""
+        begin = time.perf_counter()
+        try:
+            answer = request()
+        except Exception as error:
+            self._note(what, path, begin, f"failed: {RequestError.of(error).reason}", sent=sent)
+            raise
+        received = len(answer) if isinstance(answer, bytes | memoryview) else 0
+        self._note(what, path, begin, f"{received or sent:,} bytes", received, sent)
+        return answer
+
+    def _note(self, what: str, path: str, begin: float, outcome: str, received: int = 0, sent: int = 0) -> None:
+        seconds = time.perf_counter() - begin
+        count(requests=1, request_seconds=seconds, bytes_received=received, bytes_sent=sent)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s %s: %s in %.3f s", what, self.url(path), outcome, seconds)
 
     def _run(self, function: Callable[..., Any], *arguments: Any, seconds: float, **options: Any) -> Any:
         if self._fs.async_impl:
@@ -74,7 +114,9 @@ class FileSystem:
 
     def info(self, path: str, seconds: float) -> Mapping[str, Any]:
         """Return what the store says about an object: its ``type``, ``size`` and most often ``mtime``."""
-        found: Mapping[str, Any] = self._run(self._client.info, path, seconds=seconds)
+        found: Mapping[str, Any] = self._ask(
+            "look up", path, partial(self._run, self._client.info, path, seconds=seconds)
+        )
         return found
 
     def upload(self, file: str, path: str, nbytes: int, seconds: float) -> None:
@@ -83,25 +125,28 @@ class FileSystem:
         if self._kind == "s3":
             # S3 takes 10,000 parts at most.
             options["chunksize"] = max(16 << 20, -(-nbytes // 10_000))
-        self.call("put_file", file, path, seconds=seconds, **options)
+        call = partial(self._run, self._method("put_file"), file, path, seconds=seconds, **options)
+        self._ask("write", path, call, nbytes)
 
     def read_range(self, path: str, start: int, stop: int, seconds: float) -> Buffer:
         """Return what the store gives for a range of an object; it may have another length."""
-        ranges, refusal = self._ranges, None
+        ranges, refusal, what = self._ranges, None, f"read bytes {start} to {stop} of"
         if ranges is not None:
             try:
-                return ranges.read(path, start, stop)
+                return self._ask(what, path, partial(ranges.read, path, start, stop))
             # obstore may raise anything.
             except Exception as error:
                 refusal = RequestError.of(error)
                 if refusal.kind is not Kind.REFUSED:
                     raise refusal from error
-        body: Buffer = self.call("cat_file", path, start=start, end=stop, seconds=seconds)
+        body: Buffer = self._ask(
+            what, path, partial(self._run, self._method("cat_file"), path, start=start, end=stop, seconds=seconds)
+        )
         if refusal is not None:
             self._refused += 1
             if self._refused == _MOST_REFUSED:
                 self._ranges = None
-                warn(f"{path}: obstore is refused what the file system may read, more slowly: {refusal}")
+                warn(f"{path}: obstore is refused what the file system may read, more slowly: {refusal}", room="stores")
         return body
 
     def check_bucket(self, path: str, seconds: float) -> None:
@@ -110,7 +155,7 @@ class FileSystem:
         if self._client.look_at_bucket is None or bucket in self.buckets:
             return
         try:
-            self._run(self._client.look_at_bucket, bucket, seconds=seconds)
+            self._ask("look up", bucket, partial(self._run, self._client.look_at_bucket, bucket, seconds=seconds))
         # A client may raise anything.
         except Exception as error:
             if RequestError.of(error).kind is not Kind.REFUSED:
@@ -158,7 +203,7 @@ def in_order(calls: Iterable[Callable[[], T]], ahead: int | None = None) -> Iter
     waiting: deque[Future[T]] = deque()
     try:
         for call in calls:
-            waiting.append(_pool[0].submit(call))
+            waiting.append(_pool[0].submit(counted(call)))
             if len(waiting) == ahead:
                 yield waiting.popleft().result()
         while waiting:

@@ -13,7 +13,7 @@ from typing import Any
 import google_crc32c
 
 from cachelayer.objects.cloud_client import ASK_AGAIN, FIXED, CloudClient, OpenBucket, obstore_client
-from cachelayer.objects.failures import Kind, RequestError
+from cachelayer.objects.failures import Kind, RequestError, note_retry
 
 OBSTORE_OPTIONS = frozenset({"access", "endpoint_url", "project", "token"})
 _PAUSES = (0.1, 0.5)
@@ -43,8 +43,11 @@ async def _request_of_gcs(request: Any, *arguments: Any, **options: Any) -> Any:
                 _check_whole(reply[1], reply[3])
         # A client may raise anything.
         except Exception as error:
-            if pause is None or RequestError.of(error).kind is not Kind.TRANSIENT:
+            failure = RequestError.of(error)
+            if pause is None or failure.kind is not Kind.TRANSIENT:
                 raise
+            method, path, *parts = arguments
+            note_retry(f"{method} {path.format(*parts) if parts else path}", pause, failure)
             await asyncio.sleep(pause)
         else:
             return reply

@@ -1,0 +1,74 @@
+"""The loggers of this library: one for each room, silent until a program sets logging up, and never with a credential.
+
+``CACHELAYER_LOG=debug`` writes them to stderr for a program that sets nothing up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Literal
+
+from cachelayer.credentials_in_urls import without_credentials_in
+from cachelayer.errors import InvalidArgumentError, StorageError
+
+Room = Literal["stores", "log", "builds", "copies", "streams", "page"]
+"""What a line of the log is about: requests; versions; builds; local copies; streams; the page in the browser."""
+_NAME = "cachelayer"
+_FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def logger_of(room: Room) -> logging.Logger:
+    """Return the logger of a room: ``cachelayer.stores`` and the like."""
+    logger = logging.getLogger(f"{_NAME}.{room}")
+    if _without_credentials not in logger.filters:
+        logger.addFilter(_without_credentials)
+    return logger
+
+
+def _without_credentials(record: logging.LogRecord) -> bool:
+    """Leave credentials out of a line, before any handler sees it."""
+    record.msg, record.args = without_credentials_in(record.getMessage()), ()
+    if record.exc_info:
+        record.exc_text = without_credentials_in(_FORMAT.formatException(record.exc_info))
+    return True
+
+
+def log_to_file(path: Path) -> logging.Handler:
+    """Append all lines, those of requests too, to a file; return the handler, which ends it when it is closed.
+
+    Raises:
+        StorageError: if the file cannot be written.
+    """
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path}: the log cannot be written: {error.strerror}") from error
+    _add(handler, logging.DEBUG)
+    return handler
+
+
+def _add(handler: logging.Handler, level: int) -> None:
+    handler.setFormatter(_FORMAT)
+    handler.setLevel(level)
+    logger = logging.getLogger(_NAME)
+    logger.addHandler(handler)
+    logger.setLevel(level)
+
+
+def _set_up() -> None:
+    logging.getLogger(_NAME).addHandler(logging.NullHandler())
+    setting = os.environ.get("CACHELAYER_LOG")
+    if not setting:
+        return
+    if setting.lower() not in _LEVELS:
+        raise InvalidArgumentError(f"CACHELAYER_LOG is {setting!r}: set it to {', '.join(_LEVELS)}")
+    handler = logging.StreamHandler()
+    # A program that sets logging up decides itself where the lines go.
+    handler.addFilter(lambda _: not logging.getLogger().handlers)
+    _add(handler, logging.getLevelNamesMapping()[setting.upper()])
+
+
+_set_up()

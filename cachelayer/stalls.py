@@ -1,0 +1,153 @@
+"""Warn of waits that last long: a thread looks now and then at what the others wait for.
+
+It is started by the first wait, ends when nobody waits, and ends before a fork.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from cachelayer.counting import count
+from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.logs import Room, logger_of
+from cachelayer.system_threads import start
+
+SECONDS = 10.0
+"""A wait counts as a stall after so many seconds, unless ``CACHELAYER_STALL_SECONDS`` says otherwise."""
+PAUSE = 60.0
+"""Seconds between two warnings of one room."""
+_LOOKS_PER_STALL = 4
+
+
+class Wait:
+    """A wait of the thread that enters it: ``with Wait("stores", "gs://bucket/name"): ...``.
+
+    Args:
+        room: what waits.
+        what: what is awaited, or what returns it, which is asked only if it lasts long.
+    """
+
+    __slots__ = ("room", "since", "what")
+
+    def __init__(self, room: Room, what: str | Callable[[], str]) -> None:
+        self.room: Room = room
+        self.what = what
+        self.since = 0.0
+
+    def __enter__(self) -> None:
+        self.since = time.monotonic()
+        _waits[id(self)] = self
+        if _watch is None:
+            try:
+                _begin()
+            except BaseException:
+                del _waits[id(self)]
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _waits.pop(id(self), None)
+
+    def __str__(self) -> str:
+        return self.what if isinstance(self.what, str) else self.what()
+
+
+def stall_seconds() -> float:
+    """Return the seconds after which a wait is a stall.
+
+    Raises:
+        InvalidArgumentError: if ``CACHELAYER_STALL_SECONDS`` is no such number.
+    """
+    setting = os.environ.get("CACHELAYER_STALL_SECONDS", str(SECONDS))
+    try:
+        seconds = float(setting)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise InvalidArgumentError(f"CACHELAYER_STALL_SECONDS is {setting!r}: set it to a number of seconds above 0")
+    return seconds
+
+
+class _Watch(threading.Thread):
+    """Looks at the waits until there are none, or until it is told to end."""
+
+    def __init__(self) -> None:
+        super().__init__(name="cachelayer-stalls", daemon=True)
+        self.ended = threading.Event()
+        self._seconds = stall_seconds()
+
+    def run(self) -> None:
+        global _watch
+        while not self.ended.wait(self._seconds / _LOOKS_PER_STALL):
+            with _lock:
+                # A thread that begins to wait now sees that nobody watches, or this thread sees its wait.
+                _watch = None
+                if not _waits:
+                    return
+                _watch = self
+            self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        late: dict[Room, list[Wait]] = {}
+        for wait in list(_waits.values()):
+            if now - wait.since >= self._seconds:
+                late.setdefault(wait.room, []).append(wait)
+        for room, waits in late.items():
+            if now - _warned.get(room, -math.inf) >= PAUSE:
+                _warned[room] = now
+                longest = min(waits, key=lambda wait: wait.since)
+                others = f", and {len(waits) - 1} more waits" if len(waits) > 1 else ""
+                count(stalls=len(waits))
+                logger_of(room).warning("waiting for %.0f s: %s%s", now - longest.since, longest, others)
+
+
+_waits: dict[int, Wait] = {}
+_warned: dict[Room, float] = {}
+"""When each room was last warned of."""
+_lock = threading.Lock()
+_watch: _Watch | None = None
+
+
+def _begin() -> None:
+    """Have a thread watch the waits; without a thread, nobody is warned."""
+    global _watch
+    with _lock:
+        if _watch is None:
+            watch = _Watch()
+            try:
+                start(watch, "to watch for stalls")
+            except StorageError as error:
+                logger_of("streams").debug("nobody warns of stalls: %s", error)
+                return
+            _watch = watch
+
+
+def _end() -> None:
+    """End the thread: a process that forks should have as few as possible."""
+    global _watch
+    watch = _watch
+    if watch is not None and watch is not threading.current_thread():
+        watch.ended.set()
+        watch.join()
+        _watch = None
+
+
+def _go_on() -> None:
+    if _waits:
+        _begin()
+
+
+def _after_fork() -> None:
+    global _lock, _watch
+    _lock, _watch = threading.Lock(), None
+    _waits.clear()
+
+
+os.register_at_fork(before=_end, after_in_parent=_go_on, after_in_child=_after_fork)
