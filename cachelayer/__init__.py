@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from cachelayer.access.wrap import wrap as wrap
     from cachelayer.builds.build_options import SubmitOptions as SubmitOptions
     from cachelayer.builds.sharded_source import Sharded as Sharded, sharded as sharded
+    from cachelayer.counting import counters as counters
     from cachelayer.protocols import RecordSpan as RecordSpan
     from cachelayer.records.spec import (
         ArraySpec as ArraySpec,
@@ -85,6 +86,7 @@ _HOMES = {
     "cachelayer.access.wrap": ("wrap",),
     "cachelayer.builds.build_options": ("SubmitOptions",),
     "cachelayer.builds.sharded_source": ("Sharded", "sharded"),
+    "cachelayer.counting": ("counters",),
     "cachelayer.protocols": ("RecordSpan",),
     "cachelayer.records.spec": ("ArraySpec", "AudioSpec", "ImageSpec", "JsonSpec", "RaggedSpec", "SparseSpec"),
     "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),

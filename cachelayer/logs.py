@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -15,14 +17,14 @@ from cachelayer.errors import InvalidArgumentError, StorageError
 
 Room = Literal["stores", "log", "builds", "copies", "streams", "page"]
 """What a line of the log is about: requests; versions; builds; local copies; streams; the page in the browser."""
-_NAME = "cachelayer"
+_LOGGER = logging.getLogger("cachelayer")
 _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
 def logger_of(room: Room) -> logging.Logger:
     """Return the logger of a room: ``cachelayer.stores`` and the like."""
-    logger = logging.getLogger(f"{_NAME}.{room}")
+    logger = logging.getLogger(f"{_LOGGER.name}.{room}")
     if _without_credentials not in logger.filters:
         logger.addFilter(_without_credentials)
     return logger
@@ -36,8 +38,9 @@ def _without_credentials(record: logging.LogRecord) -> bool:
     return True
 
 
-def log_to_file(path: Path) -> logging.Handler:
-    """Append all lines, those of requests too, to a file; return the handler, which ends it when it is closed.
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Append all lines, those of requests too, to a file within the context.
 
     Raises:
         StorageError: if the file cannot be written.
@@ -46,20 +49,25 @@ def log_to_file(path: Path) -> logging.Handler:
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{path}: the log cannot be written: {error.strerror}") from error
+    level = _LOGGER.level
     _add(handler, logging.DEBUG)
-    return handler
+    try:
+        yield
+    finally:
+        _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(level)
+        handler.close()
 
 
 def _add(handler: logging.Handler, level: int) -> None:
     handler.setFormatter(_FORMAT)
     handler.setLevel(level)
-    logger = logging.getLogger(_NAME)
-    logger.addHandler(handler)
-    logger.setLevel(level)
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(level)
 
 
 def _set_up() -> None:
-    logging.getLogger(_NAME).addHandler(logging.NullHandler())
+    _LOGGER.addHandler(logging.NullHandler())
     setting = os.environ.get("CACHELAYER_LOG")
     if not setting:
         return

@@ -6,6 +6,7 @@ nothing, and users see when work stands still.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -17,6 +18,10 @@ from contextvars import ContextVar, Token
 from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 
+from cachelayer.logs import logger_of
+from cachelayer.stalls import PAUSE, Wait, stall_seconds
+
+_log = logger_of("builds")
 R = TypeVar("R")
 
 
@@ -80,10 +85,12 @@ class Progress:
 
     def waiting_for(self, who: str, items: Iterator[R]) -> Iterator[R]:
         """Yield the items; say that the work waits for ``who`` while each is made."""
+        wait = f"{self._title or 'a part'}: {who}"
         while True:
             before, self.waits_for = self.waits_for, who
             try:
-                item = next(items)
+                with Wait("builds", wait):
+                    item = next(items)
             except StopIteration:
                 return
             finally:
@@ -216,13 +223,25 @@ class Waiting:
     def __init__(self, title: str, enabled: bool | None, *, after: float = 0.0) -> None:
         self._title = title
         self._enabled = enabled
-        self._next = time.monotonic() + after
+        self._began = time.monotonic()
+        self._next = self._began + after
+        self._warns_next = self._next
 
     def wait_for(self, who: str) -> None:
         """Say whom the work is waiting for, if it is time to; call this whenever the work has looked in vain."""
-        if time.monotonic() >= self._next:
+        now = time.monotonic()
+        if now >= self._warns_next:
+            # It looks again and again, so no thread stands still for the watch over stalls.
+            _log.log(
+                logging.INFO if now - self._began < stall_seconds() else logging.WARNING,
+                "%s: waiting for %s",
+                self._title,
+                who,
+            )
+            self._warns_next = now + PAUSE
+        if now >= self._next:
             notice(f"{self._title}: waiting for {who}", self._enabled)
-            self._next = time.monotonic() + Progress.line_seconds
+            self._next = now + Progress.line_seconds
 
 
 def notice(text: str, enabled: bool | None) -> None:

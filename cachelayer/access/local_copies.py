@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
 from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.counting import count
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.locks import ProcessLock, cached_property
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome
 from cachelayer.objects.store import Store
@@ -28,6 +30,7 @@ from cachelayer.system_threads import Pool, start
 from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import FileChecksum, ShardTable
 
+_log = logger_of("copies")
 # While one thread checks a copy and writes it to the disk, the others download the next ones.
 _THREADS = 3
 _MOST_FAILURES = 3
@@ -126,7 +129,8 @@ class LocalCopies:
             return
         if isinstance(error, CorruptionError):
             self._drop(self._shards[number].name)
-            warn(f"a local copy is damaged, so its records are read over the network: {error}")
+            count(copies_damaged=1)
+            warn(f"a local copy is damaged, so its records are read over the network: {error}", room="copies")
         else:
             self._warn_once(error)
 
@@ -188,6 +192,7 @@ class LocalCopies:
                 self._queue.clear()
             # A damaged object stays damaged; all else may be better when the shard is wanted again.
             self._is_refused[number] |= isinstance(error, CorruptionError)
+            _log.warning("%s/%s: no local copy is made: %s", self._dataset.url, self._shards[number].name, error)
             self._known.discard(number)
             # The thread that reads warns of it.
             self._failure = error
@@ -224,6 +229,9 @@ class LocalCopies:
             outcome = self._group.make(short, facts.nbytes, fill)
             if outcome is CopyOutcome.NO_ROOM and self._drop_other_versions():
                 outcome = self._group.make(short, facts.nbytes, fill)
+            if outcome is CopyOutcome.NO_ROOM:
+                count(copies_refused=1)
+                _log.info("%s/%s: there is no room for a local copy", self._dataset.url, name)
             if outcome is not CopyOutcome.HERE:
                 return outcome
         self._is_here[number] = not self._is_refused[number]
@@ -231,8 +239,14 @@ class LocalCopies:
 
     def _fill(self, name: str, facts: FileChecksum, path: Path) -> None:
         """Download a file of a shard, and check it."""
-        if self._dataset.download(name, path, facts.nbytes) != facts.crc32c:
-            raise CorruptionError(f"{self._dataset.url}/{name}: the downloaded bytes do not match their CRC32C")
+        began = time.perf_counter()
+        crc32c = self._dataset.download(name, path, facts.nbytes)
+        url, seconds = f"{self._dataset.url}/{name}", time.perf_counter() - began
+        if crc32c == facts.crc32c:
+            count(copies_made=1)
+            _log.info("%s: copied %d bytes in %.2f s", url, facts.nbytes, seconds)
+        else:
+            raise CorruptionError(f"{url}: the downloaded bytes do not match their CRC32C")
 
     def _drop_other_versions(self) -> bool:
         """Remove the copies of shards that only other versions of the dataset have; return whether there were any."""
@@ -249,7 +263,8 @@ class LocalCopies:
             file.check(raw, str(group.path(name)))
         except CorruptionError as error:
             group.drop(name)
-            warn(f"a local copy is damaged, so lengths are read over the network: {error}")
+            count(copies_damaged=1)
+            warn(f"a local copy is damaged, so lengths are read over the network: {error}", room="copies")
             return None
         return raw
 
@@ -257,4 +272,4 @@ class LocalCopies:
         with self._lock.of_process():
             has_warned, self._has_warned = self._has_warned, True
         if not has_warned:
-            warn(f"local copies cannot be made or used, so records are read over the network: {error}")
+            warn(f"local copies cannot be made or used, so records are read over the network: {error}", room="copies")

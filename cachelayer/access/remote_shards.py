@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from cachelayer.access.held_blocks import HeldBlock
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.arrayrecord.ranged import RangedShards
+from cachelayer.counting import count
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import Records, joined
@@ -85,11 +86,15 @@ class RemoteShards:
         broken: frozenset[int] = frozenset()
         if self.copies is not None and len(near):
             try:
-                groups.append((near, self.copies.shards.records(numbers[near])))
+                records: Records = self.copies.shards.records(numbers[near])
+                count(copies_hit=len(near), bytes_from_disk=int(records.lengths.sum()))
+                groups.append((near, records))
             except (CorruptionError, StorageError):
                 can_be_read = self._can_be_read(self.copies, numbers, shard_of, is_local)
                 return self._read(numbers, shard_of, is_local & can_be_read)
         if len(far):
+            if self.copies is not None:
+                count(copies_missed=len(far))
             shards = shard_of[far]
             records, damaged = self._ranged.fetch(shards, numbers[far] - self._splits[shards])
             groups.append((far, records))

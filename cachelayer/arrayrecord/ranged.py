@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,9 +16,11 @@ from cachelayer.arrayrecord.riegeli import SIGNATURE, check_inside, to_logical, 
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
+from cachelayer.logs import logger_of
 from cachelayer.records.memory import Ints, distinct, groups_of, splits_of
 from cachelayer.records.record_buffers import PackedRecords, Records
 
+_log = logger_of("stores")
 Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes | memoryview]]
 """Reads ranges of objects at once, each given as the object's name, begin and end; returns exactly these bytes."""
@@ -125,10 +126,15 @@ class RangedShards:
 
     def fetch(self, shard_of: Ints, within: Ints) -> tuple[PackedRecords, frozenset[int]]:
         """Return records, and the rows of those that are damaged. What comes damaged is asked for once more."""
-        with suppress(CorruptionError):
+        try:
             records, broken = self._fetch(shard_of, within)
+        except CorruptionError as error:
+            _log.warning("asked for once more, because it came damaged: %s", error)
+        else:
             if not broken:
                 return records, broken
+            name = records.name(min(broken))
+            _log.warning("asked for once more, because %d records came damaged, such as %s", len(broken), name)
         return self._fetch(shard_of, within)
 
     def _fetch(self, shard_of: Ints, within: Ints) -> tuple[PackedRecords, frozenset[int]]:
@@ -186,10 +192,12 @@ class RangedShards:
         with self._lock.of_process():
             if self._bundle is not None and len(self._indices) + len(shards) > 1:
                 bundle, self._bundle = self._bundle, None
-                with suppress(CorruptionError):
+                try:
                     (raw,) = self._read([(bundle, 0, int(self._places[-1]))])
                     for shard, (begin, end) in enumerate(pairwise(self._places.tolist())):
                         self._keep(shard, raw[begin:end])
+                except CorruptionError as error:
+                    _log.warning("the indices are fetched one by one, because their bundle is damaged: %s", error)
             missing = [shard for shard in shards if shard not in self._indices]
             objects = [self._shards(shard) for shard in missing]
             raws = self._read([(each.index_name, 0, each.stats.index_nbytes) for each in objects])

@@ -22,6 +22,7 @@ from cachelayer.builds.shard_pipeline import ShardTarget, shard_target
 from cachelayer.builds.source_files import refuse_changed
 from cachelayer.builds.write_shards import write_whole
 from cachelayer.errors import AlreadyExistsError, SourceError
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.progress import Progress, Waiting
 from cachelayer.provenance.environment import commit_of, environment, event, now
@@ -37,6 +38,7 @@ from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 
+_log = logger_of("builds")
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
 
 
@@ -72,7 +74,8 @@ def build_once(request: BuildRequest, hosts: Hosts | None = None) -> StoredVersi
             return _build_together(plan, plan.parts, hosts)
         warn(
             f"hosts: a source of {plan.source.kind} cannot be divided, so one host builds all of it: pass "
-            "cachelayer.sharded(function, count), or a sequence with a length"
+            "cachelayer.sharded(function, count), or a sequence with a length",
+            room="builds",
         )
         return _build_in_turn(request, plan)
 
@@ -138,6 +141,7 @@ def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersio
 def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
     """Yield where the shards of a build go; meanwhile its progress is shown."""
     log = plan.request.log
+    _log.info("%s: building from a source of %s", title, plan.source.kind)
     with (
         shard_target(log.folder, plan.copies, log.head().generation) as target,
         marking_children(target.folder),
@@ -156,7 +160,10 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
     if not built.files and not plan.options.allow_empty:
         raise _nothing_built(plan, result)
     if result.left_out:
-        warn(f"{result.left_out} of {result.elements} records were left out. The first: {result.first_left_out[0]}")
+        warn(
+            f"{result.left_out} of {result.elements} records were left out. The first: {result.first_left_out[0]}",
+            room="builds",
+        )
     base = extension.base
     change = event("publish", version=request.version, **({} if base is None else {"base": base.info.version}))
     manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
@@ -166,6 +173,7 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
         _forget_notes(plan)
         raise
     _forget_notes(plan)
+    _log.info("%s: published %d records in %d shards", request.name, published.manifest.records, len(result.shards))
     return published
 
 

@@ -17,6 +17,7 @@ from cachelayer.builds.write_shards import write_parts
 from cachelayer.engines import Engine
 from cachelayer.engines.engine import Here
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError, StorageError
+from cachelayer.logs import logger_of
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting, current, notice
 from cachelayer.provenance.stored_values import Wording, differences
@@ -25,6 +26,8 @@ from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import Notes, PartResult, read_part
 from cachelayer.versions.publish import absent_files, lost_files, refuse_if_taken
+
+_log = logger_of("builds")
 
 
 @dataclass(frozen=True)
@@ -207,17 +210,23 @@ def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
         others = {} if finished else notes.others()
     except StorageError as error:
         # Building does not need the right to list.
-        warn(f"cannot see whether there is an interrupted build to resume, so all of it is built anew: {error}")
+        warn(
+            f"cannot see whether there is an interrupted build to resume, so all of it is built anew: {error}",
+            room="builds",
+        )
         return {}
     if finished:
         records = sum(part.records for part in finished.values())
         current().skip(records)
-        notice(f"{name}: resuming after {records:,} records of an interrupted build", plan.options.progress)
+        text = f"{name}: resuming after {records:,} records of an interrupted build"
+        _log.info("%s", text)
+        notice(text, plan.options.progress)
     interrupted = [facts for facts in others.values() if NOT_RESUMABLE not in facts]
     if interrupted:
         warn(
             f"{name} is built from its beginning: an interrupted build cannot be resumed: "
-            f"{'; '.join(differences(interrupted[0], plan.facts))}"
+            f"{'; '.join(differences(interrupted[0], plan.facts))}",
+            room="builds",
         )
     return finished
 
@@ -264,6 +273,7 @@ def _warn_of_equal_parts(parts: Mapping[int, PartResult]) -> None:
         if other != number and part.records > 1:
             warn(
                 f"parts {other} and {number} have the same {part.records} records: make the elements of a part from "
-                "its number, and each element in one part only"
+                "its number, and each element in one part only",
+                room="builds",
             )
             return

@@ -17,6 +17,7 @@ from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
 from cachelayer.errors import CacheLayerError, StorageError
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import Store
@@ -32,6 +33,7 @@ from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
+_log = logger_of("builds")
 # Enough uploads at once to use the link while some of them wait for replies.
 _UPLOADS = 8
 _FEWEST_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 12
@@ -219,6 +221,8 @@ class ShardTarget:
         shard = ShardFile(writer.finish(), self.generation)
         names = {writer.path.with_suffix(Path(name).suffix): name for name in shard.files}
         self.dataset.move_in(names)
+        stats = shard.stats
+        _log.debug("%s/%s: put, %d records in %d bytes", self.dataset.url, shard.name, stats.records, stats.nbytes)
         if self.copies is not None:
             self.copies.adopt({file: Path(name).name for file, name in names.items()})
         for file in names:
@@ -246,7 +250,7 @@ def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
     try:
         return copies.of_dataset(dataset.url)
     except StorageError as error:
-        warn(f"no local copy is kept of what is built: {error}")
+        warn(f"no local copy is kept of what is built: {error}", room="copies")
         return None
 
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +21,8 @@ from cachelayer.cli import output
 from cachelayer.cli.exit_codes import ExitCode, code_of
 from cachelayer.cli.output import Result
 from cachelayer.cli.words import in_options
-from cachelayer.errors import CacheLayerWarning
+from cachelayer.errors import CacheLayerError, CacheLayerWarning
+from cachelayer.logs import logging_to
 from cachelayer.progress import harmless
 
 PROBE = "cachelayer-probe"
@@ -56,9 +58,15 @@ class Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(cachelayer.__version__, message="cachelayer %(version)s")
+@click.option("--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Append a log, of each request too.")
 @click.pass_context
-def app(context: click.Context) -> None:
+def app(context: click.Context, log_file: Path | None) -> None:
     """Build, inspect and copy versioned, random-access datasets from any sequential source."""
+    if log_file is not None:
+        try:
+            context.with_resource(logging_to(log_file))
+        except CacheLayerError as error:
+            raise click.UsageError(str(error)) from error
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

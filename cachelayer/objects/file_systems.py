@@ -91,10 +91,12 @@ class FileSystem:
         try:
             answer = request()
         except Exception as error:
-            self._note(what, path, begin, f"failed: {RequestError.of(error).reason}", sent=sent)
+            failure = RequestError.of(error)
+            outcome = "it is absent" if failure.kind is Kind.ABSENT else f"failed, because: {failure.reason},"
+            self._note(what, path, begin, outcome, sent=sent)
             raise
         received = len(answer) if isinstance(answer, bytes | memoryview) else 0
-        self._note(what, path, begin, f"{received or sent:,} bytes", received, sent)
+        self._note(what, path, begin, f"{received or sent:,} bytes" if received or sent else "done", received, sent)
         return answer
 
     def _note(self, what: str, path: str, begin: float, outcome: str, received: int = 0, sent: int = 0) -> None:

@@ -31,10 +31,13 @@ from enum import Enum
 from pathlib import Path
 
 from cachelayer.arguments import byte_count, integer
+from cachelayer.counting import count
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local import absolute, storage_errors
 
+_log = logger_of("copies")
 _SHARE_OF_FREE = 0.8
 _WRITING = "write local copies to"
 _PART, _IN_USE = ".part", "in-use"
@@ -125,6 +128,7 @@ class CacheFolder:
                     if missing > 0 and name != _IN_USE:
                         (group / name).unlink(missing_ok=True)
                         missing -= size
+                        _note_eviction(group / name)
         return missing
 
 
@@ -209,6 +213,7 @@ class CopyGroup:
                 others = {name for name in _sizes(self._path) if name.removesuffix(_PART) not in kept}
                 for name in others:
                     self.path(name).unlink(missing_ok=True)
+                    _note_eviction(self.path(name))
                 return bool(others)
             finally:
                 fcntl.flock(self._in_use, fcntl.LOCK_SH)
@@ -312,6 +317,11 @@ def _sizes(group: Path) -> dict[str, int]:
                 if entry.is_file(follow_symlinks=False):
                     sizes[entry.name] = 0 if entry.name == _IN_USE else entry.stat().st_size
     return sizes
+
+
+def _note_eviction(copy: Path) -> None:
+    count(copies_evicted=1)
+    _log.info("%s/%s: the local copy is removed, to make room", _url_of(copy.parent), copy.name)
 
 
 def _url_of(group: Path) -> str:

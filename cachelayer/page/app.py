@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from cachelayer.errors import (
     RecordIndexError,
     StorageError,
 )
+from cachelayer.logs import logger_of
 from cachelayer.page import distributions, order_page, record_pages, storage_pages
 from cachelayer.page.render import OpenVersions, page
 
@@ -71,6 +71,6 @@ def _no_page(request: Request, error: Exception) -> Response:
 
 
 def _bug(request: Request, error: Exception) -> Response:
-    logging.getLogger("cachelayer.page").error("%s failed", request.url.path, exc_info=error)
+    logger_of("page").error("%s failed", request.url.path, exc_info=error)
     advice = "This is a bug in cachelayer: please report it with the lines in the terminal."
     return page("error.html", 500, message=f"A bug: {type(error).__name__}: {error}"[:500], advice=advice)

@@ -140,7 +140,7 @@ class Catalog:
         if failed and True not in folders.values():
             raise next(iter(failed.values()))
         for name, error in failed.items():
-            warn(f"{name} cannot be read: {error}")
+            warn(f"{name} cannot be read: {error}", room="log")
         return [name for name, is_dataset in folders.items() if is_dataset]
 
     def _names(self) -> list[str]:

@@ -25,12 +25,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.system_threads import start
 from cachelayer.temporary_files import has_ended, is_running, process_name
 
+_log = logger_of("builds")
 CLAIM = "claim"
 State = Literal["running", "interrupted", "unknown"]
 EXPIRY = 30.0
@@ -81,14 +83,17 @@ class Claims:
             while not stopped.wait(pause):
                 number += 1
                 # If the store is away for a while, go on; if that lasts, others take over.
-                with suppress(StorageError):
+                try:
                     self._folder.put(claim, beat(number))
+                except StorageError as error:
+                    _log.warning("a claim is not renewed, and others may take the work over: %s", error)
 
         thread = threading.Thread(target=beat_on, name="cachelayer-claim", daemon=True)
         _held.add(token)
         is_ours = False
         try:
             is_ours = self._folder.put_if_absent(claim, beat(0))
+            _log.debug("%s/%s: %s", self._folder.url, claim, "claimed" if is_ours else "another process has it")
             if is_ours:
                 start(thread, "to show that the build is at work")
             yield is_ours
@@ -111,6 +116,9 @@ class Claims:
             return False
         before, since = self._seen.get(claim, (None, asked))
         if _is_of_nobody(beat) or (beat == before and asked - since >= expiry()):
+            _log.info(
+                "%s/%s: %s gives no sign of life, so its claim is taken over", self._folder.url, claim, _holder(beat)
+            )
             self._folder.delete(claim)
             return False
         if beat != before:

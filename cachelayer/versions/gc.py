@@ -306,7 +306,7 @@ def collect_deleted(dataset: Store) -> None:
     try:
         collect(dataset, 0.0, only_deleted=True)
     except _UNREADABLE as error:
-        warn(f"nothing of {dataset.name!r} is collected: {error}")
+        warn(f"nothing of {dataset.name!r} is collected: {error}", room="log")
 
 
 def collect_erased(dataset: Store) -> None:
@@ -314,11 +314,12 @@ def collect_erased(dataset: Store) -> None:
     try:
         collect(dataset, 0.0)
     except _UNREADABLE as error:
-        warn(f"nothing of {dataset.name!r} is collected: {error}")
+        warn(f"nothing of {dataset.name!r} is collected: {error}", room="log")
     if is_at_work(dataset, lambda name: time.time() - (dataset.modified(name) or 0.0)):
         warn(
             f"a build of {dataset.name!r} is at work, so files that no version names stay, and may hold what was "
-            "erased: call gc(grace=0) when it has ended"
+            "erased: call gc(grace=0) when it has ended",
+            room="log",
         )
 
 
@@ -346,7 +347,7 @@ def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: 
             except (*_UNREADABLE, StorageError) as error:
                 if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
                     failed.append(error)
-                warn(f"nothing of {dataset.name!r} is collected: {error}")
+                warn(f"nothing of {dataset.name!r} is collected: {error}", room="log")
             shown.update(1, 0)
     if failed and len(failed) == len(names):
         raise failed[0]
@@ -361,6 +362,7 @@ def _is_ours(dataset: Store) -> bool:
     if paths.MANIFESTS in left and left <= _FOLDERS:
         warn(
             f"nothing of {dataset.name!r} is collected: it has manifests and no log. If its log was lost, restore it; "
-            "if its first build was killed, build it again, and collect then"
+            "if its first build was killed, build it again, and collect then",
+            room="log",
         )
     return bool(left) and left <= _FOLDERS - {paths.MANIFESTS}

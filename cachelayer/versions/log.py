@@ -16,14 +16,16 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Self
 
-from cachelayer import json_values
+from cachelayer import counting, json_values
 from cachelayer.errors import BusyError, CorruptionError, FormatError, StorageError, VersionNotFoundError
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.snapshot import Snapshot
 
+_log = logger_of("log")
 _PATIENCE = 300.0
 """Seconds after which a writer that keeps losing the race for the next entry gives up."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 2.0
@@ -97,7 +99,9 @@ class Log:
                 warn(
                     f"{self.folder.url}/{paths.LOG_HEAD} names entry {pointed} of the log, and the "
                     f"newest that is there is {last}: versions that later entries published are missing here. If the "
-                    "storage was copied by other means, copy it again; the next entry that is written ends this warning"
+                    "storage was copied by other means, copy it again; the next entry that is written ends this "
+                    "warning",
+                    room="log",
                 )
         if head is None:
             raise self._missing(last)
@@ -213,11 +217,16 @@ class Log:
         entry = replace(decided, sequence=sequence, swept=swept)
         raw, name = entry.encode(uuid.uuid4().hex), paths.log_entry(sequence)
         if not (self.folder.put_if_absent(name, raw) or self.folder.read(name) == raw):
+            counting.count(lost_races=1)
+            _log.info("%s/%s: another writer added it first, so this one decides again", self.folder.url, name)
             return None
         self._seen = entry
-        # The entry is there: a pointer that cannot be written must not look like a failure.
-        with suppress(StorageError):
+        _log.info("%s: entry of the log: %s", self.folder.url, LogEvent.of(entry))
+        try:
             self.folder.put(paths.LOG_HEAD, json_values.sealed({"sequence": sequence}))
+        except StorageError as error:
+            # The entry is there: a pointer that cannot be written must not look like a failure.
+            _log.warning("the pointer to the newest entry of the log stays behind: %s", error)
         return entry
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.json_values import Whole
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
@@ -31,6 +32,7 @@ from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.publish import absent_files, lost_files
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
+_log = logger_of("builds")
 _AT_ONCE = 16
 _SHOWN = 10
 _PLAN = "plan.json"
@@ -100,6 +102,7 @@ class Notes:
         document = json_values.encoded(replace(part, shards=()))
         document["shards"] = ShardTable(part.shards).to_json()
         self.folder.put(_note(number), json_values.sealed(document))
+        _log.debug("%s/%s: part %d is finished, %d records", self.folder.url, _note(number), number, part.records)
 
     def finished(self, log: Log, known: Mapping[int, PartResult] | None = None) -> dict[int, PartResult]:
         """Return the finished parts whose files are good, by number.
@@ -136,7 +139,7 @@ class Notes:
             for name in filter(PLAN_HASH.fullmatch, self.version_folder.names("")):
                 self.version_folder.delete_folder(name)
         except StorageError as error:
-            warn(f"notes are left in {self.version_folder.url}, until gc deletes them: {error}")
+            warn(f"notes are left in {self.version_folder.url}, until gc deletes them: {error}", room="builds")
 
 
 def read_part(folder: Store, number: int) -> PartResult | None:
@@ -150,7 +153,8 @@ def read_part(folder: Store, number: int) -> PartResult | None:
             shards = tuple(ShardTable.from_json(document["shards"]))
             part: PartResult = json_values.decoded(PartResult, "part", {**document, "shards": []})
             return replace(part, shards=shards)
-    except (CorruptionError, FormatError):
+    except (CorruptionError, FormatError) as error:
+        _log.warning("a note is damaged, so its part is built again: %s", error)
         return None
 
 
@@ -171,5 +175,6 @@ def _plan(folder: Store) -> Mapping[str, Any] | None:
             if raw is None:
                 return None
             return json_values.mapping("plan", json_values.shallow("plan", json_values.unsealed(raw)["plan"]))
-    except (CorruptionError, FormatError):
+    except (CorruptionError, FormatError) as error:
+        _log.warning("the plan of a build is damaged, so what it has finished is not used: %s", error)
         return None

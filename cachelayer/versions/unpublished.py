@@ -75,7 +75,7 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
         try:
             found[name] = unpublished(store.folder(name))
         except StorageError as error:
-            warn(f"{name} cannot be read: {error}")
+            warn(f"{name} cannot be read: {error}", room="log")
     return {name: builds for name, builds in found.items() if builds}
 
 

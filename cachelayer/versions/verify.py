@@ -17,6 +17,7 @@ from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
@@ -27,6 +28,8 @@ from cachelayer.versions.damage import damage_beside_manifest, problems_of
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
+
+_log = logger_of("stores")
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,8 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
                     problems += [f"{folder.url}/{name}: {problem}" for name, problem in wrong.items()]
                 except StorageError as error:
                     problems.append(str(error))
+    for problem in problems:
+        _log.warning("damage in %s: %s", reference, problem)
     names = tuple(f"{folder.name}/{name}" for name in damaged)
     return VerifyReport(reference, len(manifest.shards), records, tuple(problems), names)
 

@@ -54,7 +54,8 @@ class Failure:
         """Warn of the failure; ``rest`` says how to see the others."""
         warn(
             f"record {self.record} failed at global position {self.position}, and another record stands in for it: "
-            f"{shown(self.error)}. {rest}"
+            f"{shown(self.error)}. {rest}",
+            room="streams",
         )
 
 
