@@ -100,7 +100,7 @@ def test_the_command_line_appends_its_log_to_a_file(tmp_path: Path) -> None:
     build(Storage(storage))
     for _ in range(2):
         invoke("--log-file", file, "tag", f"{storage}/numbers@v1", "best")
-        invoke("--log-file", file, "untag", f"{storage}/numbers", "best")
+        invoke("--log-file", file, "tag", f"{storage}/numbers", "best", "--delete")
     text = file.read_text()
     assert text.count("cachelayer.log: ") == 4
     assert "untag" in text
@@ -113,12 +113,13 @@ def test_the_command_line_appends_its_log_to_a_file(tmp_path: Path) -> None:
 
 
 def test_a_build_and_its_entry_of_the_log_are_told(tmp_path: Path, lines: Callable[..., list[str]]) -> None:
-    ref = build(Storage(tmp_path))
+    storage = Storage(tmp_path)
+    build(storage)
     assert any("numbers@v1: published 4000 records" in line for line in lines("builds", logging.INFO))
     assert any("publish version=v1" in line and "/numbers" in line for line in lines("log", logging.INFO))
     file = next((tmp_path / "numbers" / "shards").glob("*.array_record"))
     file.write_bytes(file.read_bytes()[:-1])
-    assert not ref.verify()
+    assert not storage.verify("numbers@v1")
     assert any(file.name in line and "numbers@v1" in line for line in lines("stores", logging.WARNING))
 
 
