@@ -62,7 +62,11 @@ if TYPE_CHECKING:
     )
     from cachelayer.records.values import Nullable as Nullable, Ragged as Ragged, Sparse as Sparse
     from cachelayer.storage.storage import Storage as Storage, open as open
-    from cachelayer.streams.iterator import StreamIterator as StreamIterator, StreamStats as StreamStats
+    from cachelayer.streams.iterator import (
+        ReadingStats as ReadingStats,
+        StreamIterator as StreamIterator,
+        StreamStats as StreamStats,
+    )
     from cachelayer.streams.order.blocks import Blocks as Blocks
     from cachelayer.streams.order.buckets import Buckets as Buckets
     from cachelayer.streams.stream import BatchStream as BatchStream, Stream as Stream
@@ -93,7 +97,7 @@ _HOMES = {
     "cachelayer.storage.storage": ("Storage", "open"),
     "cachelayer.streams.order.blocks": ("Blocks",),
     "cachelayer.streams.order.buckets": ("Buckets",),
-    "cachelayer.streams.iterator": ("StreamIterator", "StreamStats"),
+    "cachelayer.streams.iterator": ("ReadingStats", "StreamIterator", "StreamStats"),
     "cachelayer.streams.stream": ("BatchStream", "Stream"),
     "cachelayer.versions.damage": ("DamagedObject",),
     "cachelayer.versions.diff": ("Diff",),

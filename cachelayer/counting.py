@@ -7,9 +7,10 @@ for it, hand on what they count to those of the process.
 from __future__ import annotations
 
 import os
+import resource
 import threading
-from collections.abc import Callable
-from time import perf_counter
+from collections.abc import Callable, Sequence
+from time import perf_counter, thread_time
 from types import TracebackType
 from typing import Literal, TypeVar
 
@@ -23,6 +24,9 @@ NAMES = (
     "waited_seconds", "reading_seconds", "decoding_seconds", "functions_seconds", "hand_over_seconds",
 )  # fmt: skip
 Stage = Literal["reading", "decoding", "functions", "hand_over"]
+_OF_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
+_SHORT = 2e-4
+"""Waits of fewer seconds are not looked at one by one."""
 STAGES: tuple[Stage, ...] = ("reading", "decoding", "functions", "hand_over")
 """What threads that read for an iterator do, and what its consumer waits for."""
 
@@ -31,18 +35,23 @@ class Counters:
     """Sums by name. Threads may share them.
 
     Args:
-        of_process: the counters that get what these count; None for none.
+        of_process: the counters that get what these count too; None for none.
+
+    Attributes:
+        stage: what a thread that reads is at; None if none is known.
     """
 
     def __init__(self, of_process: Counters | None = None) -> None:
         self._of_process = of_process
         self._lock = ProcessLock()
+        self.stage: Stage | None = None
         self.clear()
 
     def clear(self) -> None:
         self._sums: dict[str, float] = dict.fromkeys(NAMES, 0)
-        self.busy = dict.fromkeys(STAGES, 0.0)
-        """How long threads have been at each stage; what an iterator waits for is computed from it."""
+        self._busy = dict.fromkeys(STAGES, 0.0)
+        # Short waits, which are neither split nor added yet.
+        self._short = 0.0
 
     def add(self, **amounts: float) -> None:
         with self._lock.of_process():
@@ -51,14 +60,40 @@ class Counters:
         if self._of_process is not None:
             self._of_process.add(**amounts)
 
-    def add_busy(self, stage: Stage, seconds: float) -> None:
-        with self._lock.of_process():
-            self.busy[stage] += seconds
-
     def sums(self) -> dict[str, float]:
         """Return the sums; whole numbers except those of seconds."""
         with self._lock.of_process():
-            return dict(self._sums)
+            sums = dict(self._sums)
+        sums["waited_seconds"] += self._short
+        sums["hand_over_seconds"] += self._short
+        return sums
+
+    def add_busy(self, stage: Stage, seconds: float) -> None:
+        """Count how long a thread that reads was at a stage."""
+        with self._lock.of_process():
+            self._busy[stage] += seconds
+
+    def busy(self) -> list[float]:
+        """Return how long threads were at each stage so far."""
+        return list(self._busy.values())
+
+    def add_wait(self, seconds: float, before: Sequence[float]) -> None:
+        """Count how long the consumer waited: for what threads were busy with meanwhile, and else for the hand-over.
+
+        Args:
+            seconds: how long.
+            before: what :meth:`busy` returned when it began to wait.
+        """
+        if seconds < _SHORT:
+            self._short += seconds
+            if self._short < _SHORT:
+                return
+            seconds, self._short, before = self._short, 0.0, self.busy()
+        worked = [now - then for now, then in zip(self.busy(), before, strict=True)]
+        share = min(1.0, seconds / max(sum(worked), 1e-9))
+        split = dict(zip(STAGES, (share * each for each in worked), strict=True))
+        split["hand_over"] += max(0.0, seconds - sum(split.values()))
+        self.add(waited_seconds=seconds, **{f"{stage}_seconds": each for stage, each in split.items()})
 
 
 _process = Counters()
@@ -66,10 +101,10 @@ os.register_at_fork(after_in_child=_process.clear)
 
 
 class _Thread(threading.local):
-    """What a thread counts into, and how long it has been in stages within the one that is being measured."""
+    """What a thread counts into; how long the stages within its present stage took, and of that on a processor."""
 
     counters: Counters = _process
-    inner: float | None = None
+    inner: tuple[float, float] | None = None
 
 
 _thread = _Thread()
@@ -120,8 +155,20 @@ def counted(function: Callable[[], T]) -> Callable[[], T]:
     return lambda: counting_into(counters, function)
 
 
+def counts_for_iterator() -> bool:
+    """Return whether this thread reads for an iterator."""
+    return _thread.counters is not _process
+
+
+def of_thread() -> Counters:
+    """Return the counters of this thread."""
+    return _thread.counters
+
+
 class Timed:
-    """Measures a stage of reading some steps: ``with Timed("reading"): ...``, without the stages within it.
+    """Measures a stage of reading some steps, without the stages within it: ``with Timed("reading"): ...``.
+
+    A thread that decodes mapped records stands still while their pages come from the disk: that counts as reading.
 
     Args:
         stage: the stage.
@@ -129,7 +176,7 @@ class Timed:
             nothing is measured.
     """
 
-    __slots__ = ("_before", "_begin", "_is_outermost", "_stage")
+    __slots__ = ("_before", "_begin", "_cpu", "_is_outermost", "_pages", "_stage", "_stage_before")
 
     def __init__(self, stage: Stage, *, is_outermost: bool = False) -> None:
         self._stage: Stage = stage
@@ -138,14 +185,30 @@ class Timed:
     def __enter__(self) -> None:
         self._before = _thread.inner
         if self._is_outermost or self._before is not None:
-            _thread.inner = 0.0
-        self._begin = perf_counter()
+            _thread.inner = 0.0, 0.0
+            self._stage_before, _thread.counters.stage = _thread.counters.stage, self._stage
+            self._pages = _pages_read() if self._stage == "decoding" else 0
+            self._begin, self._cpu = perf_counter(), thread_time()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        inner = _thread.inner
-        if inner is not None:
-            seconds = perf_counter() - self._begin
-            _thread.counters.add_busy(self._stage, seconds - inner)
-            _thread.inner = None if self._before is None else self._before + seconds
+        if _thread.inner is None:
+            return
+        (inner, inner_cpu), before, counters = _thread.inner, self._before, _thread.counters
+        seconds, cpu = perf_counter() - self._begin, thread_time() - self._cpu
+        waited = 0.0
+        if self._stage == "decoding" and _pages_read() > self._pages:
+            waited = max(0.0, (seconds - inner) - (cpu - inner_cpu))
+            counters.add_busy("reading", waited)
+        counters.add_busy(self._stage, seconds - inner - waited)
+        counters.stage = self._stage_before
+        _thread.inner = None if before is None else (before[0] + seconds, before[1] + cpu)
+
+
+def _pages_read() -> int:
+    """Return a number that grows when this thread reads pages from a disk; it does not where threads are not told."""
+    if _OF_THREAD is None:
+        return 0
+    usage = resource.getrusage(_OF_THREAD)
+    return usage.ru_majflt + usage.ru_inblock

@@ -86,9 +86,8 @@ class RemoteShards:
         broken: frozenset[int] = frozenset()
         if self.copies is not None and len(near):
             try:
-                records: Records = self.copies.shards.records(numbers[near])
-                count(copies_hit=len(near), bytes_from_disk=int(records.lengths.sum()))
-                groups.append((near, records))
+                groups.append((near, self.copies.shards.records(numbers[near])))
+                count(copies_hit=len(near))
             except (CorruptionError, StorageError):
                 can_be_read = self._can_be_read(self.copies, numbers, shard_of, is_local)
                 return self._read(numbers, shard_of, is_local & can_be_read)

@@ -33,6 +33,7 @@ from cachelayer.arrayrecord.riegeli import (
     to_position,
 )
 from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.counting import count, counts_for_iterator
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, splits_of
@@ -198,7 +199,10 @@ class LocalShards:
         faults = getrusage(RUSAGE_SELF).ru_majflt
         if faults != self._page_faults:
             self._page_faults = -1 if self._load_if_cold(shard_of, within) else faults
-        return self._read(shard_of, within)
+        records = self._read(shard_of, within)
+        if counts_for_iterator():
+            count(bytes_from_disk=int(records.lengths.sum()))
+        return records
 
     def in_order(self) -> Iterator[tuple[Ints, Records]]:
         """Yield the numbers of all records, and the records: about 4 MiB at a time."""

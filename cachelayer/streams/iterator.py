@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, cast
 
+from cachelayer.counting import STAGES, Stage, counting_into, of_iterator
 from cachelayer.locks import ProcessLock
+from cachelayer.progress import size
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
 from cachelayer.streams.reading.failures import Failure, too_many
@@ -15,8 +18,12 @@ from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import Awaited, load_state, save_state
 from cachelayer.streams.steps import Steps
 
-# From this share of the time on, a consumer that waits is told what to do about it.
-_MUCH = 0.1
+# From this share of the time on, a consumer that waits is told what to do about it; less than that is not named.
+_MUCH, _LITTLE = 0.1, 0.01
+_DECODING = "leave fields out with fields(), decode images to the size that you need, or read in several processes"
+_FUNCTIONS = "make the functions faster, pass threads= to map() if they release the GIL, or read in several processes"
+_AHEAD = 'pass shuffle="blocks" or a larger prefetch'
+_HAND_OVER = "pass larger batches"
 
 
 class Chunks(Protocol[T]):
@@ -33,20 +40,55 @@ class Chunks(Protocol[T]):
 
 
 @dataclass(frozen=True)
+class ReadingStats:
+    """What reading for an iterator took.
+
+    Args:
+        seconds: how long its consumer waited for it.
+        bytes: bytes that came over the network, and bytes of the records that were read on this host.
+        requests: requests to the store.
+        retries: how many of them were made again, because they failed.
+    """
+
+    seconds: float = 0.0
+    bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+
+    def __str__(self) -> str:
+        made = f" in {self.requests:,} requests" if self.requests else ""
+        again = f", {self.retries:,} of them again" if self.retries else ""
+        return f"reading {self.seconds:.3g} s ({size(self.bytes)}{made}{again})"
+
+
+@dataclass(frozen=True)
 class StreamStats:
-    """How long the consumer of an iterator waited for it; ``str()`` says so in one line, and what to do about it.
+    """How long the consumer of an iterator waited for it, and for what; ``str()`` says so, and what to do about it.
 
     Args:
         seconds: from the first call of ``next()`` until now, or until the end of the stream.
-        waited: how long the consumer was in ``next()`` without an item to take.
+        waited: how long the consumer was in ``next()`` without an item to take. It is the sum of the seconds of
+            ``reading``, ``decoding``, ``functions`` and ``hand_over``.
         own: what remains: how long the consumer did its own work.
-        is_mapped: whether the stream has functions, which may be what takes the time.
+        is_mapped: whether the stream has functions.
+        reading: the part of ``waited`` that the records took to come, over the network or from a disk.
+        decoding: the part that making elements and batches of them took; reading from memory is in it.
+        functions: the part that the functions of the stream took.
+        hand_over: the part that all else took: arrays of a framework, and the way from thread to thread.
+        copies_hit: records of remote shards that were read from local copies.
+        copies_missed: those that were read over the network, though copies are kept.
     """
 
     seconds: float
     waited: float
     own: float
     is_mapped: bool = True
+    reading: ReadingStats = ReadingStats()
+    decoding: float = 0.0
+    functions: float = 0.0
+    hand_over: float = 0.0
+    copies_hit: int = 0
+    copies_missed: int = 0
 
     def __str__(self) -> str:
         if not self.seconds:
@@ -54,15 +96,25 @@ class StreamStats:
         share = self.waited / self.seconds
         percent = f"{share:.0%}".replace("%", " %")
         line = f"waited for data {percent} of the time ({self.waited:.3g} of {self.seconds:.3g} s)"
-        if share < _MUCH:
+        parts = [
+            (self.reading.seconds, str(self.reading), self._reading_advice),
+            (self.decoding, f"decoding {self.decoding:.3g} s", _DECODING),
+            (self.functions, f"functions {self.functions:.3g} s", _FUNCTIONS),
+            (self.hand_over, f"hand-over {self.hand_over:.3g} s", _HAND_OVER),
+        ]
+        longest = sorted(parts, reverse=True)
+        if share < _MUCH or not longest[0][0]:
             return line
-        functions = (
-            "make the functions faster, pass threads= to map() if they release the GIL, or read in several processes; "
-        )
-        return (
-            f"{line}: {functions if self.is_mapped else ''}leave fields out with fields(); if the records are not in "
-            'memory, pass shuffle="blocks" or a larger prefetch, or copy them to this host first (cachelayer mirror)'
-        )
+        named = ", ".join(text for seconds, text, _ in longest if seconds >= _LITTLE * self.waited)
+        return f"{line}: {named}; {longest[0][2]}"
+
+    @property
+    def _reading_advice(self) -> str:
+        if self.reading.retries > _MUCH * self.reading.requests:
+            return "the store often fails: CACHELAYER_LOG=info says why"
+        if self.reading.requests:
+            return f"copy the records to this host first (cachelayer mirror), or {_AHEAD}"
+        return f"the records are not in memory: {_AHEAD}"
 
 
 class StreamIterator(Iterator[T]):
@@ -92,6 +144,7 @@ class StreamIterator(Iterator[T]):
         self._failures: list[Failure] = []
         self._has_warned = False
         self._lock = ProcessLock()
+        self._counters = of_iterator()
         # When the consumer first asked, and since when it waits; how long it has waited; the time until the last end.
         self._begun: float | None = None
         self._waits_since: float | None = None
@@ -116,7 +169,8 @@ class StreamIterator(Iterator[T]):
 
     def _follow(self) -> None:
         """Go from an exhausted chunk to the one after it."""
-        since = self._waits_since = perf_counter()
+        since, busy = perf_counter(), self._counters.busy()
+        self._waits_since = since
         self._begun = since if self._begun is None else self._begun
         has_ended, failure = False, None
         try:
@@ -126,7 +180,7 @@ class StreamIterator(Iterator[T]):
                     return
                 failure = chunk.failure
                 if failure is None:
-                    following = self._chunks.chunk(chunk.end)
+                    following = counting_into(self._counters, partial(self._chunks.chunk, chunk.end))
                     has_ended = following is None
                     if following is not None and (following.failures or self._failures):
                         following = self._counted(following)
@@ -137,6 +191,7 @@ class StreamIterator(Iterator[T]):
         finally:
             now, self._waits_since = perf_counter(), None
             self._waited += now - since
+            self._counters.add_wait(now - since, busy)
             begun = self._begun
             if has_ended and begun is not None:
                 self._elapsed, self._begun = self._elapsed + now - begun, None
@@ -204,7 +259,7 @@ class StreamIterator(Iterator[T]):
         return self._chunk.position
 
     def stats(self) -> StreamStats:
-        """Return how long the consumer of this iterator waited for it so far, and what to do about it.
+        """Return how long the consumer of this iterator waited for it so far, for what, and what to do about it.
 
         Any thread may ask at any time, also after the end, an error or a restore, after which it counts on.
         """
@@ -212,7 +267,24 @@ class StreamIterator(Iterator[T]):
         seconds = self._elapsed + (0.0 if begun is None else now - begun)
         # Threads that share an iterator may wait for it at the same time.
         waited = min(seconds, self._waited + (0.0 if since is None else now - since))
-        return StreamStats(seconds, waited, seconds - waited, self._reader.is_mapped)
+        sums = self._counters.sums()
+        parts: dict[Stage, float] = {stage: sums[f"{stage}_seconds"] for stage in STAGES}
+        # The present wait is not split yet.
+        parts[self._counters.stage or "hand_over"] += max(0.0, waited - sum(parts.values()))
+        scale = waited / (sum(parts.values()) or 1.0)
+        nbytes, requests, retries = sums["bytes_received"] + sums["bytes_from_disk"], sums["requests"], sums["retries"]
+        return StreamStats(
+            seconds,
+            waited,
+            seconds - waited,
+            self._reader.is_mapped,
+            ReadingStats(scale * parts["reading"], int(nbytes), int(requests), int(retries)),
+            scale * parts["decoding"],
+            scale * parts["functions"],
+            scale * parts["hand_over"],
+            int(sums["copies_hit"]),
+            int(sums["copies_missed"]),
+        )
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""

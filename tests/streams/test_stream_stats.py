@@ -7,11 +7,18 @@ import json
 import re
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer import StreamStats
+from cachelayer import ReadingStats, StreamStats, counters
+
+
+def parts(stats: StreamStats) -> float:
+    return stats.reading.seconds + stats.decoding + stats.functions + stats.hand_over
 
 
 def busy(seconds: float) -> None:
@@ -50,6 +57,9 @@ def test_the_parts_sum_to_the_time_and_another_thread_sees_that_an_iterator_wait
     assert later.waited - first.waited >= 0.02
     stats = iterator.stats()
     assert stats.waited + stats.own == pytest.approx(stats.seconds)
+    for each in (first, later, stats):
+        assert parts(each) == pytest.approx(each.waited)
+    assert stats.functions >= 0.02
     assert later.waited <= stats.waited < stats.seconds
     assert stats.own >= 0.001 * len(stream)
     assert stats.is_mapped
@@ -57,16 +67,43 @@ def test_the_parts_sum_to_the_time_and_another_thread_sees_that_an_iterator_wait
     assert json.loads(json.dumps(dataclasses.asdict(stats)))["seconds"] == stats.seconds
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_the_process_counts_what_its_iterators_count(prefetch: int, tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path).cache({"x": np.zeros((2000, 100))}, "zeros", "v1")
+    before = counters()
+    iterators = [iter(ref.stream(100, prefetch=prefetch).map(slow)), iter(ref.stream(100, prefetch=prefetch))]
+    mapped, plain = [[sum(1 for _ in iterator), iterator.stats()][1] for iterator in iterators]
+    after = {name: number - before[name] for name, number in counters().items()}
+    assert mapped.functions >= 0.9 * 0.02
+    assert plain.functions == 0
+    assert plain.decoding > 0
+    assert mapped.reading.bytes == plain.reading.bytes >= 2000 * 800
+    assert after["bytes_from_disk"] == mapped.reading.bytes + plain.reading.bytes
+    assert after["waited_seconds"] == pytest.approx(mapped.waited + plain.waited, abs=0.01)
+    assert after["functions_seconds"] == pytest.approx(mapped.functions, abs=0.01)
+    assert not after["requests"]
+
+
+def slow(element: Any) -> Any:
+    busy(0.00001)
+    return element
+
+
 @pytest.mark.parametrize(
     ("stats", "verdict"),
     [
         (StreamStats(0, 0, 0), "nothing read yet"),
         (StreamStats(100.0, 5.0, 95.0), "waited for data 5 % of the time (5 of 100 s)"),
-        (StreamStats(10.0, 9.0, 1.0), "waited for data 90 % .* functions .* threads= .* mirror"),
+        (StreamStats(100.0, 50.0, 50.0), "waited for data 50 % of the time (50 of 100 s)"),
+        (StreamStats(9.0, 9.0, 0.0, functions=8.5, decoding=0.5), ".*: functions 8.5 s, decoding 0.5 s; .* threads= "),
+        (StreamStats(9.0, 9.0, 0.0, decoding=9.0), ".*: decoding 9 s; leave fields out"),
+        (StreamStats(9.0, 9.0, 0.0, hand_over=9.0), ".*: hand-over 9 s; pass larger batches"),
         (
-            StreamStats(10.0, 9.0, 1.0, False),
-            "waited for data 90 % of the time (9 of 10 s): leave fields out .* mirror",
+            StreamStats(9.0, 9.0, 0.0, reading=ReadingStats(9.0, 2000, 40, 1)),
+            ".*: reading 9 s (2.0 kB in 40 requests, 1 of them again); .* mirror",
         ),
+        (StreamStats(9.0, 9.0, 0.0, reading=ReadingStats(9.0, 2000, 40, 9)), ".*; the store often fails"),
+        (StreamStats(9.0, 9.0, 0.0, reading=ReadingStats(9.0, 2000)), ".*: reading 9 s (2.0 kB); .* not in memory"),
     ],
 )
 def test_the_verdict_says_what_to_do(stats: StreamStats, verdict: str) -> None:

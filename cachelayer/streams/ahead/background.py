@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from cachelayer.counting import counted
 from cachelayer.errors import StorageError
 from cachelayer.system_threads import start
 
@@ -47,7 +48,7 @@ class Background:
                 raise
             self._started += 1
         future: Future[R] = Future()
-        self._tasks.put((future, task))
+        self._tasks.put((future, counted(task)))
         return future
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.counting import Timed
 from cachelayer.host_memory import memory_nbytes
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Dataset, Held, StoredSource
@@ -70,7 +71,8 @@ class BlockRequest:
     def block(self) -> Fetched:
         """Wait for what comes, and return it."""
         if self.arrived is None:
-            self.arrived = self.outcome.result()
+            with Timed("reading"):
+                self.arrived = self.outcome.result()
         return self.arrived
 
 

@@ -13,7 +13,9 @@ from itertools import islice
 from threading import Event
 from typing import Any, Generic, NamedTuple
 
+from cachelayer.counting import Counters, of_thread
 from cachelayer.protocols import T
+from cachelayer.stalls import Wait
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.ahead.block_feed import feed_of
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk
@@ -180,6 +182,9 @@ class Prefetcher(Generic[T]):
         if self._helps:
             self._read_unbegun()
         try:
+            if not self._ahead[0].chunk.done():
+                with Wait("streams", partial(self._describe, position, of_thread())):
+                    return self._ahead[0].chunk.result()
             return self._ahead[0].chunk.result()
         except CancelledError:
             # The program ends, or another thread called forget().
@@ -195,6 +200,11 @@ class Prefetcher(Generic[T]):
                 chunk: Future[Chunk[T]] = Future()
                 chunk.set_result(read_chunk(self._reader, planned.begin, planned.plan, self._held_of(planned.plan)))
                 self._ahead[number] = planned._replace(chunk=chunk)
+
+    def _describe(self, position: int, counters: Counters) -> str:
+        """Return what a consumer waits for."""
+        stage = f", now at {counters.stage}" if counters.stage else ""
+        return f"{self._reader.records.info.name}: the item at global position {position}{stage}"
 
     def _held_of(self, plan: ChunkPlan) -> HeldOf:
         """Have the blocks of a chunk fetched, if its records are not read where they lie."""

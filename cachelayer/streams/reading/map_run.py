@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.counting import Timed
 from cachelayer.protocols import Attempted, Failed, Held, Stacker
 from cachelayer.streams.order.orders import stand_ins
 from cachelayer.streams.reading.chunk_plan import ChunkPlan
@@ -168,7 +169,8 @@ class MapRun:
             def apply(given: Sequence[Any], rows: Indices | slice, function: ElementMap = function) -> Attempted:
                 return function.apply(given, numbers[rows], positions[rows], tried, self._context, self._is_nullable)
 
-            attempted = _after(attempted, apply)
+            with Timed("functions"):
+                attempted = _after(attempted, apply)
             if function.declared is not None:
                 passed_on = _passing(function.declared, attempted, row)
         for element in _element_at(attempted, row):

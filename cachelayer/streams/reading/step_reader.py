@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from cachelayer.counting import Timed
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Stacker, has_records, records_of
@@ -176,7 +177,8 @@ class StepReader:
     ) -> tuple[list[Any], BaseException | None]:
         """Return the items of the steps of a chunk, and the error that comes in place of the one after them, if any."""
         items = list[Any]()
-        _, error = context.attempt(self._read_into, items, plan, context, held)
+        with Timed("decoding", is_outermost=True):
+            _, error = context.attempt(self._read_into, items, plan, context, held)
         return items, error
 
     def _read_into(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
@@ -184,7 +186,11 @@ class StepReader:
         if not self.options.batched:
             run = MapRun(self, context)
             run.run(plan, held)
-            items.extend(run.elements if self.convert is None else map(self.convert, run.elements, repeat(1)))
+            if self.convert is None:
+                items.extend(run.elements)
+            else:
+                with Timed("hand_over"):
+                    items.extend(map(self.convert, run.elements, repeat(1)))
             run.raise_error()
             return
         batches = self._mapped_batches(plan, context, held) if self.maps else self._batches(plan, held)
@@ -270,7 +276,8 @@ class StepReader:
         """Return what is handed out for a step: its batch after functions of batches, with its mask."""
         for function in self.batch_maps:
             context.check()
-            changed = function(batch)
+            with Timed("functions"):
+                changed = function(batch)
             if changed is None and batch is not None:
                 begin = plan.steps.begins[number]
                 raise returned_none("map_batches()", f"of the batch at global position {begin}", None)
@@ -280,4 +287,5 @@ class StepReader:
         if self.convert is None:
             return item
         context.check()
-        return self.convert(item, steps.rows(steps.size(plan.steps[number])))
+        with Timed("hand_over"):
+            return self.convert(item, steps.rows(steps.size(plan.steps[number])))
