@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import resource
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter, thread_time
+from time import perf_counter
 from types import TracebackType
 from typing import Literal, TypeVar
 
@@ -27,51 +29,71 @@ Stage = Literal["reading", "decoding", "functions", "hand_over"]
 _OF_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _SHORT = 2e-4
 """Waits of fewer seconds are not looked at one by one."""
+_MOST_NOTED = 1024
+_WAITED = ("waited_seconds", "reading_seconds", "decoding_seconds", "functions_seconds", "hand_over_seconds")
+Sums = dict[str, float]
+Noted = deque[tuple[Sequence[str], Sequence[float]]]
 STAGES: tuple[Stage, ...] = ("reading", "decoding", "functions", "hand_over")
 """What threads that read for an iterator do, and what its consumer waits for."""
 
 
 class Counters:
-    """Sums by name. Threads may share them.
+    """Sums by name. Threads may share them: amounts are only noted, which takes no lock, and added up now and then.
 
     Args:
-        of_process: the counters that get what these count too; None for none.
+        handed_on_to: the counters that get what these have counted when these are gone; None for none.
 
     Attributes:
         stage: what a thread that reads is at; None if none is known.
     """
 
-    def __init__(self, of_process: Counters | None = None) -> None:
-        self._of_process = of_process
-        self._lock = ProcessLock()
+    def __init__(self, handed_on_to: Counters | None = None) -> None:
         self.stage: Stage | None = None
-        self.clear()
-
-    def clear(self) -> None:
-        self._sums: dict[str, float] = dict.fromkeys(NAMES, 0)
+        self._lock = ProcessLock() if handed_on_to is None else handed_on_to._lock
+        self._sums: Sums = dict.fromkeys(NAMES, 0)
+        self._noted: Noted = deque()
         self._busy = dict.fromkeys(STAGES, 0.0)
-        # Short waits, which are neither split nor added yet.
+        # Short waits, which are neither split nor noted yet.
         self._short = 0.0
+        self._parts: dict[int, tuple[Sums, Noted]] = {}
+        """What is counted by others that will hand it on."""
+        if handed_on_to is not None:
+            handed_on_to._parts[id(self)] = self._sums, self._noted
+            weakref.finalize(self, handed_on_to._take_over, id(self)).atexit = False
 
-    def add(self, **amounts: float) -> None:
-        with self._lock.of_process():
-            for name, amount in amounts.items():
-                self._sums[name] += amount
-        if self._of_process is not None:
-            self._of_process.add(**amounts)
+    def note(self, names: Sequence[str], amounts: Sequence[float]) -> None:
+        """Count amounts by their names."""
+        self._noted.append((names, amounts))
+        if len(self._noted) > _MOST_NOTED:
+            self.sums()
 
-    def sums(self) -> dict[str, float]:
+    def sums(self) -> Sums:
         """Return the sums; whole numbers except those of seconds."""
         with self._lock.of_process():
+            _add_up(self._sums, self._noted)
             sums = dict(self._sums)
+            for part, noted in list(self._parts.values()):
+                _add_up(part, noted)
+                for name, amount in part.items():
+                    sums[name] += amount
         sums["waited_seconds"] += self._short
         sums["hand_over_seconds"] += self._short
         return sums
 
-    def add_busy(self, stage: Stage, seconds: float) -> None:
-        """Count how long a thread that reads was at a stage."""
+    def begin_anew(self) -> None:
+        """Let all sums be 0 now, also those of what will be handed on."""
+        sums = self.sums()
+        self.note(tuple(sums), tuple(-amount for amount in sums.values()))
+
+    def _take_over(self, part: int) -> None:
         with self._lock.of_process():
-            self._busy[stage] += seconds
+            sums, noted = self._parts.pop(part, ({}, deque()))
+            _add_up(sums, noted)
+            self._noted.append((tuple(sums), tuple(sums.values())))
+
+    def add_busy(self, stage: Stage, seconds: float) -> None:
+        """Count how long a thread that reads was at a stage; what waits are split by may be off a little."""
+        self._busy[stage] += seconds
 
     def busy(self) -> list[float]:
         """Return how long threads were at each stage so far."""
@@ -90,21 +112,28 @@ class Counters:
                 return
             seconds, self._short, before = self._short, 0.0, self.busy()
         worked = [now - then for now, then in zip(self.busy(), before, strict=True)]
-        share = min(1.0, seconds / max(sum(worked), 1e-9))
-        split = dict(zip(STAGES, (share * each for each in worked), strict=True))
-        split["hand_over"] += max(0.0, seconds - sum(split.values()))
-        self.add(waited_seconds=seconds, **{f"{stage}_seconds": each for stage, each in split.items()})
+        total = sum(worked)
+        share = seconds / total if total > seconds else 1.0
+        reading, decoding, functions, hand_over = worked
+        hand_over = share * hand_over + max(0.0, seconds - total)
+        self.note(_WAITED, (seconds, share * reading, share * decoding, share * functions, hand_over))
+
+
+def _add_up(sums: Sums, noted: Noted) -> None:
+    while noted:
+        for name, amount in zip(*noted.popleft(), strict=True):
+            sums[name] += amount
 
 
 _process = Counters()
-os.register_at_fork(after_in_child=_process.clear)
+os.register_at_fork(after_in_child=_process.begin_anew)
 
 
 class _Thread(threading.local):
-    """What a thread counts into; how long the stages within its present stage took, and of that on a processor."""
+    """What a thread counts into, and how long the stages within its present stage took; None if it is at none."""
 
     counters: Counters = _process
-    inner: tuple[float, float] | None = None
+    inner: float | None = None
 
 
 _thread = _Thread()
@@ -132,7 +161,7 @@ def counters() -> dict[str, float]:
 
 def count(**amounts: float) -> None:
     """Add to the counters of this thread."""
-    _thread.counters.add(**amounts)
+    _thread.counters.note(tuple(amounts), tuple(amounts.values()))
 
 
 def of_iterator() -> Counters:
@@ -176,7 +205,7 @@ class Timed:
             nothing is measured.
     """
 
-    __slots__ = ("_before", "_begin", "_cpu", "_is_outermost", "_pages", "_stage", "_stage_before")
+    __slots__ = ("_before", "_begin", "_is_outermost", "_stage", "_stage_before", "_usage")
 
     def __init__(self, stage: Stage, *, is_outermost: bool = False) -> None:
         self._stage: Stage = stage
@@ -185,30 +214,34 @@ class Timed:
     def __enter__(self) -> None:
         self._before = _thread.inner
         if self._is_outermost or self._before is not None:
-            _thread.inner = 0.0, 0.0
-            self._stage_before, _thread.counters.stage = _thread.counters.stage, self._stage
-            self._pages = _pages_read() if self._stage == "decoding" else 0
-            self._begin, self._cpu = perf_counter(), thread_time()
+            counters = _thread.counters
+            self._stage_before, counters.stage = counters.stage, self._stage
+            _thread.inner = 0.0
+            self._usage = _usage() if self._is_outermost else (0, 0.0)
+            self._begin = perf_counter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if _thread.inner is None:
+        inner, before = _thread.inner, self._before
+        if inner is None:
             return
-        (inner, inner_cpu), before, counters = _thread.inner, self._before, _thread.counters
-        seconds, cpu = perf_counter() - self._begin, thread_time() - self._cpu
-        waited = 0.0
-        if self._stage == "decoding" and _pages_read() > self._pages:
-            waited = max(0.0, (seconds - inner) - (cpu - inner_cpu))
-            counters.add_busy("reading", waited)
-        counters.add_busy(self._stage, seconds - inner - waited)
+        seconds, counters = perf_counter() - self._begin, _thread.counters
+        own = seconds - inner
+        if self._is_outermost:
+            (pages, cpu), (pages_before, cpu_before) = _usage(), self._usage
+            if pages > pages_before:
+                still = min(own, max(0.0, seconds - (cpu - cpu_before)))
+                counters.add_busy("reading", still)
+                own -= still
+        counters.add_busy(self._stage, own)
         counters.stage = self._stage_before
-        _thread.inner = None if before is None else (before[0] + seconds, before[1] + cpu)
+        _thread.inner = None if before is None else before + seconds
 
 
-def _pages_read() -> int:
-    """Return a number that grows when this thread reads pages from a disk; it does not where threads are not told."""
+def _usage() -> tuple[int, float]:
+    """Return what grows when this thread reads pages from a disk, and its seconds on a processor, if both are known."""
     if _OF_THREAD is None:
-        return 0
+        return 0, 0.0
     usage = resource.getrusage(_OF_THREAD)
-    return usage.ru_majflt + usage.ru_inblock
+    return usage.ru_majflt + usage.ru_inblock, usage.ru_utime + usage.ru_stime

@@ -201,7 +201,8 @@ class LocalShards:
             self._page_faults = -1 if self._load_if_cold(shard_of, within) else faults
         records = self._read(shard_of, within)
         if counts_for_iterator():
-            count(bytes_from_disk=int(records.lengths.sum()))
+            size = records.uniform_nbytes
+            count(bytes_from_disk=int(records.lengths.sum()) if size is None else size * len(numbers))
         return records
 
     def in_order(self) -> Iterator[tuple[Ints, Records]]:
