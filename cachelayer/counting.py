@@ -49,7 +49,7 @@ class Counters:
 
     def __init__(self, handed_on_to: Counters | None = None) -> None:
         self.stage: Stage | None = None
-        self._lock = ProcessLock() if handed_on_to is None else handed_on_to._lock
+        self._lock: ProcessLock = ProcessLock() if handed_on_to is None else handed_on_to._lock
         self._sums: Sums = dict.fromkeys(NAMES, 0)
         self._noted: Noted = deque()
         self._busy = dict.fromkeys(STAGES, 0.0)
