@@ -109,8 +109,8 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
                     problems += [f"{folder.url}/{name}: {problem}" for name, problem in wrong.items()]
                 except StorageError as error:
                     problems.append(str(error))
-    for problem in problems:
-        _log.warning("damage in %s: %s", reference, problem)
+    for text in problems:
+        _log.warning("damage in %s: %s", reference, text)
     names = tuple(f"{folder.name}/{name}" for name in damaged)
     return VerifyReport(reference, len(manifest.shards), records, tuple(problems), names)
 
