@@ -7,12 +7,11 @@ for it, hand on what they count to those of the process.
 from __future__ import annotations
 
 import os
-import resource
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import perf_counter, thread_time
 from types import TracebackType
 from typing import Literal, TypeVar
 
@@ -26,7 +25,6 @@ NAMES = (
     "waited_seconds", "reading_seconds", "decoding_seconds", "functions_seconds", "hand_over_seconds",
 )  # fmt: skip
 Stage = Literal["reading", "decoding", "functions", "hand_over"]
-_OF_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _SHORT = 2e-4
 """Waits of fewer seconds are not looked at one by one."""
 _MOST_NOTED = 1024
@@ -130,10 +128,14 @@ os.register_at_fork(after_in_child=_process.begin_anew)
 
 
 class _Thread(threading.local):
-    """What a thread counts into, and how long the stages within its present stage took; None if it is at none."""
+    """What a thread counts into, and how long the stages within its present stage took; None if it is at none.
+
+    ``reads_disk`` says that the steps that it reads had records whose pages were not in memory.
+    """
 
     counters: Counters = _process
     inner: float | None = None
+    reads_disk: bool = False
 
 
 _thread = _Thread()
@@ -162,6 +164,11 @@ def counters() -> dict[str, float]:
 def count(**amounts: float) -> None:
     """Add to the counters of this thread."""
     _thread.counters.note(tuple(amounts), tuple(amounts.values()))
+
+
+def note_disk() -> None:
+    """Note that this thread reads records whose pages have to come from a disk."""
+    _thread.reads_disk = True
 
 
 def of_iterator() -> Counters:
@@ -205,7 +212,7 @@ class Timed:
             nothing is measured.
     """
 
-    __slots__ = ("_before", "_begin", "_is_outermost", "_stage", "_stage_before", "_usage")
+    __slots__ = ("_before", "_begin", "_cpu", "_is_outermost", "_stage", "_stage_before")
 
     def __init__(self, stage: Stage, *, is_outermost: bool = False) -> None:
         self._stage: Stage = stage
@@ -217,7 +224,8 @@ class Timed:
             counters = _thread.counters
             self._stage_before, counters.stage = counters.stage, self._stage
             _thread.inner = 0.0
-            self._usage = _usage() if self._is_outermost else (0, 0.0)
+            if self._is_outermost:
+                _thread.reads_disk, self._cpu = False, thread_time()
             self._begin = perf_counter()
 
     def __exit__(
@@ -228,20 +236,10 @@ class Timed:
             return
         seconds, counters = perf_counter() - self._begin, _thread.counters
         own = seconds - inner
-        if self._is_outermost:
-            (pages, cpu), (pages_before, cpu_before) = _usage(), self._usage
-            if pages > pages_before:
-                still = min(own, max(0.0, seconds - (cpu - cpu_before)))
-                counters.add_busy("reading", still)
-                own -= still
+        if self._is_outermost and _thread.reads_disk:
+            still = min(own, max(0.0, seconds - (thread_time() - self._cpu)))
+            counters.add_busy("reading", still)
+            own -= still
         counters.add_busy(self._stage, own)
         counters.stage = self._stage_before
         _thread.inner = None if before is None else before + seconds
-
-
-def _usage() -> tuple[int, float]:
-    """Return what grows when this thread reads pages from a disk, and its seconds on a processor, if both are known."""
-    if _OF_THREAD is None:
-        return 0, 0.0
-    usage = resource.getrusage(_OF_THREAD)
-    return usage.ru_majflt + usage.ru_inblock, usage.ru_utime + usage.ru_stime

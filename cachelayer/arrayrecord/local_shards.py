@@ -33,7 +33,7 @@ from cachelayer.arrayrecord.riegeli import (
     to_position,
 )
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.counting import count, counts_for_iterator
+from cachelayer.counting import count, counts_for_iterator, note_disk
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, splits_of
@@ -264,6 +264,7 @@ class LocalShards:
         ):
             if is_in_memory(self._paths[shard], position) is False and self._range is not None:
                 self._range.will_need(*self._spans(shard_of, within))
+                note_disk()
                 return True
         return False
 
