@@ -66,7 +66,7 @@ BUILT_IN: dict[type[Exception], str] = {
     TypeError: "UnknownOptionError InvalidTypeError",
     ImportError: "MissingDependencyError",
     KeyError: "NotFoundError DatasetNotFoundError VersionNotFoundError",
-    IndexError: "ReadingStats", "RecordIndexError",
+    IndexError: "RecordIndexError",
     LookupError: "ErasedRecordError",
     FileExistsError: "AlreadyExistsError",
     RuntimeError: "SourceError BuildRevokedError",

@@ -141,7 +141,7 @@ def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersio
 def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
     """Yield where the shards of a build go; meanwhile its progress is shown."""
     log = plan.request.log
-    _log.info("%s: building from a source of %s", title, plan.source.kind)
+    _log.info("%s: building from a source of %s", plan.request.name, plan.source.kind)
     with (
         shard_target(log.folder, plan.copies, log.head().generation) as target,
         marking_children(target.folder),
