@@ -277,6 +277,23 @@ def test_functions_run_in_threads_at_once() -> None:
     assert list(numbers(9).stream(3, prefetch=0).map(fn, threads=3))[2].tolist() == [6, 7, 8]
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_the_threads_of_an_iterator_call_the_function_to_its_end_and_end_with_it(prefetch: int) -> None:
+    callers: set[threading.Thread] = set()
+
+    def fn(number: Any) -> Any:
+        callers.add(threading.current_thread())
+        return number
+
+    iterator = iter(numbers(600).stream(5, prefetch=prefetch).map(fn, threads=2))
+    assert sum(1 for _ in iterator) == 120
+    assert len(callers) == 2
+    del iterator
+    for thread in callers:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

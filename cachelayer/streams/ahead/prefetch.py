@@ -84,15 +84,9 @@ class Chunk(Generic[T]):
         return Chunk(self._begin, self._after, map(change, self.items, self._after), self.failure, self.failures)
 
 
-def read_chunk(
-    reader: StepReader, begin: int, plan: ChunkPlan, held: HeldOf, closed: Event | None = None
-) -> Chunk[Any]:
-    """Read a chunk that is asked for by the position ``begin``; if an error ends it, keep the items before the error.
-
-    ``closed`` is set when nobody waits any longer. It is None if the consumer itself reads: then an interrupt is raised
-    at once.
-    """
-    context, after = ReadContext(closed), plan.after
+def read_chunk(reader: StepReader, begin: int, plan: ChunkPlan, held: HeldOf, context: ReadContext) -> Chunk[Any]:
+    """Read a chunk that is asked for by the position ``begin``; keep the items before an error that ends it."""
+    after = plan.after
     items, failure = reader.read(plan, context, held)
     if failure is not None:
         clear_callers(failure)
@@ -145,6 +139,8 @@ class Prefetcher(Generic[T]):
         # Where the chunk began that an error ended, and where its steps end, the rest of which is read again.
         self._failed: tuple[int, int] | None = None
         self._background: Background | None = None
+        # Threads that call the functions of the user.
+        self._callers: Background | None = None
         self._pid = os.getpid()
 
     def forget(self) -> None:
@@ -163,13 +159,14 @@ class Prefetcher(Generic[T]):
         """Return the chunk at a position; None at the end."""
         if self._pid != os.getpid():
             # The parent's threads do not exist here, so their chunks would never come.
-            self._background, self._pid, self._failed = None, os.getpid(), None
+            self._background = self._callers = self._failed = None
+            self._pid = os.getpid()
             self._ahead.clear()
         if self._feed is not None:
             self._feed.reached(position)
         if self._depth == 0:
             plan = plan_chunk(self._reader.options, position, self._steps_at_once)
-            return None if plan is None else read_chunk(self._reader, position, plan, self._held_of(plan))
+            return None if plan is None else self._read_here(position, plan)
         if self._failed is not None:
             self._submit_rest(*self._failed, position)
         while self._ahead and self._ahead[0].begin != position:
@@ -198,13 +195,26 @@ class Prefetcher(Generic[T]):
                 return
             if planned.chunk.cancel():
                 chunk: Future[Chunk[T]] = Future()
-                chunk.set_result(read_chunk(self._reader, planned.begin, planned.plan, self._held_of(planned.plan)))
+                chunk.set_result(self._read_here(planned.begin, planned.plan))
                 self._ahead[number] = planned._replace(chunk=chunk)
 
     def _describe(self, position: int, counters: Counters) -> str:
         """Return what a consumer waits for."""
         stage = f", now at {counters.stage}" if counters.stage else ""
         return f"{self._reader.records.info.name}: the item at global position {position}{stage}"
+
+    def _read_here(self, position: int, plan: ChunkPlan) -> Chunk[T]:
+        """Read a chunk in the caller's thread."""
+        return read_chunk(self._reader, position, plan, self._held_of(plan), self._context())
+
+    def _context(self, closed: Event | None = None) -> ReadContext:
+        """Return the context of a chunk; ``closed`` is set when nobody waits for it any longer."""
+        if self._reader.threads < 2:
+            return ReadContext(closed)
+        if self._callers is None:
+            self._callers = Background("cachelayer-map", self._reader.threads)
+            weakref.finalize(self, self._callers.close)
+        return ReadContext(closed, self._callers.submit)
 
     def _held_of(self, plan: ChunkPlan) -> HeldOf:
         """Have the blocks of a chunk fetched, if its records are not read where they lie."""
@@ -216,7 +226,7 @@ class Prefetcher(Generic[T]):
         if self._background is None:
             self._background = Background("cachelayer-prefetch", self._threads)
             weakref.finalize(self, self._background.close)
-        read = partial(read_chunk, self._reader, position, plan, held, self._background.closed)
+        read = partial(read_chunk, self._reader, position, plan, held, self._context(self._background.closed))
         return _Planned(position, plan, self._background.submit(read))
 
     def _submit(self, position: int, most: int) -> bool:
@@ -248,5 +258,5 @@ def steps_at_once(reader: StepReader) -> int:
     if reader.batch_maps or (reader.options.prefetch == 0 and (reader.maps or records.info.reading_cost != "stored")):
         # A function may make any number of bytes of a batch; and a consumer that reads itself waits for each item.
         most = 1
-    threads = max([1, *(function.threads for function in reader.maps)]) if reader.options.prefetch else 1
+    threads = reader.threads if reader.options.prefetch else 1
     return max(1, -(-max(most, threads) // share))

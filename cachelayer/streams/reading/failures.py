@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, replace
 from threading import Event
 from types import FrameType
 from typing import Any, TypeVar
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError, NotFoundError, StorageError
+from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 
+R = TypeVar("R")
+Submit = Callable[[Callable[[], Any]], "Future[Any]"]
+"""Runs a task in another thread."""
 E = TypeVar("E", bound=BaseException)
 MOST_FAILURES = 100
 """The number of failures that an iterator takes, unless ``map`` is given another."""
@@ -110,12 +115,14 @@ class ReadContext:
     Args:
         closed: set when nobody waits any longer; None if the consumer itself reads, to whom an interrupt is raised at
             once.
+        submit: runs a task in a thread that further readings use too; None to start threads for this one.
     """
 
-    __slots__ = ("closed", "failures")
+    __slots__ = ("closed", "failures", "submit")
 
-    def __init__(self, closed: Event | None = None) -> None:
+    def __init__(self, closed: Event | None = None, submit: Submit | None = None) -> None:
         self.closed = closed
+        self.submit = submit
         self.failures: list[Failure] = []
         """The elements that others stand in for."""
 
@@ -123,6 +130,19 @@ class ReadContext:
         """Raise if nobody waits any longer; called before each call of a user's function."""
         if self.closed is not None and self.closed.is_set():
             raise Dropped
+
+    def run_at_once(self, tasks: Sequence[Callable[[], R]]) -> list[R]:
+        """Run tasks in a thread each; return what they return when all have ended."""
+        if self.submit is None:
+            with Pool(len(tasks), "cachelayer-map") as pool:
+                return [future.result() for future in [pool.submit(task) for task in tasks]]
+        futures = [self.submit(task) for task in tasks]
+        try:
+            return [future.result() for future in futures]
+        except CancelledError as error:
+            raise Dropped from error
+        finally:
+            wait(futures)
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
         """Return what a function returns and None, or None and the error that comes in place of an item."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -15,7 +16,6 @@ from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Attempted, Failed, Stacker
 from cachelayer.streams.reading.failures import ReadContext, attempt, is_of_element
-from cachelayer.system_threads import Pool
 
 Indices = NDArray[np.int64]
 
@@ -68,9 +68,8 @@ class ElementMap:
         if len(parts) < 2:
             attempted = self._run(elements, positions, tried, context)
         else:
-            with Pool(len(parts), "cachelayer-map") as pool:
-                futures = [pool.submit(self._run, elements[part], positions[part], tried, context) for part in parts]
-            attempted = _joined([future.result() for future in futures], parts)
+            runs = [partial(self._run, elements[part], positions[part], tried, context) for part in parts]
+            attempted = _joined(context.run_at_once(runs), parts)
         if self.declared is not None:
             return self._conformed(attempted, numbers, positions)
         if not any(value is None for value in attempted[0]) or is_nullable():

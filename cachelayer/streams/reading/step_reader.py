@@ -70,6 +70,11 @@ class StepReader:
         return min((function.max_failures for function in self.maps if function.max_failures is not None), default=None)
 
     @property
+    def threads(self) -> int:
+        """The number of threads that call functions of elements at once."""
+        return max([1, *(function.threads for function in self.maps)])
+
+    @property
     def is_mapped(self) -> bool:
         """True if functions change what is handed out, so that the stream may have another spec than the records."""
         return bool(self.maps or self.batch_maps)
