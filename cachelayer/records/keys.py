@@ -170,7 +170,7 @@ def _together(one: KeyColumn, other: KeyColumn) -> NDArray[Any]:
     """Return the values of both tables in one array in which equal ones are equal, and no others are."""
     if one.kind in ("text", "bytes"):
         return np.concatenate([one.values.astype(object), other.values.astype(object)])
-    arrays = [_numpys(each.values) for each in (one, other)]
+    arrays = [sortable(each.values) for each in (one, other)]
     if one.kind != "integers":
         return np.concatenate(arrays)
     # numpy would compare int64 with uint64 as float64, in which neighbours are equal.
@@ -181,9 +181,9 @@ def _together(one: KeyColumn, other: KeyColumn) -> NDArray[Any]:
     return np.concatenate([array.astype(dtype) for array in arrays])
 
 
-def _numpys(values: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers in a dtype that numpy can sort, which holds them exactly."""
-    if dtypes.is_numpys(values.dtype):
+def sortable(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values in a dtype that numpy can sort, which holds them exactly."""
+    if dtypes.issortable(values.dtype):
         return values
     return values.astype({"f": np.float64, "c": np.complex128}.get(dtypes.number_kind(values.dtype), np.int64))
 

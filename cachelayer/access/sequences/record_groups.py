@@ -20,7 +20,8 @@ from cachelayer.access.field_values import FieldReader, python_values
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.records.dtypes import is_numpys, is_string, number_kind
+from cachelayer.records.dtypes import is_string, number_kind
+from cachelayer.records.keys import sortable
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.values import Nullable
@@ -148,7 +149,7 @@ class RecordGroups:
         if isinstance(column, Nullable):
             self._refuse(reader.rows[~column.valid], name, "None", f"{name} is not None")
             column = column.values
-        keys = _comparable(column)
+        keys = sortable(np.asarray(column))
         if keys.dtype.kind == "f":
             self._refuse(reader.rows[np.isnan(keys)], name, "NaN", f"{name} == {name}")
         elif keys.dtype.kind in "mM":
@@ -164,20 +165,12 @@ class RecordGroups:
             )
 
 
-def _comparable(column: Any) -> NDArray[Any]:
-    """Return values that numpy can sort."""
-    values: NDArray[Any] = np.asarray(column)
-    if values.dtype == object or is_numpys(values.dtype):
-        return values
-    return values.astype(np.float64 if number_kind(values.dtype) == "f" else np.int64)
-
-
 def _distinct_values(column: Any) -> tuple[list[Any], Ints]:
     """Return the different values of a column, and for each row which of them it has."""
     valid = None
     if isinstance(column, Nullable):
         column, valid = column.values, column.valid
-    values = _comparable(column)
+    values = sortable(np.asarray(column))
     different, codes = np.unique(values if valid is None else values[valid], return_inverse=True)
     # NaN differs from itself, but not from the same object.
     found = [math.nan if value != value else value for value in python_values(different)]

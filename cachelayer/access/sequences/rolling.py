@@ -16,6 +16,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.keys import key_names
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.memory import Ints, distinct, splits_of
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec
@@ -194,9 +195,7 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
 def series_windows(records: DatasetView, length: Any, by: Any, order: Any, stride: Any) -> SeriesWindows:
     """Return the windows over series of a view; the arguments are those of :meth:`cachelayer.DataRef.rolling`."""
     size, step = checked_length("length", length), checked_length("stride", stride)
-    names = (by,) if isinstance(by, str) else () if by is None else by
-    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
-        raise InvalidTypeError(f"by={by!r}: pass the name of a field, such as 'sensor', or a list of names")
+    names = () if by is None else key_names("by", by)
     if order is not None and not isinstance(order, str):
         raise InvalidTypeError(f"order={order!r}: pass the name of a field, such as 'time'")
-    return SeriesWindows(RecordGroups(records, tuple(dict.fromkeys(names)), order, "rolling()"), size, step)
+    return SeriesWindows(RecordGroups(records, names, order, "rolling()"), size, step)
