@@ -189,8 +189,8 @@ class Codec:
         """
         columns = tree.flatten_like(self.spec, batch)
         for leaf, values in zip(self.leaves, columns, strict=True):
-            if isinstance(values, (Mapping, tuple, list)):
-                # Keys of a dict, or parts of a structure, are no rows.
+            # Keys of a dict, or parts of a structure, are no rows.
+            if isinstance(values, (Mapping, tuple)) or (isinstance(values, list) and not leaf.spec.takes_none):
                 raise ElementError(leaf.spec.describe(), tree.describe(values), path=leaf.path, record=0)
         return list(map(_column, self.leaves, columns))
 

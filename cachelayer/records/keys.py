@@ -183,7 +183,7 @@ def _together(one: KeyColumn, other: KeyColumn) -> NDArray[Any]:
 
 def sortable(values: NDArray[Any]) -> NDArray[Any]:
     """Return values in a dtype that numpy can sort, which holds them exactly."""
-    if dtypes.issortable(values.dtype):
+    if dtypes.is_numpys(values.dtype):
         return values
     return values.astype({"f": np.float64, "c": np.complex128}.get(dtypes.number_kind(values.dtype), np.int64))
 
