@@ -92,10 +92,10 @@ def test_a_large_element_and_a_stream_do_not_flood_a_cell(shown: dict[str, list[
     assert result["data"]["text/plain"].count("\n") < 70
 
 
-def texts(book: Any) -> list[list[str]]:
-    """What each cell of a notebook shows, as text."""
+def texts(book: Any) -> list[str]:
+    """What each cell of a notebook shows, as text: what is printed may come in any number of pieces."""
     cells = [cell["outputs"] for cell in book.cells if cell["cell_type"] == "code"]
-    return [[output.get("text") or output["data"]["text/plain"] for output in outputs] for outputs in cells]
+    return ["".join(output.get("text") or output["data"]["text/plain"] for output in outputs) for outputs in cells]
 
 
 @pytest.mark.needs("polars", "pyarrow", "sklearn", "duckdb")
