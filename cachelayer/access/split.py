@@ -75,7 +75,7 @@ def split(
     if warns and by is None:
         _warn_of_new_numbers(view)
     if warns and stratify is None:
-        _warn_of_uneven_parts(dealt, dict(zip(shares, fractions, strict=True)), key)
+        _warn_of_uneven_parts(dealt, dict(zip(shares, fractions, strict=True)), key, by)
     return {name: view.selection.select(part_of == part) for part, name in enumerate(shares)}
 
 
@@ -116,13 +116,14 @@ def _refuse_both(by: Any, stratify: Any) -> None:
         )
 
 
-def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed: int) -> None:
-    """Warn if parts are far from their shares, as those of a part of a split with the same seed are.
+def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed: int, by: Any) -> None:
+    """Warn if parts are far from their shares, as those of a part of a split with the same seed are, or have no value.
 
     Args:
         dealt: the number of the part of each record or value.
         shares: the share of each part by its name.
         seed: the seed.
+        by: the fields whose values were dealt; None for records.
     """
     total = len(dealt)
     counts = np.bincount(dealt, minlength=len(shares)).tolist()
@@ -133,6 +134,12 @@ def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed
             warn(
                 f"split(seed={seed}): the part {name!r} has {count:,} of {total:,} in place of about {wanted:,.0f}: a "
                 "split with this seed chose these records before, and both deal them alike. Pass another seed"
+            )
+            return
+        if by is not None and total and not count:
+            warn(
+                f"split(by={by!r}, seed={seed}): the part {name!r} has none of the {total:,} values, which are dealt "
+                "one by one. Pass another seed, or use folds(by=), which deals values evenly"
             )
             return
 

@@ -367,7 +367,8 @@ class View(Generic[T]):
         Warns:
             CacheLayerWarning: if another version may have the same records under other numbers, since it was written,
                 or built, by itself, and ``by`` is not passed; if the view is a part of a split with the same seed,
-                which deals its records alike, so that the parts are far from the shares.
+                which deals its records alike, so that the parts are far from the shares; if a part has no value of
+                ``by``, as may happen if these are few.
         """
         return self._split(shares, seed=seed, by=by, stratify=stratify, warns=True)
 

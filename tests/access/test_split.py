@@ -290,6 +290,14 @@ def test_a_split_of_a_part_with_the_same_seed_warns(storage: Storage, by: str | 
         assert len(view.split({"train": 0.8, "val": 0.2}, seed=4, by=by)["val"])
 
 
+def test_a_part_without_a_value_warns(storage: Storage) -> None:
+    ref = storage.fetch("d@v1").where("day < '2026-01-03'")
+    with pytest.warns(cachelayer.CacheLayerWarning, match=r"'val' has none of the 2 values"):
+        parts = ref.split({"train": 0.99, "val": 0.01}, seed=3, by="day")
+    assert cachelayer.open(parts["train"].reference).digest == ref.digest
+    assert [len(part) for part in ref[:0].split({"a": 0.5, "b": 0.5}, seed=3, by="day").values()] == [0, 0]
+
+
 def test_a_version_that_was_replaced_by_an_erasure_is_no_other_version(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     before = storage.submit(rows(0, 50), "d", "v1")
