@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from functools import wraps
 from inspect import CO_VARKEYWORDS, unwrap
@@ -76,6 +77,8 @@ _PEERS: list[tuple[str, Mapping[str, str]]] = [
     ),
     ("step shift hop overlap", {"stride": "stride=1024"}),
     ("pad_value padding_value pad_token_id fill fill_value", {"value": "value=0"}),
+    ("sample_rate rate sr", {"sampling_rate": "sampling_rate=16_000"}),
+    ("optional null allow_none required", {"nullable": "nullable=True"}),
     ("eos eos_id eos_token_id sep sep_token_id", {"separator": "separator=0"}),
     ("probabilities probs p", {"weights": "weights=[...]", "": "cachelayer.mix([(a, 3), (b, 1)])"}),
     ("cache_dir", {"local_cache": "local_cache='/path'"}),
@@ -116,11 +119,15 @@ def check_options(options: Iterable[str], known: Sequence[str], call: str = "") 
 
 
 def explains_options(thing: C) -> C:
-    """Let a function, or each public method of a class, name the keywords that it has if it gets another one."""
+    """Let a function name the keywords that it has if it gets another one.
+
+    Of a dataclass it is what makes one, of another class each public method.
+    """
     if not isinstance(thing, type):
         return cast(C, _explained(thing))
     for name, member in list(vars(thing).items()):
-        if isinstance(member, FunctionType) and not name.startswith("_"):
+        is_chosen = name == "__init__" if is_dataclass(thing) else not name.startswith("_")
+        if isinstance(member, FunctionType) and is_chosen:
             setattr(thing, name, _explained(member))
     return thing
 

@@ -55,6 +55,11 @@ CALLS: list[tuple[str, str, str]] = [
     ("folders.from_image_folder", "batch_size", r"ref.stream\(64\)"),
     ("npy.from_npy", "batch_size", r"ref.stream\(64\)"),
     ("tfrecord.from_tfrecord", "shuffle_buffer", r"ref.stream\(64, shuffle=True"),
+    ("cachelayer.ArraySpec", "optional", "nullable="),
+    ("cachelayer.ImageSpec", "size", "there are nullable|there are mode"),
+    ("cachelayer.AudioSpec", "sample_rate", "sampling_rate="),
+    ("cachelayer.Blocks", "buffer_size", "shuffle=True"),
+    ("cachelayer.Buckets", "boundaries", "there are"),
     ("ragged.to_dense", "pad_value", "value=0"),
     ("nullable.filled", "fill_value", "value=0"),
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
+from cachelayer.arguments import explains_options
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes
 from cachelayer.records.dtypes import DType
@@ -110,6 +111,7 @@ class LeafSpec:
         return f"{type(self).__name__}({self._dtype_name}{shape}{nullable})"
 
 
+@explains_options
 @dataclass(frozen=True, repr=False)
 class ArraySpec(LeafSpec):
     """The spec of a dense array, a scalar or a string; a scalar or a string has the shape ``()``."""
@@ -123,6 +125,7 @@ class ArraySpec(LeafSpec):
         return not dtypes.is_string(self.dtype) and None not in self.shape
 
 
+@explains_options
 @dataclass(frozen=True, repr=False)
 class RaggedSpec(LeafSpec):
     """The spec of a ragged array, which readers get as :class:`cachelayer.Ragged`.
@@ -162,6 +165,7 @@ class RaggedSpec(LeafSpec):
         return f"ragged {super().describe()} with {self.ragged_rank} level(s) of {self.splits_dtype} row splits"
 
 
+@explains_options
 @dataclass(frozen=True, repr=False)
 class SparseSpec(LeafSpec):
     """The spec of a sparse array, which readers get as :class:`cachelayer.Sparse`."""
@@ -203,6 +207,7 @@ class EncodedSpec(LeafSpec, ABC):
         return f"{type(self).__name__}({', '.join(options + ['nullable=True'] * self.nullable)})"
 
 
+@explains_options
 @dataclass(frozen=True, repr=False)
 class ImageSpec(EncodedSpec):
     """The bytes of an image file, decoded when they are read.
@@ -258,6 +263,7 @@ class SizedImageSpec(ImageSpec):
         return replace(spec, shape=(self.size.height, self.size.width, *spec.shape[2:]))
 
 
+@explains_options
 @dataclass(frozen=True, repr=False)
 class AudioSpec(EncodedSpec):
     """The bytes of a sound file, decoded to float32 between -1 and 1 when they are read.
@@ -285,6 +291,7 @@ class AudioSpec(EncodedSpec):
         return "the bytes of a sound file"
 
 
+@explains_options
 @dataclass(frozen=True, repr=False)
 class JsonSpec(LeafSpec):
     """Any value of JSON, which may differ from element to element: chat messages, annotations, calls of tools.

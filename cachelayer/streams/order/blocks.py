@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import integer
+from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.streams.order.orders import BlockBounds, Order, describe
@@ -49,6 +49,7 @@ _AT_ONCE = 1 << 16
 _BEHIND = np.uint64(~0xFFFF & (1 << 64) - 1)
 
 
+@explains_options
 @dataclass(frozen=True)
 class Blocks:
     """Sizes of a shuffle in blocks; pass it as ``shuffle=``. Those that are None follow from the version.

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from cachelayer.arguments import integer
+from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.streams.order.orders import Order, describe
@@ -25,6 +25,7 @@ LONGEST = 2**31 - 1
 _SHOWN = 'a field and ascending bounds, such as ("tokens", [128, 512, 2048]), or a cachelayer.Buckets(...)'
 
 
+@explains_options
 @dataclass(frozen=True)
 class Buckets:
     """Lengths by which records are put into batches; pass it as ``buckets=``.
