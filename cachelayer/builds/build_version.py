@@ -3,32 +3,45 @@
 A build puts shards, which are named by what they hold. Then it puts the manifest, and the entry of the log that makes
 it a version. So a build may die anywhere. If its source comes in parts, each finished part is noted, and any other
 build with the same plan goes on after these notes; else it begins anew, and puts no shard that is there.
+
+A child of a build never begins or awaits one: a worker of an engine, or of the source, such as of a ``DataLoader``. It
+would wait for the build that waits for it, or start children that do the same: a module that builds when it is imported
+is imported by each worker.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
-from cachelayer.builds.child_processes import building, marking_children, refuse_to_await_parent
-from cachelayer.builds.encode import marked
+from cachelayer.builds.element_specs import needs_elements, spec_of_batches
+from cachelayer.builds.encode import Encoder, marked
 from cachelayer.builds.extensions import AddingColumns
 from cachelayer.builds.part_builds import Hosts, build_parts, build_parts_together, join_hosts
 from cachelayer.builds.parts import Parts
-from cachelayer.builds.shard_pipeline import ShardTarget, shard_target
+from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, shard_target
+from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import refuse_changed
-from cachelayer.builds.write_shards import write_whole
-from cachelayer.errors import AlreadyExistsError, SourceError
+from cachelayer.engines.engine import is_worker
+from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
-from cachelayer.progress import Progress, Waiting
+from cachelayer.progress import Progress, Waiting, current
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
 from cachelayer.records.codec import codec_for
+from cachelayer.records.memory import keep_freed_memory
 from cachelayer.records.tree import Tree
+from cachelayer.temporary_files import maker_of, process_name
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.derive import base_of
@@ -40,6 +53,10 @@ from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("builds")
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
+_WORKING_FOLDER = "CACHELAYER_WORKING_FOLDER"
+"""The variable that tells children, which inherit it, the working folder of the build; it is there while that runs."""
+_UNDER_WAY: ContextVar[tuple[str, ...]] = ContextVar("cachelayer_builds_under_way", default=())
+"""The versions whose builds this thread is in the middle of."""
 
 
 def submit(request: BuildRequest) -> StoredVersion:
@@ -137,6 +154,35 @@ def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersio
             return None
 
 
+def write_whole(source: Source, target: ShardTarget, options: BuildOptions) -> tuple[Tree, PartResult]:
+    """Write a source that is not divided.
+
+    Args:
+        source: the source.
+        target: where shards go.
+        options: the options. Without an element spec, the first elements tell it.
+
+    Returns:
+        The spec of the elements, and the result.
+    """
+    keep_freed_memory()
+    if options.workers > 1 and source.length != 0:
+        warn(
+            f"workers={options.workers}: a source of {source.kind} cannot be divided, so one process makes and writes "
+            "its elements. More processes can work on a sequence with a length, on most datasets, and on what "
+            "cachelayer.sharded(function, count) returns"
+        )
+    spec = options.element_spec
+    batches = current().waiting_for("the source", source.batches(stop=options.max_records))
+    if source.element_spec is None and needs_elements(spec, options):
+        spec, batches = spec_of_batches(batches, spec)
+    encoder = Encoder(codec_for(spec), options.on_error)
+    with ShardPipeline(target, replace(options, element_spec=spec)) as pipeline:
+        pipeline.write(map(encoder.encode, batches))
+        pipeline.end_part(0, encoder.result)
+        return spec, pipeline.finish()[0]
+
+
 @contextmanager
 def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
     """Yield where the shards of a build go; meanwhile its progress is shown."""
@@ -214,3 +260,62 @@ def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:
         **environment(),
         **({} if base is None else {"base": base_of(base.info)}),
     }
+
+
+@contextmanager
+def building(version: str) -> Iterator[None]:
+    """Mark this thread as one that builds a version.
+
+    Args:
+        version: the version, with the URL of its storage.
+
+    Raises:
+        InvalidArgumentError: if this process is a child of a build that is under way, or if the source of the version
+            asks for it.
+    """
+    folder = Path(os.environ.get(_WORKING_FOLDER, ""))
+    is_child = folder.name and folder.is_dir() and maker_of(folder) != process_name()
+    if is_worker() or is_child:
+        raise _refusal(version)
+    if version in _UNDER_WAY.get():
+        raise InvalidArgumentError(f"{version} is built from itself: its source asks for it, and would wait for ever")
+    token = _UNDER_WAY.set((*_UNDER_WAY.get(), version))
+    try:
+        yield
+    finally:
+        _UNDER_WAY.reset(token)
+
+
+@contextmanager
+def marking_children(working_folder: Path) -> Iterator[None]:
+    """Mark the processes that are started meanwhile as children of the build that has this working folder."""
+    before = os.environ.get(_WORKING_FOLDER)
+    os.environ[_WORKING_FOLDER] = str(working_folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_WORKING_FOLDER, None)
+        else:
+            os.environ[_WORKING_FOLDER] = before
+
+
+def refuse_to_await_parent(version: str, holder: str) -> None:
+    """Raise if the build that is awaited runs in the process that started this one, and may wait for it.
+
+    Args:
+        version: the version that is to be built, with the URL of its storage.
+        holder: the name of the process that builds it.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None and holder == process_name(parent.pid):
+        raise _refusal(version)
+
+
+def _refusal(version: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{version}: this process was started by a build, and would begin or await one itself: both would wait, or "
+        "start processes, for ever. If a module builds when it is imported, as the workers of the build import it, "
+        'move the call into a function, or below `if __name__ == "__main__":`. If the source builds what it needs, '
+        "build that before"
+    )

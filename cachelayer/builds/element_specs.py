@@ -84,10 +84,11 @@ def spec_of_batches(batches: Iterator[Batch], declared: Tree | None = None) -> t
 
     def first_elements() -> Iterator[Any]:
         for batch in batches:
-            # The source may change what it gave when it makes the next batch.
-            first.append(batch.copied() if isinstance(batch, RowBatch) else batch)
-            if isinstance(first[-1], RowBatch):
-                yield from first[-1].views()
+            first.append(batch)
+            if isinstance(batch, RowBatch):
+                yield from batch.views()
+                # The source may change what it gave when it makes the next batch.
+                first[-1] = batch.copied()
             elif isinstance(batch, ElementBatch):
                 yield from batch.items
             else:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Self
 
 from cachelayer.arguments import integer
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
-from cachelayer.builds.parts import Parts, Ranges
-from cachelayer.builds.shard_pipeline import ShardTarget, shard_target
-from cachelayer.builds.write_shards import write_parts
+from cachelayer.builds.encode import Encoder, encode_with_workers
+from cachelayer.builds.parts import Part, Parts, Ranges, part_in_errors
+from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, shard_target
 from cachelayer.engines import Engine
 from cachelayer.engines.engine import Here
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError, StorageError
@@ -21,6 +24,9 @@ from cachelayer.logs import logger_of
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting, current, notice
 from cachelayer.provenance.stored_values import Wording, differences
+from cachelayer.records.codec import codec_for
+from cachelayer.records.frames import Frames
+from cachelayer.records.memory import keep_freed_memory
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
@@ -229,6 +235,58 @@ def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
             room="builds",
         )
     return finished
+
+
+def write_parts(
+    parts: Parts, numbers: Iterable[int], target: ShardTarget, options: BuildOptions, notes: Notes | None
+) -> dict[int, PartResult]:
+    """Write parts of a source, in this order, and return them by number.
+
+    Args:
+        parts: the source.
+        numbers: the numbers of the parts.
+        target: where shards go.
+        options: the options, with the element spec.
+        notes: where each finished part is noted; None for nowhere.
+    """
+    keep_freed_memory()
+    if options.workers > 1 and isinstance(parts, Ranges) and parts.source.workers_make == "elements":
+        encoded = _encoded_by_workers(parts, numbers, options)
+    else:
+        encoded = _encoded_here(parts, numbers, options)
+    with ShardPipeline(target, options, notes) as pipeline, closing(encoded) as sequence:
+        for number, part, encoder, frames in sequence:
+            with part_in_errors(part):
+                pipeline.write(frames)
+            result = encoder.result
+            if part.name:
+                result = replace(result, first_left_out=tuple(f"{part.name}: {text}" for text in result.first_left_out))
+            pipeline.end_part(number, result)
+        return pipeline.finish()
+
+
+_Encoded = Generator[tuple[int, Part, Encoder, Iterator[Frames]], None, None]
+
+
+def _encoded_here(parts: Parts, numbers: Iterable[int], options: BuildOptions) -> _Encoded:
+    """Yield each part with its encoder, and its records as they are made in this process."""
+    for number in numbers:
+        part = parts.part(number)
+        encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
+        batches = current().waiting_for("the source", part.batches())
+        yield number, part, encoder, map(encoder.encode, batches)
+
+
+def _encoded_by_workers(parts: Ranges, numbers: Iterable[int], options: BuildOptions) -> _Encoded:
+    """Yield each part with its encoder, and its records as worker processes make them."""
+    ranges = {number: parts.range(number) for number in numbers}
+    chunks = encode_with_workers(parts.source, options.element_spec, options.on_error, options.workers, ranges)
+    with closing(chunks):
+        waited = current().waiting_for("the worker processes", chunks)
+        for number, group in groupby(waited, itemgetter(0)):
+            part = parts.part(number)
+            encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
+            yield number, part, encoder, (frames for _, chunk in group for frames in encoder.take(chunk))
 
 
 def _joined(parts: Parts, results: Mapping[int, PartResult]) -> PartResult:
