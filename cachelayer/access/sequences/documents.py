@@ -134,7 +134,7 @@ class Documents:
         cells = replace(pieces, count=pieces.cells)
         rest = iter(values[len(reads) :])
         for each, some in zip(fields, of_fields, strict=True):
-            of_cells = each.values_of_cells(pieces, lengths, list(islice(rest, len(some))))
+            of_cells = each.values_of_cells(pieces, some, list(islice(rest, len(some))))
             batch[each.key] = cells.placed(of_cells, rows, length)
         return batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,16 +102,16 @@ class TokenField:
         first, count = self._groups_of_tokens(pieces, lengths, self.every)
         return [LeafRead(self.leaf, first, count)]
 
-    def values_of_cells(self, pieces: Pieces, lengths: Ints, values: Sequence[Any]) -> NDArray[Any]:
+    def values_of_cells(self, pieces: Pieces, reads: Sequence[LeafRead], values: Sequence[Any]) -> NDArray[Any]:
         """Return the value of each cell of some pieces, one piece after another: ``[cells, *shape]``.
 
         Args:
             pieces: the pieces.
-            lengths: the numbers of tokens of their documents.
-            values: what :meth:`reads` asks for.
+            reads: what :meth:`reads` returned for them.
+            values: what was read.
         """
         if self.every is not None:
-            return self._of_groups(pieces, lengths, values[0], self.every)
+            return _of_groups(pieces, reads[0], values[0], self.every)
         if self.groups is not None:
             groups, numbers = self.groups.group_of[pieces.record], self._numbers
             of_records: Any = (groups if numbers is None else numbers[groups]).astype(_CATEGORY)
@@ -147,17 +147,24 @@ class TokenField:
         stop = np.minimum((pieces.begin + pieces.cells - 1) // size, last) + 1
         return first, np.where(groups > 0, stop - first, 0)
 
-    def _of_groups(self, pieces: Pieces, lengths: Ints, values: NDArray[Any], size: int) -> NDArray[Any]:
-        first, count = self._groups_of_tokens(pieces, lengths, size)
-        cells = splits_of(pieces.cells)
-        piece = np.repeat(np.arange(len(pieces.cells)), pieces.cells)
-        place = pieces.begin[piece] + np.arange(cells[-1]) - cells[:-1][piece]
-        group = np.minimum(place // size, (-(-lengths // size) - 1)[piece]) - first[piece]
-        out = np.zeros(len(piece), values.dtype)
-        # Documents without tokens have cells of separators, and no groups.
-        filled = np.flatnonzero(count[piece] > 0)
-        out[filled] = values[(splits_of(count)[:-1][piece] + group)[filled]]
-        return out
+
+def _of_groups(pieces: Pieces, read: LeafRead, values: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return the value of each cell of some pieces, given those of their groups of so many tokens."""
+    first, read_counts = cast(tuple[Ints, Ints], (read.starts, read.counts))
+    # A document without tokens may have the cell of a separator: that is 0, as if it had a group.
+    counts = np.maximum(read_counts, 1)
+    splits = splits_of(counts)
+    piece = np.repeat(np.arange(len(counts)), counts)
+    if len(values) < splits[-1]:
+        filled = np.zeros(splits[-1], values.dtype)
+        filled[read_counts[piece] > 0] = values
+        values = filled
+    # Where each group begins among the cells of its piece; the last one goes on to the end.
+    starts = (first[piece] + np.arange(splits[-1]) - splits[:-1][piece]) * size - pieces.begin[piece]
+    starts[splits[:-1]] = 0
+    ends = np.append(starts[1:], 0)
+    ends[splits[1:] - 1] = pieces.cells
+    return np.repeat(values, ends - starts)
 
 
 def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any, call: str) -> tuple[TokenField, ...]:
