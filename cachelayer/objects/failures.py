@@ -51,6 +51,8 @@ _TRANSIENT_NAMES = {
 _CERTIFICATE_NAMES = {"ClientSSLError", "SSLCertVerificationError", "SSLError"}
 _LONGEST_REASON = 500
 _QUERY = re.compile(r"(?<=\w)\?[^\s'\"]*")
+_REQUEST_OF_OBSTORE = re.compile(r"^Generic \w+ error: Error performing \w+ \S+ in \S+ - ")
+"""What obstore says first of every request; whoever asked knows it."""
 _OF_OBSTORE = re.compile(r"status code: (\d+)|(certificate|Received redirect)|Wanted range starting", re.IGNORECASE)
 
 
@@ -77,7 +79,7 @@ class RequestError(Exception):
             text = text or "no answer came in time"
         elif error.__cause__ is not None and str(error.__cause__) not in text:
             text = f"{text}: {error.__cause__}"
-        text = text[:_LONGEST_REASON] or repr(error)
+        text = _REQUEST_OF_OBSTORE.sub("", text)[:_LONGEST_REASON] or repr(error)
         # A query may hold a signature.
         return cls(_kind_of(error), _QUERY.sub("", text))
 

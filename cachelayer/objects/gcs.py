@@ -47,7 +47,8 @@ async def _request_of_gcs(request: Any, *arguments: Any, **options: Any) -> Any:
             if pause is None or failure.kind is not Kind.TRANSIENT:
                 raise
             method, path, *parts = arguments
-            note_retry(f"{method} {path.format(*parts) if parts else path}", pause, failure)
+            address = path.format(*parts) if parts else path
+            note_retry(f"{method} {address.partition('?')[0]}", pause, failure)
             await asyncio.sleep(pause)
         else:
             return reply
