@@ -66,10 +66,10 @@ class WrappedItems(BaseDataset):
 
     @property
     def element_spec(self) -> tree.Tree:
-        """The declared spec; if there is none, the spec of item 0."""
+        """The declared spec; if there is none, that of item 0, and of later ones where it is None."""
         if self._spec is not None or not self._records:
             return self._spec
-        return infer_spec([self.element(0)])
+        return infer_spec(map(self.element, range(self._records)), first=1)
 
     def element(self, number: int) -> Any:
         return self._call(lambda: _copied(self._obj[number]), [number])

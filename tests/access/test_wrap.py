@@ -135,3 +135,9 @@ def test_items_in_memory_that_is_used_again_are_kept_apart() -> None:
 def test_fields_are_keys(fields: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="field"):
         cachelayer.wrap(ELEMENTS, identity="elements").read([0], fields)
+
+
+def test_a_spec_comes_from_later_items_where_the_first_is_none_and_lists_of_numbers_are_arrays() -> None:
+    view = cachelayer.wrap([{"a": None, "b": [1]}, {"a": 2.5, "b": [1, 2]}], identity="rows")
+    assert view.element_spec == {"a": ArraySpec("float64"), "b": ArraySpec("int64", (None,))}
+    assert view.read([0, 1])["b"].to_list() == [[1], [1, 2]]
