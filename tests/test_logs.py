@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from commands import invoke, refused
 from faults import answer, cut, fault_proxy, lose, stall
+from forks import beside_threads
 from servers import Server, new_bucket
 
 from cachelayer import CacheLayerWarning, InvalidArgumentError, Storage, counting, stalls
@@ -319,6 +321,19 @@ def test_a_source_that_stalls_is_named(tmp_path: Path, lines: Callable[..., list
     finally:
         logger_of("builds").removeHandler(handler)
     assert any("numbers@v1" in line and "the source" in line for line in lines("builds", logging.WARNING))
+
+
+@pytest.mark.usefixtures("soon")
+def test_the_watch_ends_before_a_fork_and_goes_on_after_it() -> None:
+    with Wait("builds", "something"):
+        assert stalls._watch is not None
+        with beside_threads():
+            child = os.fork()
+        if not child:
+            os._exit(0 if stalls._watch is None and not stalls._waits else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert stalls._watch is not None
+    assert not stalls._waits
 
 
 @pytest.mark.parametrize("told", ["", "soon", "0", "-1", "nan", "inf"])

@@ -31,6 +31,7 @@ from cachelayer.builds.parts import Parts
 from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, shard_target
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import refuse_changed
+from cachelayer.counting import count
 from cachelayer.engines.engine import is_worker
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError
 from cachelayer.logs import logger_of
@@ -216,6 +217,8 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
     try:
         published = publish(request.log, request.version, manifest, change, base, read=plan.source.versions)
     except AlreadyExistsError:
+        count(lost_races=1)
+        _log.info("%s: another process has published it", request.name)
         _forget_notes(plan)
         raise
     _forget_notes(plan)

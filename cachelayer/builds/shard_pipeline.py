@@ -26,6 +26,7 @@ from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.stalls import Wait
 from cachelayer.system_threads import Pool
 from cachelayer.temporary_files import DiskRoom, working_folder
 from cachelayer.user_warnings import warn
@@ -143,7 +144,11 @@ class ShardPipeline:
 
     def _finish_part(self) -> None:
         number, part = self._ended.popleft()
-        self._finished[number] = part.result()
+        with Wait("builds", self._awaited):
+            self._finished[number] = part.result()
+
+    def _awaited(self) -> str:
+        return f"{self._target.dataset.url}: shards that are put into the store"
 
     def _end_shard(self) -> None:
         writer = self._writer
@@ -154,7 +159,8 @@ class ShardPipeline:
         self._writer = None
         self._part.append(self._begun[-1])
         while len(self._begun) > self._in_flight:
-            self._begun.popleft().result()
+            with Wait("builds", self._awaited):
+                self._begun.popleft().result()
 
 
 @dataclass

@@ -60,7 +60,8 @@ class FileSystem:
         self.host = urlsplit(self._client.address).netloc or scheme
         self._ranges = obstore_ranges.reader_of(self._kind, self._fs, options, timeout / 4)
         if self._ranges is None and self._kind in CLOUDS:
-            _log.info("%s://: ranges are read by fsspec, as obstore cannot be used with these options", scheme)
+            reason = "it is not installed, does not take these options, or was used before this process was forked"
+            _log.info("%s://: ranges are read without obstore, more slowly: %s", scheme, reason)
         self._refused = 0
         self._creating = threading.Lock()
         self.buckets: set[str] = set()
