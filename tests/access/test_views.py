@@ -266,6 +266,22 @@ def test_lengths_are_those_of_the_elements(views: Views, kind: str) -> None:
                 assert part.total(leaf) == sum(lengths)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in MADE_OF_DOCUMENTS])
+def test_a_condition_on_lengths_is_that_of_a_function_of_elements(views: Views, kind: str) -> None:
+    view, _ = views[kind]
+
+    def is_short(element: Any, leaf: str) -> bool:
+        for key in leaf.split("/"):
+            element = element[key]
+        return element is not None and len(element) < 5
+
+    for leaf in LEAVES:
+        if leaf.partition("/")[0] in view.element_spec:
+            chosen = view.select(view.each(partial(is_short, leaf=leaf), progress=False))
+            assert 0 < len(chosen) < len(view)
+            assert view.where(f"len({leaf.replace('/', '.')}) < 5").digest == chosen.digest
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_elements_and_batches_are_the_callers_own(views: Views, kind: str) -> None:
     view, elements = views[kind]
