@@ -26,6 +26,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.host_memory import memory_nbytes
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
+from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.memory import Ints
 from cachelayer.records.values import Nullable
 
@@ -374,6 +375,7 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
             chosen = condition.chosen(_WholeColumns(reader), {})
         mask[reader.rows] = _checked(chosen, len(reader.rows), condition)
         return mask
+    _check_quotes(condition, names_of_leaves(reader.spec))
     dtypes = {name: reader.leaf(name).dtype for name in condition.names}
     names = [*condition.names, *filter(reader.has_characters, condition.lengths)]
     pieces = list(reader.pieces(names))
@@ -387,6 +389,14 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
             mask[numbers] = condition.chosen(columns, sizes)
             progress.update(len(numbers), 0)
     return mask
+
+
+def _check_quotes(condition: Condition, fields: Sequence[str]) -> None:
+    """Raise if the name of a field was written without the backquotes that it needs, such as that of ``a/b``."""
+    named = {*(condition.names or ()), *condition.lengths}
+    for name in fields:
+        if name not in named and not name.isidentifier() and not named <= {*fields} and name in condition.text:
+            raise InvalidArgumentError(f"the condition {condition.text!r}: write `{name}` for the field of this name")
 
 
 def _checked(chosen: Any, rows: int, condition: Condition) -> Mask:

@@ -155,6 +155,8 @@ EXACT = {
     "µ": [0, 1, 2, 3, 4],
     "μ": [9, 8, 7, 6, 5],
     "a/b c": [0, 1, 2, 3, 4],
+    "a-b": [0, 1, 2, 3, 4],
+    "meta": [{"lang": 1}] * 5,
 }
 EXACT_SPEC = {
     "i": ArraySpec("int64"),
@@ -171,6 +173,8 @@ EXACT_SPEC = {
     "µ": ArraySpec("int64"),
     "μ": ArraySpec("uint8"),
     "a/b c": ArraySpec("int8"),
+    "a-b": ArraySpec("int8"),
+    "meta": {"lang": ArraySpec("int8")},
 }
 
 
@@ -277,6 +281,9 @@ def test_kinds_that_are_never_equal_are_refused_with_what_to_write(
         ("z = 1", "write =="),
         ("z > 1 AND z < 3", "write and"),
         ("class > 1", "`class`"),
+        ("a/b c > 1", "backquotes"),
+        ("a-b > 1", "`a-b`"),
+        ("meta/lang == 1 and z > 2", "`meta/lang`"),
         ("raw.startswith('b')", "write b'b'"),
         ("word.startswith(b'b')", "write 'b'"),
         ("raw == word", "one kind"),
