@@ -72,7 +72,7 @@ def litdata(transform: Callable[[Any], Any], workers: int, collate: Any = None) 
     return setup
 
 
-def ours(way: str) -> Setup:
+def ours(way: str, shuffle: Any = True) -> Setup:
     """A shuffled stream of the files, or a loader that decodes them."""
 
     def setup(url: str, options: dict[str, str], cache: str) -> Epochs:
@@ -82,9 +82,9 @@ def ours(way: str) -> Setup:
         storage = cachelayer.Storage(f"{url}/ours", storage_options=options, local_cache=cache)
         if way == "threads":
             pictures = storage.fetch("pictures@v1").decoded(size=(SIDE, SIDE))
-            threads = loader(pictures.stream(BATCH, shuffle=True, seed=SEED))
+            threads = loader(pictures.stream(BATCH, shuffle=shuffle, seed=SEED))
             return lambda _: threads
-        stream = storage.fetch("files@v1").stream(BATCH, shuffle=True, seed=SEED)
+        stream = storage.fetch("files@v1").stream(BATCH, shuffle=shuffle, seed=SEED)
         if way == "workers":
             workers = loader(stream.map(decoded), num_workers=WORKERS)
             return lambda _: workers
@@ -97,8 +97,11 @@ CONTENDERS: dict[str, Setup] = {
     f"LitData, decoded in {WORKERS} workers": litdata(decoded, WORKERS),
     f"cachelayer, decoded by the same function in {WORKERS} workers": ours("workers"),
     "cachelayer, decoded by `ref.decoded` in threads": ours("threads"),
+    f"cachelayer in blocks, decoded by the same function in {WORKERS} workers": ours("workers", "blocks"),
+    "cachelayer in blocks, decoded by `ref.decoded` in threads": ours("threads", "blocks"),
     "LitData, files as they are, no workers": litdata(as_it_is, 0, collate=as_it_is),
     "cachelayer, files as they are, no workers": ours("files"),
+    "cachelayer in blocks, files as they are, no workers": ours("files", "blocks"),
 }
 
 
