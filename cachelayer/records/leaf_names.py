@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -114,6 +115,12 @@ def _steps(spec: Tree) -> Iterator[tuple[str, Tree]]:
         yield from zip(spec._fields, spec, strict=True)
     elif spec is not None:
         yield from ((str(number), child) for number, child in enumerate(spec))
+
+
+def in_condition(name: str) -> str:
+    """Return the name of a field as conditions of ``where`` have it."""
+    is_plain = all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("/"))
+    return name.replace("/", ".") if is_plain else f"`{name}`"
 
 
 def names_of_leaves(spec: Tree, name: str = "") -> list[str]:

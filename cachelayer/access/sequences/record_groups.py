@@ -22,7 +22,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.records.dtypes import is_string, number_kind
 from cachelayer.records.keys import sortable
-from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.leaf_names import in_condition, leaf_number
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.values import Nullable
 
@@ -147,17 +147,21 @@ class RecordGroups:
         """Return the values of the field that orders records."""
         column = reader.column(name)
         if isinstance(column, Nullable):
-            self._refuse(reader.rows[~column.valid], name, "None", f"{name} is not None")
+            self._refuse(reader.rows[~column.valid], name, "None")
             column = column.values
         keys = sortable(np.asarray(column))
         if keys.dtype.kind == "f":
-            self._refuse(reader.rows[np.isnan(keys)], name, "NaN", f"{name} == {name}")
+            self._refuse(reader.rows[np.isnan(keys)], name, "NaN")
         elif keys.dtype.kind in "mM":
-            self._refuse(reader.rows[np.isnat(keys)], name, "NaT", f"{name} == {name}")
+            self._refuse(reader.rows[np.isnat(keys)], name, "NaT")
         return keys
 
-    def _refuse(self, numbers: Ints, name: str, value: str, condition: str) -> None:
+    def _refuse(self, numbers: Ints, name: str, value: str) -> None:
+        """Raise if there are records with a value that has no place in an order."""
         if len(numbers):
+            field = in_condition(name)
+            # Only NaN and NaT differ from themselves.
+            condition = f"{field} is not None" if value == "None" else f"{field} == {field}"
             others = f" and {len(numbers) - 1:,} more" if len(numbers) > 1 else ""
             raise InvalidArgumentError(
                 f"{self.call}: record {numbers[0]}{others} has {value} in {name!r}, which has no place in an order: "

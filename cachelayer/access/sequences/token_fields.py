@@ -16,7 +16,7 @@ from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.records import dtypes, tree
-from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.leaf_names import in_condition, leaf_number
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable
@@ -122,7 +122,7 @@ class TokenField:
             if len(missing):
                 raise InvalidArgumentError(
                     f"record {pieces.record[missing[0]]} has None in {self.name!r}, which has no value for its tokens: "
-                    f"leave such records out with where('{self.name.replace('/', '.')} is not None'), or store a value "
+                    f"leave such records out with where('{in_condition(self.name)} is not None'), or store a value "
                     "with add_columns()"
                 )
             of_records = of_records.values

@@ -227,12 +227,20 @@ def test_nan_is_one_series(tmp_path: Path) -> None:
         ([np.datetime64("NaT", "s")], ArraySpec("M8[s]"), "record 0 has NaT.*'time == time'"),
     ],
 )
-def test_what_has_no_place_in_an_order_is_refused_by_name(tmp_path: Path, values: Any, spec: Any, named: str) -> None:
-    rows = [{"time": value, "n": number} for number, value in enumerate(values)]
-    ref: Any = Storage(tmp_path).cache(rows, "rows", "v1", element_spec={"time": spec, "n": ArraySpec("int64")})
-    with pytest.raises(InvalidArgumentError, match=named):
-        len(ref.rolling(1, order="time"))
-    assert len(ref.where(named.split("'")[-2])) == sum(value is not None and value == value for value in values)
+@pytest.mark.parametrize(("name", "condition"), [("time", "time"), ("a b", "`a b`"), ("at/time", "at.time")])
+def test_what_has_no_place_in_an_order_is_refused_by_name(
+    tmp_path: Path, name: str, condition: str, values: Any, spec: Any, named: str
+) -> None:
+    def of_name(leaf: Any) -> Any:
+        return {"at": {"time": leaf}} if "/" in name else {name: leaf}
+
+    rows = [{**of_name(value), "n": number} for number, value in enumerate(values)]
+    ref: Any = Storage(tmp_path).cache(rows, "rows", "v1", element_spec={**of_name(spec), "n": ArraySpec("int64")})
+    left = named.split("'")[-2].replace("time", condition)
+    with pytest.raises(InvalidArgumentError, match=named.partition("'")[0]) as error:
+        len(ref.rolling(1, order=name))
+    assert repr(left) in str(error.value)
+    assert len(ref.where(left)) == sum(value is not None and value == value for value in values)
 
 
 @pytest.mark.parametrize(
