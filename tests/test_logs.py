@@ -123,6 +123,10 @@ def test_a_build_and_its_entry_of_the_log_are_told(tmp_path: Path, lines: Callab
     file.write_bytes(file.read_bytes()[:-1])
     assert not storage.verify("numbers@v1")
     assert any(file.name in line and "numbers@v1" in line for line in lines("stores", logging.WARNING))
+    other = Storage(tmp_path / "other")
+    build(other)
+    assert storage.repair("numbers@v1", from_=other)
+    assert any(file.name in line and "is put from" in line for line in lines("stores", logging.WARNING))
 
 
 def test_a_lost_race_is_told(tmp_path: Path, lines: Callable[..., list[str]]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import replace
 
 from cachelayer.errors import CorruptionError
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
@@ -17,6 +19,7 @@ from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files
 from cachelayer.versions.shard_table import FileChecksum, ShardFile
 
+_log = logger_of("stores")
 StoredFile = ShardFile | ColumnFile
 
 
@@ -86,6 +89,8 @@ def _copy_file(source: Store, to: Store, file: StoredFile, copy: StoredFile) -> 
     for (name, facts), new_name in zip(file.files.items(), copy.files, strict=True):
         if new_name in wrong:
             _copy_object(source, to, name, facts, new_name)
+            level = logging.DEBUG if wrong[new_name] == "missing" else logging.WARNING
+            _log.log(level, "%s/%s was %s, and is put from %s", to.url, new_name, wrong[new_name], source.url)
     return bool(wrong)
 
 

@@ -7,12 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.damage import DamagedObject, damage_of
 from cachelayer.versions.mend import mend
 from cachelayer.versions.stored_version import StoredVersion
+
+_log = logger_of("stores")
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,12 @@ def repair(
     claims = Claims(version.folder.folder(paths.builds(version.info.version)))
     with Progress(f"repair {version.name}", None, progress) as shown:
         damage = damage_of(version, shown)
+        for each in damage:
+            _log.warning("damage in %s: %s is %s", version.name, each.name, each.problem)
         if not damage or opened is None:
             return RepairReport(version.name, tuple(damage), False, None, local_copies)
         # The claim shows gc that the repair is at work.
         with opened as source, claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"):
             damage = mend(version, source, damage, shown)[1]
+            _log.info("%s: %d objects were put again from %s", version.name, len(damage), source.reference)
             return RepairReport(version.name, tuple(damage), True, source.reference, local_copies)
