@@ -120,6 +120,7 @@ def test_a_build_and_its_entry_of_the_log_are_told(tmp_path: Path, lines: Callab
     assert any("numbers@v1: published 4000 records" in line for line in lines("builds", logging.INFO))
     assert any("publish version=v1" in line and "/numbers" in line for line in lines("log", logging.INFO))
     file = next((tmp_path / "numbers" / "shards").glob("*.array_record"))
+    assert any(line.startswith(f"write {file}: in 0.") for line in lines("stores"))
     file.write_bytes(file.read_bytes()[:-1])
     assert not storage.verify("numbers@v1")
     assert any(file.name in line and "numbers@v1" in line for line in lines("stores", logging.WARNING))

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import google_crc32c
 
-from cachelayer.counting import Timed, count
+from cachelayer.counting import Timed
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects.credentials import StorageOptions
@@ -144,8 +144,7 @@ class BucketStore:
         if is_ours:
             _log.info("write %s if it is absent: the reply was lost, and the object is there", fs.url(path))
         else:
-            count(lost_races=1)
-            _log.info("write %s if it is absent: another writer was first", fs.url(path))
+            _log.debug("write %s if it is absent: another writer was first", fs.url(path))
         return is_ours
 
     def _check_conditional_put(self, fs: FileSystem, path: str, data: bytes) -> None:

@@ -7,9 +7,11 @@ dataset: that is how users move datasets to other disks. Below that no link is f
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,10 +22,12 @@ from typing import BinaryIO, Self
 import google_crc32c
 
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
+from cachelayer.logs import logger_of
 from cachelayer.objects.paths import WORKING, parent_of
 from cachelayer.objects.store import Buffer
 from cachelayer.temporary_files import sync_path
 
+_log = logger_of("stores")
 _CHUNK = 8 * 1024 * 1024
 _UNFINISHED = ".tmp"
 _SHOWN = 200
@@ -82,7 +86,7 @@ class LocalStore:
     def read(self, name: str) -> bytes | None:
         path = self.local_path(name)
         try:
-            with open_file(path) as file:
+            with _logged("read", path), open_file(path) as file:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -156,7 +160,7 @@ class LocalStore:
         for file, name in files.items():
             target = self.local_path(name)
             self._make_folder(parent_of(name))
-            with storage_errors("write", target):
+            with storage_errors("write", target), _logged("write", target):
                 file.replace(target)
         for parent in {self.local_path(parent_of(name)) for name in files.values()}:
             with storage_errors("write", parent):
@@ -168,7 +172,7 @@ class LocalStore:
         target = self.local_path(name)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_UNFINISHED}")
         try:
-            with storage_errors("write", target):
+            with storage_errors("write", target), _logged("write", target):
                 self._make_folder(parent_of(name))
                 fill(temporary)
                 sync_path(temporary)
@@ -184,7 +188,8 @@ class LocalStore:
             raise CorruptionError(f"{self.local_path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
         with storage_errors("read", self.local_path(name)):
             opened = open_file(self.local_path(name))
-        with opened as source, storage_errors("write", path), in_place(path) as file:
+        logged = _logged("copy", self.local_path(name))
+        with opened as source, storage_errors("write", path), logged, in_place(path) as file:
             checksum = _copy(source, file)
             file.truncate(nbytes)
         return checksum
@@ -196,7 +201,8 @@ class LocalStore:
         if start == stop:
             return b""
         try:
-            with open_file(self.local_path(name)) as file:
+            path = self.local_path(name)
+            with _logged(f"read bytes {start} to {stop} of", path), open_file(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(start)
                 # Check the end first: reading would allocate memory for all of a range that the file does not have.
@@ -238,12 +244,12 @@ class LocalStore:
 
     def delete(self, name: str) -> None:
         path = self.local_path(name)
-        with storage_errors("delete", path), suppress(NotADirectoryError):
+        with storage_errors("delete", path), _logged("delete", path), suppress(NotADirectoryError):
             path.unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
         path = self.local_path(folder)
-        with storage_errors("delete", path):
+        with storage_errors("delete", path), _logged("delete all of", path):
             while path.exists():
                 try:
                     shutil.rmtree(self.local_path(folder))
@@ -295,6 +301,17 @@ def _write(path: Path, data: bytes) -> None:
 
 def _found(size: int | None) -> str:
     return "there is no such object" if size is None else f"it has {size} bytes"
+
+
+@contextmanager
+def _logged(what: str, path: Path) -> Iterator[None]:
+    """Log what is done to a file, and how long that takes."""
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s %s: in %.3f s", what, path, time.perf_counter() - begin)
 
 
 @contextmanager
