@@ -112,7 +112,10 @@ class Source:
             raise InvalidArgumentError(f"the source is endless: {self.endless}, or pass max_records=")
         if start and (self.starts is None or start not in self.starts):
             raise InvalidArgumentError(f"a source of {self.kind} cannot be read from record {start}")
-        batches = batches_of_elements(self.one_by_one, start, stop) if self.read is None else self.read(start, stop)
+        if self.read is None:
+            batches = element_batches(self.one_by_one(start), start, None if stop is None else stop - start)
+        else:
+            batches = self.read(start, stop)
         return counted(batches, self.length, start, stop)
 
     def one_by_one(self, start: int = 0) -> Iterator[Any]:
@@ -200,19 +203,15 @@ def with_record_in_errors(elements: Iterator[Any], records: Iterator[int]) -> It
         yield element
 
 
-def batches_of_elements(elements: Callable[[int], Iterator[Any]], start: int, stop: int | None) -> Iterator[Batch]:
-    """Yield copies of the elements from one on, up to another, in batches; an error names the record."""
-    some = with_record_in_errors(elements(start), numbers(start))
-    return element_batches(islice(some, None if stop is None else stop - start), start)
-
-
-def element_batches(elements: Iterator[Any], record: int) -> Iterator[Batch]:
-    """Yield copies of elements in batches, each as soon as it is full or takes long.
+def element_batches(elements: Iterator[Any], record: int, most: int | None = None) -> Iterator[Batch]:
+    """Yield copies of elements in batches, each as soon as it is full or takes long; an error names the record.
 
     Args:
         elements: the elements, each of which may change when the next one is drawn.
         record: the number of the first of them.
+        most: the most elements to draw; None for all.
     """
+    elements = islice(with_record_in_errors(elements, numbers(record)), most)
     for first in elements:
         batch, rest = stack_alike(first, elements)
         if batch is not None:

@@ -17,7 +17,6 @@ from cachelayer.builds.source import (
     element_batches,
     errors_named,
     failure_at,
-    numbers,
     with_record_in_errors,
 )
 from cachelayer.errors import ElementError
@@ -85,7 +84,7 @@ def _together(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
 
 def _one_by_one(batches: Iterator[RowBatch], record: int) -> Iterator[Batch]:
     rows = chain.from_iterable(map(RowBatch.views, batches))
-    return element_batches(with_record_in_errors(rows, numbers(record)), record)
+    return element_batches(rows, record)
 
 
 def _row_count(path: str, leaf: Any) -> int:
