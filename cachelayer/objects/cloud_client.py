@@ -5,6 +5,8 @@ Each cloud has a file of its own, which says both, side by side: :mod:`gcs`, :mo
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,6 +57,25 @@ class Cloud(Protocol):
 
     def open_obstore(self, fs: Any, options: Mapping[str, Any], /) -> OpenBucket | None:
         """Return what opens buckets in obstore, with the file system's endpoint and credentials; None if it cannot."""
+
+
+_is_forked = False
+
+
+def obstore_is_lost() -> bool:
+    """Return whether this process lacks the threads of obstore, as it was forked off one that has used it.
+
+    They do not survive a fork: whoever calls obstore then would wait for ever.
+    """
+    return _is_forked
+
+
+def _after_fork() -> None:
+    global _is_forked
+    _is_forked = _is_forked or "obstore" in sys.modules
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def obstore_client(endpoint: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -6,17 +6,13 @@ It takes a quarter to a tenth of the processor time of the file systems of fsspe
 from __future__ import annotations
 
 import importlib.util
-import os
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from cachelayer.objects.cloud_client import OpenBucket
+from cachelayer.objects.cloud_client import OpenBucket, obstore_is_lost
 from cachelayer.objects.clouds import CLOUDS
 from cachelayer.objects.store import Buffer
-
-_is_forked = False
 
 
 def reader_of(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> RangeReader | None:
@@ -28,8 +24,7 @@ def reader_of(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: floa
         options: those that it was made with.
         read_timeout: seconds after which a store that sends nothing counts as away.
     """
-    # obstore's threads do not survive a fork: a child of a process that has used it would wait for ever.
-    if _is_forked or importlib.util.find_spec("obstore") is None:
+    if obstore_is_lost() or importlib.util.find_spec("obstore") is None:
         return None
     cloud = CLOUDS.get(kind)
     if cloud is None or not cloud.OBSTORE_OPTIONS.issuperset(options):
@@ -64,11 +59,3 @@ class RangeReader:
         if store is None:
             store = self._buckets[bucket] = self._open_bucket(bucket, self._client)
         return memoryview(obstore.get_range(store, key, start=start, end=stop))
-
-
-def _after_fork() -> None:
-    global _is_forked
-    _is_forked = _is_forked or "obstore" in sys.modules
-
-
-os.register_at_fork(after_in_child=_after_fork)

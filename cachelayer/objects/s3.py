@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import Any
 
 from cachelayer.objects.cloud_client import ASK_AGAIN, CONNECTIONS, FIXED, CloudClient, OpenBucket, obstore_client
+from cachelayer.objects.s3_obstore import ObstoreS3
 
 OBSTORE_OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "profile", "secret", "token"})
 _OBSTORE_CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key", "endpoint_url", "region_name"})
 
 
 def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> CloudClient:
-    """Return the file system of s3fs, which notices soon that nobody answers."""
+    """Return the file system of s3fs, which notices soon that nobody answers; without s3fs one of obstore."""
+    if find_spec("s3fs") is None and find_spec("obstore") is not None:
+        lite = ObstoreS3(options, read_timeout)
+        return CloudClient(lite, lite.endpoint, lite.info, lite.look_at_bucket)
     from fsspec.asyn import sync
     from s3fs import S3FileSystem
 
@@ -38,6 +43,8 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
 
 def open_obstore(fs: Any, options: Mapping[str, Any]) -> OpenBucket | None:
     """Return what opens buckets in obstore; None if s3fs has more than it can be told, or finds no credentials."""
+    if isinstance(fs, ObstoreS3):
+        return fs.open_bucket
     from fsspec.asyn import sync
 
     botocore_client, anonymous = fs.s3, bool(options.get("anon"))

@@ -21,13 +21,17 @@ TEXT = os.urandom(300_000)
 LARGE = TEXT * 112
 
 
-@pytest.fixture(params=["local", "memory", "s3", "gcs", "azure"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+@pytest.fixture(params=["local", "memory", "s3", "s3 by obstore", "gcs", "azure"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     if request.param == "local":
         return open_store(tmp_path / "store")
     if request.param == "memory":
         return open_store(f"memory://{uuid.uuid4().hex}")
-    server: Server = request.getfixturevalue(request.param)
+    if request.param == "s3 by obstore":
+        # As if s3fs were not installed.
+        monkeypatch.setattr("cachelayer.objects.s3.find_spec", lambda name: None if name == "s3fs" else name)
+        monkeypatch.setattr("cachelayer.objects.file_systems._file_systems", {})
+    server: Server = request.getfixturevalue(request.param.partition(" ")[0])
     return open_store(server.url(new_bucket(server), "a/prefix"), server.storage_options())
 
 

@@ -1,0 +1,167 @@
+"""S3 by obstore alone, where s3fs is not installed: that needs one botocore, and other packages another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+from cachelayer.errors import InvalidArgumentError, MissingDependencyError
+from cachelayer.objects.cloud_client import OpenBucket, obstore_client, obstore_is_lost
+
+_OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", "token"})
+_CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key", "endpoint_url", "region_name"})
+
+
+def open_buckets(options: Mapping[str, Any]) -> tuple[str, OpenBucket]:
+    """Return the URL of the server, and what opens buckets there.
+
+    Credentials that the options do not have come from the environment, as obstore finds them: variables of AWS, web
+    identities, the metadata of containers and machines. Profiles are for s3fs.
+
+    Args:
+        options: those of s3fs that obstore can be told.
+    """
+    client = dict(options.get("client_kwargs") or {})
+    unknown = sorted([*(options.keys() - _OPTIONS), *(client.keys() - _CLIENT_OPTIONS)])
+    if unknown:
+        raise InvalidArgumentError(
+            f"storage_options {', '.join(map(repr, unknown))} are for s3fs, which is not installed: install "
+            f"cachelayer[s3], or pass only {', '.join(sorted(_OPTIONS))}"
+        )
+    variables = os.environ
+    endpoint = options.get("endpoint_url") or client.get("endpoint_url") or variables.get("AWS_ENDPOINT_URL_S3")
+    endpoint = str(endpoint or variables.get("AWS_ENDPOINT_URL", ""))
+    region = client.get("region_name") or variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
+    settings: dict[str, Any] = {
+        "access_key_id": options.get("key") or client.get("aws_access_key_id"),
+        "secret_access_key": options.get("secret") or client.get("aws_secret_access_key"),
+        "token": options.get("token"),
+        "skip_signature": True if options.get("anon") else None,
+        "region": region or "us-east-1",
+        **({"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}),
+        # TLS has a checksum of its own.
+        **({"checksum_algorithm": "SHA256"} if endpoint.startswith("http:") else {}),
+    }
+    access = {name: value for name, value in settings.items() if value is not None}
+
+    def open_bucket(bucket: str, client: dict[str, Any]) -> Any:
+        from obstore.store import S3Store
+
+        return S3Store(bucket, **access, **obstore_client(endpoint, client))
+
+    return endpoint or "https://s3.amazonaws.com", open_bucket
+
+
+class ObstoreS3:
+    """The methods of a file system that stores call, by obstore. Threads may share it; it is of no use after a fork.
+
+    Args:
+        options: those of s3fs that obstore can be told.
+        read_timeout: seconds after which a server that sends nothing counts as away.
+    """
+
+    async_impl = False
+
+    def __init__(self, options: Mapping[str, Any], read_timeout: float) -> None:
+        if obstore_is_lost():
+            raise MissingDependencyError(
+                "S3 is not reached without s3fs in a process that was forked off one that has used obstore: start "
+                "processes by spawn or forkserver, or install cachelayer[s3]"
+            )
+        self.endpoint, self.open_bucket = open_buckets(options)
+        seconds = timedelta(seconds=read_timeout)
+        self._client = {"connect_timeout": seconds, "read_timeout": seconds, "timeout": timedelta(days=1)}
+        self._buckets: dict[str, Any] = {}
+        self._opening = Lock()
+
+    def _strip_protocol(self, url: str) -> str:
+        return url.partition("://")[2].rstrip("/")
+
+    def _at(self, path: str) -> tuple[Any, str]:
+        """Return the bucket of a path, and the key in it."""
+        bucket, _, key = path.partition("/")
+        with self._opening:
+            if bucket not in self._buckets:
+                self._buckets[bucket] = self.open_bucket(bucket, self._client)
+            return self._buckets[bucket], key
+
+    def look_at_bucket(self, bucket: str) -> None:
+        """Raise FileNotFoundError if there is no bucket of a name."""
+        self.ls(f"{bucket}/_cachelayer")
+
+    def pipe_file(self, path: str, value: bytes, mode: Literal["overwrite", "create"] = "overwrite") -> None:
+        """Write an object; with the mode ``create`` only if there is none."""
+        import obstore
+
+        store, key = self._at(path)
+        with _errors():
+            obstore.put(store, key, value, mode=mode, use_multipart=False if mode == "create" else None)
+
+    def put_file(self, file: str, path: str, *, chunksize: int, max_concurrency: int) -> None:
+        """Write an object from a file, in parts of so many bytes if it is large, so many at once."""
+        import obstore
+
+        store, key = self._at(path)
+        with _errors():
+            obstore.put(store, key, Path(file), chunk_size=chunksize, max_concurrency=max_concurrency)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return an object, or a range of it."""
+        import obstore
+
+        store, key = self._at(path)
+        with _errors():
+            if start is None or end is None:
+                return bytes(obstore.get(store, key).bytes())
+            return bytes(obstore.get_range(store, key, start=start, end=end))
+
+    def info(self, path: str) -> dict[str, Any]:
+        """Return what the store says about an object."""
+        import obstore
+
+        store, key = self._at(path)
+        with _errors():
+            found = obstore.head(store, key)
+        return {"type": "file", "size": found["size"], "mtime": found["last_modified"]}
+
+    def rm_file(self, path: str) -> None:
+        """Delete an object."""
+        import obstore
+
+        store, key = self._at(path)
+        with _errors():
+            obstore.delete(store, key)
+
+    def ls(self, path: str, detail: bool = False) -> list[str]:  # noqa: ARG002 - as fsspec has it
+        """Return the paths of what lies directly below a folder."""
+        import obstore
+
+        store, key = self._at(path)
+        with _errors():
+            found = obstore.list_with_delimiter(store, key or None)
+        bucket = path.partition("/")[0]
+        return [f"{bucket}/{each}" for each in (*found["common_prefixes"], *(one["path"] for one in found["objects"]))]
+
+    def find(self, path: str) -> list[str]:
+        """Return the paths of all objects below a folder."""
+        import obstore
+
+        store, key = self._at(path)
+        with _errors():
+            return [f"{path.partition('/')[0]}/{one['path']}" for chunk in obstore.list(store, key) for one in chunk]
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Raise an error of an object that exists already as the built-in that file systems raise."""
+    from obstore.exceptions import AlreadyExistsError
+
+    try:
+        yield
+    except AlreadyExistsError as error:
+        raise FileExistsError(str(error)) from error
