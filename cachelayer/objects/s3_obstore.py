@@ -14,6 +14,7 @@ from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.objects.cloud_client import OpenBucket, obstore_client, obstore_is_lost
 
 _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", "token"})
+_METADATA_SERVICE = "169.254.169.254"
 _CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key", "endpoint_url", "region_name"})
 
 
@@ -158,10 +159,18 @@ class ObstoreS3:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Raise an error of an object that exists already as the built-in that file systems raise."""
-    from obstore.exceptions import AlreadyExistsError
+    """Raise errors of objects that exist, and of credentials that nobody has, as the built-ins that fit."""
+    from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:
         yield
     except AlreadyExistsError as error:
         raise FileExistsError(str(error)) from error
+    except BaseError as error:
+        # The last place where it looks for credentials.
+        if _METADATA_SERVICE in str(error):
+            raise PermissionError(
+                "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or install "
+                "cachelayer[s3], which reads profiles too"
+            ) from None
+        raise

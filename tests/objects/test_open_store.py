@@ -114,16 +114,29 @@ def test_options_that_the_client_does_not_know_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "package", "extra"),
-    [("gs://b", "gcsfs", "gcs"), ("s3://b", "s3fs", "s3"), ("az://b", "adlfs", "azure")],
+    ("url", "packages", "extra"),
+    [("gs://b", "gcsfs gcsfs.core", "gcs"), ("s3://b", "s3fs s3fs.core obstore", "s3"), ("az://b", "adlfs", "azure")],
 )
 def test_a_missing_package_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, url: str, package: str, extra: str
+    monkeypatch: pytest.MonkeyPatch, url: str, packages: str, extra: str
 ) -> None:
-    for module in (package, f"{package}.core"):
+    for module in packages.split():
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependencyError, match=rf"cachelayer\[{extra}\]"):
         open_store(url, {"timeout": 17}).read("a")
+
+
+@pytest.mark.needs("obstore")
+def test_without_s3fs_what_only_that_can_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.setattr("cachelayer.objects.file_systems._file_systems", {})
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InvalidArgumentError, match=r"'profile'.*cachelayer\[s3\]"):
+        open_store("s3://bucket", {"profile": "work"}).read("a")
+    monkeypatch.setattr("cachelayer.objects.cloud_client._is_forked", True)
+    with pytest.raises(MissingDependencyError, match=r"forked.*cachelayer\[s3\]"):
+        open_store("s3://bucket", {"anon": True}).read("a")
 
 
 def test_what_cannot_put_if_absent_is_refused_at_the_first_write(tmp_path: Path) -> None:
