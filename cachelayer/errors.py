@@ -23,7 +23,7 @@
     ├── BuildRevokedError        RuntimeError        build again: its shards were collected as garbage
     ├── StateError               ValueError          restore the state where it belongs
     ├── FormatError              ValueError          written by a newer release, or not ours at all
-    ├── CorruptionError          OSError             restore the files, or build again
+    ├── CorruptionError          OSError             repair the version, or build again
     └── StorageError             OSError             disk full, no permission, not reachable
         └── BusyError                                others change the dataset all the time: try again later
 

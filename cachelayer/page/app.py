@@ -26,7 +26,7 @@ from cachelayer.page.render import OpenVersions, page
 
 _VERSION = "/d/{dataset}/{version}"
 _ABSENT = "Check the name or the number, or begin at the storage."
-_DAMAGED = "Run `cachelayer verify` on this version, which names each damaged file. Restore them, or build it again."
+_DAMAGED = "Run `cachelayer verify` on this version, which names each damaged file, and `cachelayer repair`."
 _AWAY = "Check that the disk is mounted, the network is up and your credentials are valid, then reload this page."
 _ANSWERS = (
     ((NotFoundError, RecordIndexError), 404, _ABSENT),

@@ -9,7 +9,7 @@ from typing import Literal
 import google_crc32c
 
 from cachelayer.arrayrecord import index
-from cachelayer.errors import CorruptionError, FormatError
+from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
@@ -72,10 +72,14 @@ def damage_of(version: StoredVersion, progress: Progress) -> list[DamagedObject]
 
 
 def manifest_of(version: StoredVersion) -> Manifest | None:
-    """Return the manifest of a version; None if it is damaged."""
+    """Return the manifest of a version; None if it is damaged.
+
+    Raises:
+        FormatError: if it is as it was published, by a newer release.
+    """
     try:
         return version.manifest
-    except (CorruptionError, FormatError):
+    except CorruptionError:
         return None
 
 

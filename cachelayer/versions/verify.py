@@ -85,7 +85,9 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
     try:
         manifest = version.manifest
     except (CorruptionError, FormatError) as error:
-        return VerifyReport(reference, 0, 0, (str(error),), (f"{folder.name}/{version.info.manifest}",))
+        # A manifest of a newer release is as it was published.
+        damaged += [f"{folder.name}/{version.info.manifest}"] if isinstance(error, CorruptionError) else []
+        return VerifyReport(reference, 0, 0, (str(error),), tuple(damaged))
     for name, problem in damage_beside_manifest(version, manifest).items():
         damaged.append(name)
         problems.append(f"{folder.url}/{name}: {problem}")

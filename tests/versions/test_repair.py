@@ -219,6 +219,20 @@ def test_damaged_local_copies_are_removed(tmp_path: Path) -> None:
     assert [row["n"] for row in storage.fetch("d@v1")] == list(range(50))
 
 
+def test_what_a_newer_release_wrote_is_not_taken_for_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, whole = Storage(tmp_path / "storage"), Storage(tmp_path / "whole")
+    whole.submit(ROWS, "d", "v1")
+    with monkeypatch.context() as newer:
+        newer.setattr("cachelayer.versions.manifest.FORMAT", 2)
+        storage.submit(ROWS, "d", "v1")
+    report, before = storage.verify("d@v1"), contents(storage)
+    assert (report.ok, report.damaged) == (False, ())
+    for repair in (lambda: storage.repair("d@v1", from_=whole), lambda: whole.copy("d", "v1", storage)):
+        with pytest.raises(cachelayer.FormatError, match="update cachelayer"):
+            repair()
+    assert contents(storage) == before
+
+
 class Meanwhile(LocalStore):
     """A store in which something happens before the first file of it is sent elsewhere."""
 
