@@ -51,7 +51,7 @@ _PEERS: list[tuple[str, Mapping[str, str]]] = [
     ),
     ("epochs repeat n_epochs num_epochs", {"num_epochs": "num_epochs=3", "": "ref.stream(64, num_epochs=3)"}),
     ("sampler batch_sampler", {"": "ref.stream(64, shuffle=True, seed=0), which decides the order"}),
-    ("collate_fn collate", {"": "stream.map_batches(function)"}),
+    ("collate_fn collate batched", {"": "stream.map_batches(function)"}),
     ("transform transforms map_fn", {"": "stream.map(function)"}),
     (
         "n k num size count limit num_rows nrows max_rows num_samples n_splits num_folds",

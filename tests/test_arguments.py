@@ -23,6 +23,7 @@ CALLS: list[tuple[str, str, str]] = [
     ("mixture.stream", "batch_size", "global_batch_size=64"),
     ("sampled.stream", "batch_size", "global_batch_size=64"),
     ("stream.map", "num_workers", "threads="),
+    ("stream.map", "batched", "map_batches"),
     ("stream.map", "randm", "there are fn, rng"),
     ("ref.head", "size", "n=5"),
     ("ref.split", "random_state", "seed="),
