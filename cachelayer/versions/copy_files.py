@@ -23,11 +23,17 @@ _log = logger_of("stores")
 StoredFile = ShardFile | ColumnFile
 
 
-def named_there(files: Sequence[StoredFile], log: Log) -> list[StoredFile]:
-    """Return files of another dataset under the names that they have in the dataset of a log, or are to get there."""
+def named_there(files: Sequence[StoredFile], log: Log, expected: Iterable[StoredFile] = ()) -> list[StoredFile]:
+    """Return files of another dataset under the names that they have in the dataset of a log, or are to get there.
+
+    Args:
+        files: the files.
+        log: the log of the dataset.
+        expected: files that versions there name, though they may be missing.
+    """
     names = log.folder.names(paths.SHARDS)
     stems = {f"{paths.SHARDS}/{name.removesuffix('.array_record').removesuffix('.npy')}" for name in names}
-    known = set(filter(paths.is_file, stems))
+    known = {*filter(paths.is_file, stems), *(file.file for file in expected)}
     head = log.head()
     good = sorted(known - lost_files(known, log, head), key=paths.generation_of)
     last = {paths.content_of(file): paths.generation_of(file) for file in good}

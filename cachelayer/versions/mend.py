@@ -50,7 +50,11 @@ def mend(
         version = StoredVersion(version.folder, version.info)
         info, more = mend(version, source, damage_of(version, progress), progress)
         return info, [*damage, *more]
-    files = named_there(source.manifest.files, Log(version.folder))
+    log = Log(version.folder)
+    manifests = (manifest_of(StoredVersion(version.folder, info)) for info in log.head().versions.values())
+    # Under the names that other versions have for them, so that they are mended too.
+    expected = [file for manifest in manifests if manifest is not None for file in manifest.files]
+    files = named_there(source.manifest.files, log, expected)
     version = StoredVersion.with_manifest(version.folder, version.info, source.manifest.with_files(files))
     every = [*damage, *damage_of(version, progress)]
     return _mend_files(version, version.manifest, source, every, progress), every

@@ -128,7 +128,12 @@ class StoredVersion:
                     f"{self.name}: records were erased from it ({gone.reason}), and its files are gone: fetch "
                     f"{self.dataset_id}@{gone.version} again, which has all others under the same numbers"
                 ) from error
-            if head.versions.get(self.info.version) != self.info:
+            found = head.versions.get(self.info.version)
+            if found is not None and found != self.info and found.digest == self.info.digest:
+                raise VersionNotFoundError(
+                    f"{self.name} was repaired, and has other files with the same records now: fetch it again"
+                ) from error
+            if found != self.info:
                 raise VersionNotFoundError(
                     f"{self.name} was deleted, and its files are gone: fetch another version; "
                     "delete(..., grace=...) sets how long files stay for those who still read them"

@@ -136,7 +136,17 @@ def test_a_lost_manifest_and_damaged_shards_are_repaired_together(storage: Stora
         damage(storage, name)
     report = storage.repair("d@v1", from_=f"{whole.url}/d@best")
     assert {each.name for each in report.damaged} == {names[0], names[-1], names[-3]}
-    storage.verify("d", "v1").raise_if_bad()
+    name, opened = objects_of(storage, "v1")[0], storage.fetch("d@v1")
+    for missing in (name, names[-1]):
+        change(storage, missing, None)
+    storage.repair("d@v1", from_=whole)
+    for version in VERSIONS:
+        storage.verify("d", version).raise_if_bad()
+    assert opened[0]["n"] == 0
+    # What was opened before says what to do if its own files go.
+    stored = opened._base.version
+    with pytest.raises(cachelayer.VersionNotFoundError, match="repaired"), stored.reporting_deletion():
+        raise cachelayer.CorruptionError("gone")
 
 
 def test_a_source_is_built_again_as_it_was_built(tmp_path: Path) -> None:
