@@ -7,8 +7,10 @@ so that their shards are ordinary ArrayRecord files. Nothing is ever pickled.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import prod
 from typing import Any, Self
 
 import numpy as np
@@ -17,17 +19,19 @@ from numpy.typing import NDArray
 from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.records import dtypes, tree
+from cachelayer.records.conform import separate_nulls
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.frames import PREFIX, Frames
-from cachelayer.records.layout import Column, Flat, Layout, LeafPart, padded
+from cachelayer.records.layout import NULL, NULL_DICT, Column, Flat, Layout, LeafPart, PartRows, padded
 from cachelayer.records.leaf_names import chosen_spec, varying_leaves
 from cachelayer.records.leaves import FixedLeaf, Leaf, leaf_of
 from cachelayer.records.media import MediaFiles
 from cachelayer.records.memory import KEPT_BESIDE, Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.null_marks import InnerDict, NullBits
+from cachelayer.records.record_buffers import PackedRecords, Records
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable
+from cachelayer.records.values import Nullable, NullDict, OfNullableDict, Ragged
 
 TYPED, PLAIN = "typed/1", "bytes/1"
 _MAX_RECORD_NBYTES = 2**32 - 1
@@ -65,13 +69,18 @@ class LeafPlan:
     leaf: Leaf
     parts: tuple[tuple[int, LeafPart], ...]
     files: MediaFiles | None = None
-    null: int = field(init=False)
-    """Its null bit; 0 if it has none."""
+    around: tuple[InnerDict, ...] = ()
+    """The dicts around it, the outermost first."""
+    values_bit: int | None = None
+    """The number of the null bit of its values; None if none of them can be null."""
+    nulls: int = field(init=False)
+    """Its null bit, if it may be None, and those of the dicts around it that may be; 0 for none."""
     value_of: Callable[..., Any] = field(init=False)
     """Makes a value of its parts."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "null", 1 << self.number if self.spec.nullable else 0)
+        nulls = 1 << self.number if self.spec.nullable else 0
+        object.__setattr__(self, "nulls", nulls | sum(1 << each.bit for each in self.around if each.nullable))
         object.__setattr__(self, "value_of", self.leaf.value if self.files is None else self.files.value)
 
     def decoding(self) -> LeafPlan:
@@ -80,6 +89,47 @@ class LeafPlan:
             return self
         files = MediaFiles(self.path, self.spec)
         return replace(self, leaf=files.leaf, files=files)
+
+    def null_of(self, bits: int) -> NullDict | None:
+        """Return what stands for the leaf in an element in which one of its null bits is set."""
+        outermost = next((each for each in self.around if each.nullable and bits & 1 << each.bit), None)
+        return None if outermost is None else NullDict(outermost.depth)
+
+    def marks(self, bits: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return the nulls of a column, given the null bits of records: bool of shape ``[rows, bits]``."""
+        nullable = [each for each in self.around if each.nullable]
+        if not nullable:
+            return bits[:, self.number]
+        nulls = bits[:, self.number].astype(np.uint8)
+        for each in reversed(nullable):
+            nulls[bits[:, each.bit]] = NULL_DICT + each.depth
+        return nulls
+
+    def counts(self, nbytes: Ints) -> Ints:
+        """Return the number of values of each row, given the bytes of the varying parts of records."""
+        counted = self._counted
+        if counted is None:
+            ((_, part),) = self.parts
+            return np.full(len(nbytes), prod(part.shape or ()), np.int64)
+        place, part = self.parts[counted]
+        return nbytes[:, place] // part.dtype.itemsize
+
+    def values_of(self, parts: Sequence[PartRows]) -> Ints:
+        """Return where the values of each row of a column begin, and the end."""
+        counted = self._counted
+        if counted is not None:
+            splits: Ints = parts[counted].splits
+            return splits
+        ((_, part),) = self.parts
+        return np.arange(len(parts[0]) + 1, dtype=np.int64) * prod(part.shape or ())
+
+    @property
+    def _counted(self) -> int | None:
+        """The part that has an item for each value; None if their number is known."""
+        if self.parts[-1][1].shape is not None:
+            return None
+        # Of strings, the lengths come before their bytes.
+        return len(self.parts) - (2 if dtypes.is_string(self.spec.dtype) else 1)
 
     @property
     def varying(self) -> tuple[int, np.dtype[Any]]:
@@ -96,24 +146,31 @@ class Codec:
         name: the name in manifests.
         layout: where the parts of leaves lie in a record.
         leaves: how each leaf of the elements is written and read.
+        null_bits: how many null bits a record has.
+        with_nulls: the leaves of the records that may hold values that are null.
     """
 
     spec: Tree
     name: str
     layout: Layout
     leaves: tuple[LeafPlan, ...]
+    null_bits: int
+    with_nulls: tuple[LeafPlan, ...]
 
     @classmethod
     def of(cls, spec: Tree, name: str = TYPED) -> Self:
         """Return the codec of records that hold elements of a spec."""
         specs = tree.leaves(spec)
         leaves = [leaf_of(leaf) for _, leaf in specs]
-        layout = Layout.plain() if name == PLAIN else Layout.of([leaf.parts for leaf in leaves])
-        plans = [
-            LeafPlan(number, path, leaf_spec, leaf, tuple(zip(places, leaf.parts, strict=True)))
-            for number, ((path, leaf_spec), leaf, places) in enumerate(zip(specs, leaves, layout.places, strict=True))
-        ]
-        return cls(spec, name, layout, tuple(plans))
+        bits = NullBits.of(spec)
+        layout = Layout.plain() if name == PLAIN else Layout.of([leaf.parts for leaf in leaves], bits.count)
+        plans = []
+        for number, ((path, leaf_spec), leaf, places) in enumerate(zip(specs, leaves, layout.places, strict=True)):
+            parts = tuple(zip(places, leaf.parts, strict=True))
+            around, values_bit = bits.around(number), bits.values.get(number)
+            plans.append(LeafPlan(number, path, leaf_spec, leaf, parts, around=around, values_bit=values_bit))
+        with_nulls = tuple(plan for plan in plans if plan.spec.nullable_values)
+        return cls(spec, name, layout, tuple(plans), bits.count, with_nulls)
 
     def chosen(self, leaves: Sequence[int]) -> Self:
         """Return the codec of elements that have only these leaves, ascending, of the same records."""
@@ -133,7 +190,7 @@ class Codec:
 
     @cached_property
     def _can_be_null(self) -> bool:
-        return any(leaf.null for leaf in self.leaves)
+        return bool(self.with_nulls) or any(leaf.nulls for leaf in self.leaves)
 
     @cached_property
     def _pack(self) -> Callable[[Iterator[Any]], Any]:
@@ -198,6 +255,8 @@ class Codec:
         """Return the records of ``rows`` elements."""
         layout = self.layout
         varying = [part for column in columns for part in column.parts if isinstance(part, Flat)]
+        stored = len(varying)
+        varying += [_packed_bits(column.null_values) for column in columns if column.null_values is not None]
         nbytes = np.empty((rows, len(varying)), np.int64)
         for number, flat in enumerate(varying):
             nbytes[:, number] = flat.lengths * flat.values.dtype.itemsize
@@ -212,7 +271,7 @@ class Codec:
             self._write_fixed(frames.buffer.reshape(rows, PREFIX + layout.fixed_nbytes)[:, PREFIX:], columns, nbytes)
             return frames
         section = np.zeros((rows, layout.fixed_nbytes), np.uint8)
-        self._write_fixed(section, columns, nbytes)
+        self._write_fixed(section, columns, nbytes[:, :stored])
         scatter_rows(frames.buffer, frames.starts, section)
         starts = frames.starts + layout.fixed_nbytes
         for number, flat in enumerate(varying):
@@ -233,10 +292,24 @@ class Codec:
             raw = np.ascontiguousarray(nbytes, "<u4").view(np.uint8)
             section[:, layout.lengths : layout.lengths + raw.shape[1]] = raw
         section[:, layout.nulls :] = 0
-        if any(column.nulls is not None for column in columns):
-            absent = np.zeros(rows, np.bool_)
-            bits = np.column_stack([absent if column.nulls is None else column.nulls for column in columns])
+        nulls = self.nulls_of(columns)
+        if nulls:
+            bits = np.zeros((rows, self.null_bits), np.bool_)
+            for number, are_null in nulls.items():
+                bits[:, number] = are_null
             section[:, layout.nulls : layout.nulls + layout.null_nbytes] = np.packbits(bits, axis=1, bitorder="little")
+
+    def nulls_of(self, columns: Sequence[Column]) -> dict[int, NDArray[np.bool_]]:
+        """Return the rows in which each null bit is set, by the numbers of the bits that columns may set."""
+        nulls: dict[int, NDArray[np.bool_]] = {}
+        for plan, column in zip(self.leaves, columns, strict=True):
+            if column.nulls is not None:
+                nulls[plan.number] = column.nulls == NULL
+                for each in plan.around if column.nulls.dtype != np.bool_ else ():
+                    nulls[each.bit] = nulls.get(each.bit, False) | (column.nulls == NULL_DICT + each.depth)
+            if column.null_values is not None and plan.values_bit is not None:
+                nulls[plan.values_bit] = _rows_with_nulls(column.null_values)
+        return nulls
 
     # Records into elements and batches
 
@@ -253,6 +326,7 @@ class Codec:
         """
         starts, nbytes = self.varying_ranges(records)
         nulls: Any = self._nulls(records) if self._can_be_null else None
+        null_values = self._null_values(records, starts, nbytes) if self.with_nulls else {}
         columns = []
         for leaf in self.leaves:
             values: list[Any] = []
@@ -262,7 +336,7 @@ class Codec:
                 else:
                     flat = records.ranges(starts[:, place], nbytes[:, place]).view(part.dtype)
                     values.append(Flat(flat, splits_of(nbytes[:, place] // part.dtype.itemsize)))
-            column = Column(tuple(values), nulls[:, leaf.number] if leaf.null else None)
+            column = Column(tuple(values), leaf.marks(nulls) if leaf.nulls else None, null_values.get(leaf.number))
             columns.append(column if leaf.files is None else leaf.files.decode(column, separate_rows=separate_rows))
         return columns
 
@@ -272,13 +346,18 @@ class Codec:
         for plan, column in zip(self.leaves, columns, strict=True):
             is_made = len(column.parts) == 1 and isinstance(column.parts[0], list)
             values.append(column.parts[0] if is_made else plan.leaf.values(column.parts))
+            if column.null_values is not None:
+                values[-1] = list(_rows_with_null_values(values[-1], column.null_values))
             if column.nulls is not None:
                 for row in np.flatnonzero(column.nulls):
-                    values[-1][row] = None
+                    mark = int(column.nulls[row])
+                    values[-1][row] = None if mark == NULL else NullDict(mark - NULL_DICT)
         return self._pack_rows(values, rows)
 
     def element(self, record: bytearray) -> Any:
         """Return the element of one record. It may share the memory of the record."""
+        if self.with_nulls:
+            return self.elements(self.decode(PackedRecords.of([bytes(record)]), separate_rows=True), 1)[0]
         layout, size = self.layout, len(record)
         element_of_fixed = self._element_of_fixed
         if element_of_fixed is not None and size <= KEPT_BESIDE:
@@ -304,8 +383,8 @@ class Codec:
         memory = memoryview(record)
         values: list[Any] = []
         for leaf in self.leaves:
-            if nulls & leaf.null:
-                values.append(None)
+            if nulls & leaf.nulls:
+                values.append(leaf.null_of(nulls))
                 continue
             arrays = []
             for place, part in leaf.parts:
@@ -321,8 +400,15 @@ class Codec:
         """Return a batch: the structure of an element, with leaves stacked on a leading axis."""
         batches = []
         for plan, column in zip(self.leaves, columns, strict=True):
-            values = plan.leaf.stack(column.parts)
-            batches.append(values if column.nulls is None else Nullable(values, ~column.nulls))
+            values, nulls = plan.leaf.stack(column.parts), column.nulls
+            if column.null_values is not None:
+                values = _batch_with_null_values(values, column.null_values)
+            if nulls is not None and (plan.spec.nullable or (nulls == NULL).any()):
+                values = Nullable(values, nulls == 0)
+            for each in reversed(plan.around):
+                if each.nullable and nulls is not None:
+                    values = OfNullableDict(values, (nulls < NULL_DICT) | (nulls > NULL_DICT + each.depth), each.depth)
+            batches.append(values)
         return self._pack(iter(batches))
 
     # Leaves of varying length, without decoding the records
@@ -404,10 +490,44 @@ class Codec:
         ends = np.cumsum(padded(nbytes), axis=1) + layout.fixed_nbytes
         starts = ends - padded(nbytes)
         end = ends[:, -1] if layout.varying_count else np.full(len(lengths), layout.fixed_nbytes)
+        for _, begins, held in self._ranges_of_nulls(records, end, nbytes):
+            end = begins + padded(held)
         wrong = np.flatnonzero(end != lengths)
         if len(wrong):
             raise _damaged(int(lengths[wrong[0]]), int(end[wrong[0]]))
         return starts, nbytes
+
+    def _ranges_of_nulls(
+        self, records: Records, end: Ints, nbytes: Ints
+    ) -> Iterator[tuple[LeafPlan, Ints, Ints]]:
+        """Yield where the bits of the values of each leaf begin in each record, and their bytes.
+
+        Args:
+            records: the records.
+            end: the end of the varying parts of each record.
+            nbytes: the bytes of these.
+        """
+        bits = self._nulls(records) if self.with_nulls else None
+        for plan in self.with_nulls:
+            held = np.where(bits[:, plan.values_bit], (plan.counts(nbytes) + 7) // 8, 0)
+            yield plan, end, held
+            end = end + padded(held)
+
+    def _null_values(self, records: Records, starts: Ints, nbytes: Ints) -> dict[int, Flat]:
+        """Return which values of the leaves that may hold nulls are null, by the numbers of the leaves."""
+        found = {}
+        if self.layout.varying_count:
+            end = starts[:, -1] + padded(nbytes[:, -1])
+        else:
+            nbytes, end = np.empty((len(records), 0), np.int64), np.full(len(records), self.layout.fixed_nbytes)
+        for plan, begins, held in self._ranges_of_nulls(records, end, nbytes):
+            bits = np.unpackbits(records.ranges(begins * (held > 0), held), bitorder="little").view(np.bool_)
+            splits = splits_of(plan.counts(nbytes))
+            nulls = np.zeros(splits[-1], np.bool_)
+            are_stored, places = _bits_of_values(splits, held)
+            nulls[are_stored] = bits[places]
+            found[plan.number] = Flat(nulls, splits)
+        return found
 
     def _nulls(self, records: Records) -> Any:
         raw = records.slab(self.layout.nulls, self.layout.null_nbytes)
@@ -416,24 +536,111 @@ class Codec:
 
 def _column(plan: LeafPlan, values: Any) -> Column:
     """Return the column of a list of values, or of values stacked on a leading axis."""
-    leaf, nulls = plan.leaf, None
-    if isinstance(values, Nullable):
-        values, nulls = values.values, ~values.valid
-    elif isinstance(values, np.ndarray) and values.dtype == object:
+    nulls = None
+    if isinstance(values, Nullable) and values.valid.ndim == 1:
+        values, nulls = _without_marks(values)
+    is_whole = not isinstance(values, Nullable) and not isinstance(getattr(values, "flat_values", None), Nullable)
+    if not is_whole or (nulls is None and isinstance(values, np.ndarray) and values.dtype == object):
         values = list(values)
     try:
         if not isinstance(values, list):
-            return Column(leaf.encode_batch(values), nulls)
-        if (
-            nulls is None
-            and not plan.spec.takes_none
-            and (plan.spec.nullable or any(value is None for value in values))
-        ):
-            nulls, filler = np.array([value is None for value in values], np.bool_), leaf.filler()
-            values = [filler if value is None else value for value in values]
-        return Column(leaf.encode(values), nulls)
+            return Column(plan.leaf.encode_batch(values), nulls)
+        if nulls is None:
+            values, nulls = _with_fillers(plan, values)
+        return _with_separate_nulls(plan, values, nulls)
     except ElementError as error:
         raise error.at(path=plan.path) from error.__cause__
+
+
+def _without_marks(batch: Nullable) -> tuple[Any, NDArray[Any]]:
+    """Return the values of a leaf in a batch, and the nulls of their column."""
+    nulls = np.zeros(len(batch.valid), np.uint8)
+    values: Any = batch
+    while isinstance(values, Nullable) and values.valid.ndim == 1:
+        mark = NULL_DICT + values.depth if isinstance(values, OfNullableDict) else NULL
+        nulls[~values.valid & (nulls == 0)] = mark
+        values = values.values
+    return values, nulls
+
+
+def _with_fillers(plan: LeafPlan, values: list[Any]) -> tuple[list[Any], NDArray[Any] | None]:
+    """Return values with fillers in place of nulls, and the nulls of their column; None for no nulls."""
+    kinds, takes_none = set(map(type, values)), plan.spec.takes_none
+    if not plan.nulls and NullDict not in kinds and (takes_none or type(None) not in kinds):
+        return values, None
+    nulls = np.zeros(len(values), np.uint8)
+    filled, filler = list(values), plan.leaf.filler()
+    for row, value in enumerate(values):
+        if value is None and not takes_none:
+            nulls[row], filled[row] = NULL, filler
+        elif type(value) is NullDict:
+            nulls[row], filled[row] = NULL_DICT + value.depth, filler
+    return filled, nulls
+
+
+def _with_separate_nulls(plan: LeafPlan, values: list[Any], nulls: NDArray[Any] | None) -> Column:
+    """Return the column of values of which none is None, though values within them may be."""
+    null_values = None
+    try:
+        parts = plan.leaf.encode(values)
+    except ElementError:
+        # Only what does not fit is searched for nulls, so that other elements cost nothing extra.
+        separated = None if plan.values_bit is None else separate_nulls(plan.spec, values)
+        if separated is None:
+            raise
+        values, null_values = separated
+        parts = plan.leaf.encode(values)
+    if null_values is None and plan.spec.nullable_values:
+        null_values = np.zeros(plan.values_of(parts)[-1], np.bool_)
+    return Column(parts, nulls, None if null_values is None else Flat(null_values, plan.values_of(parts)))
+
+
+def _bits_of_values(splits: Ints, held: Ints) -> tuple[NDArray[np.bool_], Ints]:
+    """Return which values have bits, and the places of these bits.
+
+    Args:
+        splits: where the values of each row begin.
+        held: the bytes that the bits of each row take; 0 for rows without.
+    """
+    counts = np.diff(splits)
+    are_stored = np.repeat(held > 0, counts)
+    places = np.arange(splits[-1]) + np.repeat(splits_of(held)[:-1] * 8 - splits[:-1], counts)
+    return are_stored, places[are_stored]
+
+
+def _rows_with_nulls(null_values: Flat) -> NDArray[np.bool_]:
+    totals = splits_of(null_values.values)
+    return np.diff(totals[null_values.splits]) > 0
+
+
+def _packed_bits(null_values: Flat) -> Flat:
+    """Return the bits of the values of each row that has nulls among them."""
+    held = np.where(_rows_with_nulls(null_values), (null_values.lengths + 7) // 8, 0)
+    splits = splits_of(held)
+    bits = np.zeros(8 * splits[-1], np.bool_)
+    are_stored, places = _bits_of_values(null_values.splits, held)
+    bits[places] = null_values.values[are_stored]
+    return Flat(np.packbits(bits, bitorder="little"), splits)
+
+
+def _rows_with_null_values(rows: Iterable[Any], null_values: Flat) -> Iterator[Any]:
+    """Yield the values of elements with the nulls that are within them."""
+    for value, (start, stop) in zip(rows, pairwise(null_values.splits.tolist()), strict=True):
+        yield _with_null_values(value, null_values.values[start:stop])
+
+
+def _with_null_values(value: Any, nulls: NDArray[np.bool_]) -> Any:
+    if isinstance(value, Ragged):
+        return value.with_flat(_with_null_values(value.flat_values, nulls))
+    return Nullable(value, ~nulls.reshape(value.shape))
+
+
+def _batch_with_null_values(batch: Any, null_values: Flat) -> Any:
+    """Return a batch of a leaf with the nulls that are within its values."""
+    if isinstance(batch, np.ndarray) and batch.dtype == object and batch.size and isinstance(batch.flat[0], Ragged):
+        # The rows are apart if their inner dimensions are unknown.
+        return np.fromiter(_rows_with_null_values(batch, null_values), object, len(batch))
+    return _with_null_values(batch, null_values.values)
 
 
 def _fixed(records: Records, offset: int, part: LeafPart, *, separate_rows: bool) -> Any:

@@ -19,7 +19,7 @@ from cachelayer.records import dtypes
 from cachelayer.records.infer import as_leaf, as_time
 from cachelayer.records.spec import ArraySpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, Shape
 from cachelayer.records.tree import builtin, describe
-from cachelayer.records.values import PictureFile, Ragged
+from cachelayer.records.values import Nullable, PictureFile, Ragged
 
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
@@ -263,3 +263,51 @@ def _mismatch(spec: LeafSpec, value: Any, leaf: np.ndarray[Any, Any], row: int) 
     hint = "Convert it, or declare element_spec= with a dtype that holds every record."
     got = describe(value) if not hasattr(value, "dtype") else f"{leaf.dtype}{list(leaf.shape)}"
     return ElementError(spec.describe(), got, record=row, hint=hint)
+
+
+def separate_nulls(spec: LeafSpec, rows: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]] | None:
+    """Return the values of a leaf with fillers in place of the nulls within them, and which of their values are null.
+
+    Args:
+        spec: the spec of the leaf, which has values within it.
+        rows: arrays, nested lists, or what holds nulls of them: :class:`cachelayer.Nullable` and Ragged.
+
+    Returns:
+        The rows, and a bool for each value of all rows, one after another; None if no value is null.
+    """
+    nulls: list[Any] = []
+    filler = _filler_of(spec)
+    filled = [_without_nulls(row, filler, nulls) for row in rows]
+    flat = np.concatenate([np.empty(0, np.bool_), *nulls])
+    return (filled, flat) if flat.any() or any(_is_nullable(row) for row in rows) else None
+
+
+def _filler_of(spec: LeafSpec) -> Any:
+    if isinstance(spec.dtype, type):
+        return spec.dtype()
+    python = {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0j}.get(dtypes.number_kind(spec.dtype))
+    return np.zeros((), spec.dtype)[()] if python is None else python
+
+
+def _is_nullable(row: Any) -> bool:
+    return isinstance(row, Nullable) or (isinstance(row, Ragged) and isinstance(row.flat_values, Nullable))
+
+
+def _without_nulls(row: Any, filler: Any, nulls: list[Any]) -> Any:
+    """Return a value with a filler in place of each null within it, and append which of its values are null."""
+    if isinstance(row, Nullable):
+        nulls.append(~row.valid.reshape(-1))
+        return row.filled(filler if row.values.dtype == object else np.zeros((), row.values.dtype))
+    if isinstance(row, Ragged):
+        return row.with_flat(_without_nulls(row.flat_values, filler, nulls))
+    if isinstance(row, (list, tuple)) and any(isinstance(item, (list, tuple, np.ndarray, Nullable)) for item in row):
+        return [_without_nulls(item, filler, nulls) for item in row]
+    if isinstance(row, np.ndarray) and row.dtype == object:
+        are_null = np.equal(row, None).astype(np.bool_)
+        nulls.append(are_null.reshape(-1))
+        return np.where(are_null, filler, row).tolist() if are_null.any() else row
+    if isinstance(row, (list, tuple)):
+        nulls.append(np.fromiter((item is None for item in row), np.bool_, len(row)))
+        return [filler if item is None else item for item in row]
+    nulls.append(np.zeros(np.size(row), np.bool_))
+    return row

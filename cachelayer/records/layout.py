@@ -4,12 +4,13 @@ A leaf is stored as one part or several. A part is one of two primitives: an arr
 a one-dimensional array whose length varies from record to record::
 
     | fixed parts, largest alignment first | u32 byte length of each varying part | null bits | pad |
-    | varying part 0 | pad | varying part 1 | pad | ...
+    | varying part 0 | pad | varying part 1 | pad | ... | nulls within values | pad | ...
 
 Every section and every varying part begins at a multiple of 8 and is padded with zeros to the next one. The alignment
 of a part is the largest power of two that divides its item size, at most 8. Parts of one alignment keep their order;
-the lengths are sorted in with alignment 4, the null bits come last. There is one null bit for each leaf, in little bit
-order, 1 for null.
+the lengths are sorted in with alignment 4, the null bits come last, in little bit order, 1 for null: see
+:mod:`cachelayer.records.null_marks`. Of a leaf some of whose values are null, one bit for each value follows the
+varying parts.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ class Layout:
     fixed_nbytes: int
 
     @classmethod
-    def of(cls, leaves: Sequence[Sequence[LeafPart]]) -> Self:
-        """Return the layout of records with leaves of these parts."""
+    def of(cls, leaves: Sequence[Sequence[LeafPart]], null_bits: int) -> Self:
+        """Return the layout of records with leaves of these parts, and so many null bits."""
         parts = [part for leaf in leaves for part in leaf]
         varying_count = sum(part.shape is None for part in parts)
-        null_nbytes = -(-len(leaves) // 8)
+        null_nbytes = -(-null_bits // 8)
         parts += [LeafPart(U32, (varying_count,)), LeafPart(U8, (null_nbytes,))]
         places, end, varying = [0] * len(parts), 0, 0
         for index in sorted(range(len(parts)), key=lambda index: -_alignment(parts[index].dtype.itemsize)):
@@ -157,16 +158,24 @@ class Column:
 
     Args:
         parts: the parts of the leaf.
-        nulls: bool of shape ``[rows]``, True for rows whose leaf is None; None if there are no such rows.
+        nulls: bool or uint8 of shape ``[rows]``: 0 for a value, 1 for a leaf that is None, and 2 + d where a dict
+            around it is None, the outermost of which has d dicts around it; None if there are no nulls.
+        null_values: bool for each value of each row, True for those that are null; None if there are none.
     """
 
     parts: tuple[PartRows, ...]
-    nulls: NDArray[np.bool_] | None = None
+    nulls: NDArray[Any] | None = None
+    null_values: Flat | None = None
 
     def rows(self, start: int, stop: int) -> Column:
         """Return some of the rows, without a copy."""
         parts = [part.rows(start, stop) if isinstance(part, Flat) else part[start:stop] for part in self.parts]
-        return Column(tuple(parts), None if self.nulls is None else self.nulls[start:stop])
+        null_values = None if self.null_values is None else self.null_values.rows(start, stop)
+        return Column(tuple(parts), None if self.nulls is None else self.nulls[start:stop], null_values)
+
+
+NULL, NULL_DICT = 1, 2
+"""The marks in the nulls of a column: of a leaf, and of a dict that no dict is around."""
 
 
 def listed(part: PartRows) -> list[Any]:

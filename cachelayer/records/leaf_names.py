@@ -8,7 +8,7 @@ from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, NullableDict
 from cachelayer.records.tree import Tree
 
 
@@ -71,7 +71,7 @@ def chosen_spec(spec: Tree, chosen: Collection[int]) -> Tree:
     """Return the structure of the elements that have only these leaves."""
     if not isinstance(spec, dict):
         raise InvalidArgumentError(f"fields are keys of dicts, and elements are {tree.describe(spec)}")
-    found = {}
+    found: dict[str, Tree] = NullableDict() if isinstance(spec, NullableDict) else {}
     first = 0
     for key, child in spec.items():
         count = len(tree.leaves(child))

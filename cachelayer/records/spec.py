@@ -17,6 +17,7 @@ from cachelayer.records import dtypes
 from cachelayer.records.dtypes import DType
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
+_OF_ALL_LEAVES = ("dtype", "shape", "nullable", "nullable_values")
 Shape = tuple[int | None, ...]
 IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
     "1": ("bool", ()),
@@ -68,19 +69,37 @@ class LeafSpec:
         dtype: a numpy dtype or its name, or ``bytes`` / ``str`` for strings of any length.
         shape: the dimensions; None for one that differs from element to element.
         nullable: whether the leaf may be None.
+        nullable_values: whether values within it may be None, which readers get as :class:`cachelayer.Nullable`.
     """
 
     dtype: DType
     shape: Shape = ()
     nullable: bool = False
+    nullable_values: bool = field(default=False, kw_only=True)
 
     if TYPE_CHECKING:
         # What it takes is wider than what it holds. The subclasses say so again, since each has an __init__ of its own.
-        def __init__(self, dtype: DTypeLike, shape: Iterable[int | None] = (), nullable: bool = False) -> None: ...
+        def __init__(
+            self,
+            dtype: DTypeLike,
+            shape: Iterable[int | None] = (),
+            nullable: bool = False,
+            *,
+            nullable_values: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _dtype(self.dtype))
         object.__setattr__(self, "shape", _shape(self.shape))
+        if self.nullable_values and not self.has_values:
+            raise InvalidArgumentError(
+                f"nullable_values of {self.describe()}: only values in an array, or in a ragged one, may be None"
+            )
+
+    @property
+    def has_values(self) -> bool:
+        """True if the leaf has values within it that may be None."""
+        return bool(self.shape)
 
     @property
     def is_static(self) -> bool:
@@ -95,6 +114,14 @@ class LeafSpec:
     def as_nullable(self) -> Self:
         return replace(self, nullable=True)
 
+    def with_nullable_values(self) -> Self:
+        return replace(self, nullable_values=True)
+
+    def without_nulls(self) -> Self:
+        """Return the spec of the same leaf that holds no null, for comparison."""
+        spec = replace(self, nullable=False)
+        return replace(spec, nullable_values=False) if self.nullable_values else spec
+
     def describe(self) -> str:
         """Return the spec as text for an error message, such as ``uint8[32, 32, 3]``."""
         dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
@@ -107,6 +134,7 @@ class LeafSpec:
 
     def __repr__(self) -> str:
         nullable = ", nullable=True" if self.nullable else ""
+        nullable += ", nullable_values=True" if self.nullable_values else ""
         shape = f", {self.shape}" if self.shape else ""
         return f"{type(self).__name__}({self._dtype_name}{shape}{nullable})"
 
@@ -118,7 +146,14 @@ class ArraySpec(LeafSpec):
 
     if TYPE_CHECKING:
 
-        def __init__(self, dtype: DTypeLike, shape: Iterable[int | None] = (), nullable: bool = False) -> None: ...
+        def __init__(
+            self,
+            dtype: DTypeLike,
+            shape: Iterable[int | None] = (),
+            nullable: bool = False,
+            *,
+            nullable_values: bool = False,
+        ) -> None: ...
 
     @property
     def is_static(self) -> bool:
@@ -148,6 +183,8 @@ class RaggedSpec(LeafSpec):
             nullable: bool = False,
             ragged_rank: int = 1,
             splits_dtype: DTypeLike = _INT64,
+            *,
+            nullable_values: bool = False,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -179,6 +216,10 @@ class SparseSpec(LeafSpec):
         if not self.shape:
             raise InvalidArgumentError("the shape of a SparseSpec is (): it must have at least one dimension")
 
+    @property
+    def has_values(self) -> bool:
+        return False
+
     def describe(self) -> str:
         return f"sparse {super().describe()}"
 
@@ -190,6 +231,7 @@ class EncodedSpec(LeafSpec, ABC):
     dtype: DType = field(default=bytes, init=False)
     shape: Shape = field(default=(), init=False)
     nullable: bool = field(default=False, kw_only=True)
+    nullable_values: bool = field(default=False, init=False)
 
     @property
     @abstractmethod
@@ -199,7 +241,7 @@ class EncodedSpec(LeafSpec, ABC):
     @property
     def options(self) -> dict[str, Any]:
         """The options of the decoding, by name."""
-        own = [item.name for item in fields(self) if item.name not in ("dtype", "shape", "nullable")]
+        own = [item.name for item in fields(self) if item.name not in _OF_ALL_LEAVES]
         return {name: getattr(self, name) for name in own}
 
     def __repr__(self) -> str:
@@ -311,6 +353,7 @@ class JsonSpec(LeafSpec):
     dtype: DType = field(default=str, init=False)
     shape: Shape = field(default=(), init=False)
     nullable: bool = field(default=False, init=False)
+    nullable_values: bool = field(default=False, init=False)
 
     @property
     def takes_none(self) -> bool:
@@ -319,8 +362,33 @@ class JsonSpec(LeafSpec):
     def as_nullable(self) -> Self:
         return self
 
+    def without_nulls(self) -> Self:
+        return self
+
     def describe(self) -> str:
         return "a JSON value"
 
     def __repr__(self) -> str:
         return "JsonSpec()"
+
+
+class NullableDict(dict[str, Any]):
+    """The spec of a dict that may be None: in batches it is a :class:`cachelayer.Nullable` of the dict.
+
+    Example:
+        >>> spec = {"meta": cachelayer.NullableDict(lang=cachelayer.ArraySpec(str))}
+        >>> storage = cachelayer.Storage(folder)
+        >>> storage.cache([{"meta": {"lang": "de"}}, {"meta": None}], "rows", "v1").element_spec == spec
+        True
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NullableDict) and super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"NullableDict({super().__repr__()})"

@@ -21,6 +21,7 @@ from cachelayer.records.spec import (
     ImageSpec,
     JsonSpec,
     LeafSpec,
+    NullableDict,
     RaggedSpec,
     SparseSpec,
 )
@@ -57,9 +58,10 @@ def _to_json(spec: Tree, depth: int) -> Any:
             node |= {"dtype": dtypes.to_name(spec.dtype), "shape": list(spec.shape)}
         if isinstance(spec, RaggedSpec):
             node |= {"ragged_rank": spec.ragged_rank, "splits_dtype": spec.splits_dtype.name}
-        return node | ({"nullable": True} if spec.nullable else {})
+        return node | {name: True for name in ("nullable", "nullable_values") if getattr(spec, name)}
     if isinstance(spec, dict):
-        return {"kind": "dict", "items": [[key, _to_json(child, depth + 1)] for key, child in spec.items()]}
+        pairs = [[key, _to_json(child, depth + 1)] for key, child in spec.items()]
+        return {"kind": "dict", "items": pairs} | ({"nullable": True} if isinstance(spec, NullableDict) else {})
     if is_namedtuple(spec):
         fields = [[field, _to_json(child, depth + 1)] for field, child in zip(spec._fields, spec, strict=True)]
         return {"kind": "namedtuple", "name": type(spec).__name__, "items": fields}
@@ -117,7 +119,8 @@ def _leaf(node: dict[str, Any]) -> dict[str, Any]:
             f"a leaf of {len(shape)} dimensions in an element spec: at most {_MOST_DIMENSIONS} are allowed"
         )
     dtype = dtypes.from_name(text("dtype", node["dtype"]))
-    return {"dtype": dtype, "shape": shape, "nullable": flag("nullable", node.get("nullable", False))}
+    flags = {name: flag(name, node.get(name, False)) for name in ("nullable", "nullable_values")}
+    return {"dtype": dtype, "shape": shape, **flags}
 
 
 def _image(node: dict[str, Any], _: int) -> LeafSpec:
@@ -138,6 +141,11 @@ def _named(node: dict[str, Any], depth: int) -> dict[str, Tree]:
     return children
 
 
+def _dict(node: dict[str, Any], depth: int) -> dict[str, Tree]:
+    children = _named(node, depth)
+    return NullableDict(children) if flag("nullable", node.get("nullable", False)) else children
+
+
 def _namedtuple(node: dict[str, Any], depth: int) -> Tree:
     children = _named(node, depth)
     return namedtuple_class(text("name", node["name"]), tuple(children))(*children.values())
@@ -151,7 +159,7 @@ def _tuple(node: dict[str, Any], depth: int) -> tuple[Tree, ...]:
     return tuple(_list(node, depth))
 
 
-_ARRAY_KEYS = frozenset({"dtype", "shape", "nullable"})
+_ARRAY_KEYS = frozenset({"dtype", "shape", "nullable", "nullable_values"})
 _KINDS: dict[str, tuple[frozenset[str], Callable[[dict[str, Any], int], Tree]]] = {
     "none": (frozenset(), lambda _, __: None),
     "array": (_ARRAY_KEYS, _array),
@@ -160,7 +168,7 @@ _KINDS: dict[str, tuple[frozenset[str], Callable[[dict[str, Any], int], Tree]]] 
     "image": (frozenset({"mode", "nullable"}), _image),
     "audio": (frozenset({"sampling_rate", "channels", "nullable"}), _audio),
     "json": (frozenset(), lambda _, __: JsonSpec()),
-    "dict": (frozenset({"items"}), _named),
+    "dict": (frozenset({"items", "nullable"}), _dict),
     "namedtuple": (frozenset({"name", "items"}), _namedtuple),
     "list": (frozenset({"items"}), _list),
     "tuple": (frozenset({"items"}), _tuple),

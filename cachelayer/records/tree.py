@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import chain
+from functools import cache, partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from cachelayer.records.spec import LeafSpec
+from cachelayer.records.spec import LeafSpec, NullableDict
+from cachelayer.records.values import Nullable, NullDict, OfNullableDict
 
 Tree = Any
 _BUILTINS = frozenset({bool, int, float, complex, str, bytes, type(None)})
@@ -101,7 +102,7 @@ def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -
     name.
     """
     if isinstance(tree, Mapping):
-        fields = {}
+        fields: dict[str, Any] = NullableDict() if type(tree) is NullableDict else {}
         for key, child in tree.items():
             name = key if type(key) is str else key_name(key, path)
             fields[name] = map_structure(child, leaf, f"{path}[{name!r}]")
@@ -212,7 +213,7 @@ def _split_rows(spec: Tree, rows: list[Any], columns: list[list[Any]]) -> bool:
     if is_namedtuple(spec):
         if len(kinds) > 1 or any(not is_namedtuple(row) or row._fields != spec._fields for row in rows[:1]):
             return False
-    elif not kinds <= {type(spec)}:
+    elif not kinds <= {dict if isinstance(spec, dict) else type(spec)}:
         return False
     if isinstance(spec, dict):
         keys = spec.keys()
@@ -226,16 +227,22 @@ def _split_rows(spec: Tree, rows: list[Any], columns: list[list[Any]]) -> bool:
     )
 
 
-def _flatten(spec: Tree, value: Any, out: list[Any]) -> None:
+def _flatten(spec: Tree, value: Any, out: list[Any], depth: int = 0) -> None:
+    """Append the leaves of a value, which has so many dicts around it."""
     if isinstance(spec, LeafSpec):
         out.append(value)
     elif isinstance(spec, dict):
+        if isinstance(value, Nullable):
+            rows: list[Any] = []
+            _flatten(spec, value.values, rows, depth)
+            out += [OfNullableDict(leaf, value.valid, depth) for leaf in rows]
+            return
         if not isinstance(value, Mapping) or value.keys() != spec.keys():
             raise _structure_error(spec, value)
         for key, child in spec.items():
             # The path is built only while an error propagates, so that elements that fit cost nothing extra.
             try:
-                _flatten_child(child, value[key], out)
+                _flatten_child(child, value[key], out, depth + 1)
             except ElementError as error:
                 raise error.at(path=f"[{key!r}]{error.path}") from None
     elif spec is None:
@@ -251,17 +258,17 @@ def _flatten(spec: Tree, value: Any, out: list[Any]) -> None:
             raise _structure_error(spec, value)
         for (step, child), part in zip(children(spec), value, strict=True):
             try:
-                _flatten_child(child, part, out)
+                _flatten_child(child, part, out, depth)
             except ElementError as error:
                 raise error.at(path=step + error.path) from None
 
 
-def _flatten_child(spec: Tree, value: Any, out: list[Any]) -> None:
-    """Append the leaves of a part of a value; a dict that is None has None in place of each."""
+def _flatten_child(spec: Tree, value: Any, out: list[Any], depth: int) -> None:
+    """Append the leaves of a part of a value; a dict that is None has a mark in place of each."""
     if value is None and isinstance(spec, dict) and leaves(spec):
-        out += [None] * len(leaves(spec))
+        out += [NullDict(depth)] * len(leaves(spec))
     else:
-        _flatten(spec, value, out)
+        _flatten(spec, value, out, depth)
 
 
 def _structure_error(spec: Tree, value: Any) -> ElementError:
@@ -299,13 +306,20 @@ def _listed(names: Any) -> str:
     return ", ".join(shown[:12] + ["..."] * (len(shown) > 12)) or "none"
 
 
-def packer(spec: Tree) -> Callable[[Iterator[Any]], Any]:
-    """Return a function that builds the structure of a spec from an iterator over its leaves."""
+def packer(spec: Tree, depth: int = 0) -> Callable[[Iterator[Any]], Any]:
+    """Return a function that builds the structure of a spec from an iterator over its leaves.
+
+    Args:
+        spec: the spec.
+        depth: how many dicts are around it.
+    """
     if isinstance(spec, LeafSpec):
         return next
     if spec is None:
         return lambda _: None
-    packers = [packer(child) for _, child in children(spec)]
+    if isinstance(spec, NullableDict):
+        return partial(_packed_nullable, packer(dict(spec), depth), len(leaves(spec)), depth)
+    packers = [packer(child, depth + isinstance(spec, dict)) for _, child in children(spec)]
     if isinstance(spec, dict):
         keys = list(spec)
         if all(isinstance(child, LeafSpec) for child in spec.values()):
@@ -317,6 +331,17 @@ def packer(spec: Tree) -> Callable[[Iterator[Any]], Any]:
     if isinstance(spec, tuple):
         return lambda leaves: tuple([pack(leaves) for pack in packers])
     return lambda leaves: [pack(leaves) for pack in packers]
+
+
+def _packed_nullable(pack: Callable[[Iterator[Any]], Any], count: int, depth: int, leaves: Iterator[Any]) -> Any:
+    """Return a dict that may be None: an element's, or a batch's with rows of which some are None."""
+    own = list(islice(leaves, count))
+    first = own[0]
+    if type(first) is NullDict and first.depth <= depth:
+        return None
+    if type(first) is OfNullableDict and first.depth == depth:
+        return Nullable(pack(iter([leaf.values for leaf in own])), first.valid)
+    return pack(iter(own))
 
 
 def row_packer(spec: Tree) -> Callable[[list[list[Any]], int], list[Any]]:

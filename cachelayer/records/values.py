@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -36,20 +36,21 @@ class Ragged(NoArray):
     """Rows of different lengths, as one flat array and the places where rows begin.
 
     Args:
-        values: the rows one after another: an array of shape ``[total, ...]``, or a Ragged if rows are ragged too.
+        values: the rows one after another: an array of shape ``[total, ...]``, a Nullable of one if some values are
+            null, or a Ragged if rows are ragged too.
         row_splits: integers of shape ``[rows + 1]``: row i is ``values[row_splits[i]:row_splits[i + 1]]``.
         row_shapes: the dimensions of each row if rows are arrays in which several dimensions vary, such as images:
             integers of shape ``[rows, levels]``; else None.
     """
 
-    values: NDArray[Any] | Ragged
+    values: NDArray[Any] | Nullable | Ragged
     row_splits: NDArray[Any]
     row_shapes: NDArray[Any] | None = None
 
     _ADVICE = "call to_dense() to pad its rows to one length, or use values, row_splits, or a row by its number"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.values, Ragged):
+        if not isinstance(self.values, (Nullable, Ragged)):
             _make_arrays(self, "values")
         _make_arrays(self, "row_splits")
 
@@ -68,7 +69,10 @@ class Ragged(NoArray):
         if self.row_shapes is None or not isinstance(values, Ragged):
             return values
         flat = values.flat_values
-        return flat.reshape(*self.row_shapes[row].tolist(), *flat.shape[1:])
+        shape = self.row_shapes[row].tolist()
+        if isinstance(flat, Nullable):
+            return Nullable(*(part.reshape(*shape, *part.shape[1:]) for part in (flat.values, flat.valid)))
+        return flat.reshape(*shape, *flat.shape[1:])
 
     def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self)))
@@ -82,8 +86,8 @@ class Ragged(NoArray):
         return Ragged(_rows(self.values, int(splits[0]), int(splits[-1])), splits - splits[0], shapes)
 
     @property
-    def flat_values(self) -> NDArray[Any]:
-        """The innermost values."""
+    def flat_values(self) -> Any:
+        """The innermost values: an array, or a Nullable of one."""
         return self.values.flat_values if isinstance(self.values, Ragged) else self.values
 
     @property
@@ -93,9 +97,9 @@ class Ragged(NoArray):
         return (self.row_splits, *inner)
 
     @classmethod
-    def from_nested(cls, flat_values: NDArray[Any], nested_row_splits: tuple[NDArray[Any], ...]) -> Ragged:
+    def from_nested(cls, flat_values: NDArray[Any] | Nullable, nested_row_splits: tuple[NDArray[Any], ...]) -> Ragged:
         """Return a Ragged from its innermost values and the row splits of every level, outermost first."""
-        values: NDArray[Any] | Ragged = flat_values
+        values: NDArray[Any] | Nullable | Ragged = flat_values
         for row_splits in reversed(nested_row_splits):
             values = cls(values, row_splits)
         if not isinstance(values, Ragged):
@@ -104,7 +108,17 @@ class Ragged(NoArray):
 
     def to_list(self) -> list[Any]:
         """Return the rows as nested lists."""
-        return [row.to_list() if isinstance(row, Ragged) else row.tolist() for row in self]
+        return [_listed(row) for row in self]
+
+    def with_flat(self, flat_values: NDArray[Any] | Nullable) -> Ragged:
+        """Return the same rows of other innermost values."""
+        values = self.values.with_flat(flat_values) if isinstance(self.values, Ragged) else flat_values
+        return Ragged(values, self.row_splits, self.row_shapes)
+
+    def filled(self, value: Any) -> Ragged:
+        """Return the same rows, with a value in place of each that is null; see :meth:`Nullable.filled`."""
+        flat = self.flat_values
+        return self.with_flat(flat.filled(value)) if isinstance(flat, Nullable) else self
 
     @explains_options
     def to_dense(
@@ -132,6 +146,8 @@ class Ragged(NoArray):
                 f"length {length!r} of a Ragged of {levels} levels: pass at most one for each level"
             )
         lengths = [None if wanted is None else integer("length", wanted, 0) for wanted in lengths]
+        if isinstance(self.flat_values, Nullable):
+            raise InvalidTypeError("to_dense(): some values within the rows are null: call filled(value) before")
         filler = _filler(self.flat_values, value)
         return self._padded([*lengths, *[None] * (levels - len(lengths))], filler, truncate=truncate)
 
@@ -161,7 +177,8 @@ class Ragged(NoArray):
 
     def __repr__(self) -> str:
         flat = self.flat_values
-        return f"Ragged(rows={len(self)}, levels={len(self.nested_row_splits)}, values={flat.dtype}{list(flat.shape)})"
+        shown = repr(flat) if isinstance(flat, Nullable) else f"{flat.dtype}{list(flat.shape)}"
+        return f"Ragged(rows={len(self)}, levels={len(self.nested_row_splits)}, values={shown})"
 
 
 def _filler(values: NDArray[Any], value: Any) -> NDArray[Any]:
@@ -182,7 +199,7 @@ def _filler(values: NDArray[Any], value: Any) -> NDArray[Any]:
     return filler
 
 
-def _rows(values: NDArray[Any] | Ragged, start: int, stop: int) -> NDArray[Any] | Ragged:
+def _rows(values: Any, start: int, stop: int) -> Any:
     return values.rows(start, stop) if isinstance(values, Ragged) else values[start:stop]
 
 
@@ -221,11 +238,12 @@ class Sparse(NoArray):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Nullable(NoArray):
-    """A column in which some rows are null.
+    """A column in which some rows are null, or an array in which some values are.
 
     Args:
-        values: the column; rows that are null hold a filler (zeros, or an empty string or array).
-        valid: bool of shape ``[rows]``, False where the row is null.
+        values: the column, which is a dict for dicts of which some are None. What is null holds a filler: zeros, or
+            an empty string or array.
+        valid: bool, False for what is null: of shape ``[rows]``, or for an array also of the shape of ``values``.
     """
 
     values: Any
@@ -237,6 +255,25 @@ class Nullable(NoArray):
     def mask(self) -> NDArray[np.bool_]:
         """The same as ``valid``: True where there is a value, as in all masks here; masks of numpy say the opposite."""
         return self.valid
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Return a row, None if it is null; or some rows, by a slice or an array; or a field of dicts, by its name."""
+        if isinstance(rows, str):
+            field = self.values[rows]
+            if isinstance(field, Nullable) and field.valid.ndim == 1:
+                return Nullable(field.values, field.valid & self.valid)
+            return Nullable(field, self.valid)
+        valid = self.valid[rows]
+        if valid.ndim:
+            return replace(self, values=_rows_of(self.values, rows), valid=valid)
+        return _rows_of(self.values, rows) if valid else None
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
+    def to_list(self) -> list[Any]:
+        """Return the values as a list, nested as they are, with None for those that are null."""
+        return [_listed(row) for row in self]
 
     @explains_options
     def filled(self, value: Any) -> NDArray[Any]:
@@ -263,7 +300,49 @@ class Nullable(NoArray):
     def __repr__(self) -> str:
         values = self.values
         shown = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else repr(values)
-        return f"Nullable(rows={len(self)}, null={len(self) - int(np.count_nonzero(self.valid))}, values={shown})"
+        return f"Nullable(rows={len(self)}, null={int(np.count_nonzero(~self.valid))}, values={shown})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OfNullableDict(Nullable):
+    """A leaf of a batch that was taken out of a Nullable of a dict, which its packer makes again.
+
+    Args:
+        depth: how many dicts are around that dict.
+    """
+
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class NullDict:
+    """Stands for a leaf of an element in which a dict around it is None.
+
+    Args:
+        depth: how many dicts are around the outermost one that is None.
+    """
+
+    depth: int
+
+
+def _rows_of(values: Any, rows: Any) -> Any:
+    """Return a row or some rows of a batch."""
+    if isinstance(values, dict):
+        return {name: _rows_of(child, rows) for name, child in values.items()}
+    if isinstance(values, tuple):
+        parts = [_rows_of(child, rows) for child in values]
+        return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
+    if isinstance(values, Ragged) and isinstance(rows, slice):
+        return values.rows(*rows.indices(len(values))[:2])
+    return values[rows]
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _listed(child) for name, child in value.items()}
+    if isinstance(value, (Nullable, Ragged)):
+        return value.to_list()
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 class Unreadable:

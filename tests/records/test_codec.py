@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_reference import filler_of, record_of
 from samples import examples
-from strategies import DTYPES, bits, random_leaf, same, same_array, same_leaf, specs, versions
+from strategies import DTYPES, bits, random_leaf, same, same_array, same_leaf, specs, versions, with_nulls
 
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.errors import CorruptionError, ElementError, FormatError
@@ -22,10 +21,20 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.conform import conform, stacked_rows
 from cachelayer.records.infer import leaf_spec
+from cachelayer.records.null_marks import NullBits, marked
 from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.spec import LeafSpec
+from cachelayer.records.values import NullDict, OfNullableDict
 
 Array = np.ndarray[Any, Any]
+
+
+class _NoNulls:
+    def random(self, shape: Any) -> Any:
+        return np.zeros(shape)
+
+
+NO_NULLS: Any = _NoNulls()
 
 
 def records_of(codec: Codec, elements: list[Any]) -> list[bytes]:
@@ -45,7 +54,19 @@ def round_trip(spec: Any, elements: list[Any]) -> list[Any]:
 
 
 def all_nullable(spec: Any) -> Any:
-    return tree.map_structure(spec, lambda _, leaf: None if leaf is None else leaf.as_nullable())
+    bits = NullBits.of(spec)
+    return marked(spec, range(bits.count - len(bits.values)))
+
+
+def without_marks(spec: Any) -> Any:
+    if isinstance(spec, LeafSpec):
+        return spec.without_nulls()
+    if isinstance(spec, dict):
+        return {key: without_marks(child) for key, child in spec.items()}
+    if spec is None:
+        return None
+    parts = map(without_marks, spec)
+    return type(spec)(*parts) if tree.is_namedtuple(spec) else type(spec)(parts)
 
 
 def shown(value: Any) -> Any:
@@ -54,6 +75,8 @@ def shown(value: Any) -> Any:
         return [level.tolist() for level in value.nested_row_splits], shown(value.flat_values)
     if isinstance(value, (str, bytes)):
         return value
+    if isinstance(value, Nullable):
+        return value.valid.tolist(), shown(value.values)
     array = np.asarray(value)
     return str(array.dtype.newbyteorder("<")), array.shape, bits(array)
 
@@ -69,9 +92,10 @@ def check_stack(spec: LeafSpec, rows: list[Any], batch: Any) -> None:
         return
     assert len(batch) == len(rows)
     # numpy's scalars of bytes and text have the width of their text.
-    scalars = isinstance(batch, np.ndarray) and batch.dtype != object
+    scalars = isinstance(batch, np.ndarray) and batch.dtype != object and not spec.nullable_values
     assert [shown(batch[row, ...] if scalars else batch[row]) for row in range(len(rows))] == [*map(shown, rows)]
     values = batch.flat_values if isinstance(batch, Ragged) else batch
+    values = values.values if isinstance(values, Nullable) else values
     # Ragged rows of arrays of any shape are objects.
     holds_objects = isinstance(spec, RaggedSpec) and None in spec.shape[spec.ragged_rank + 1 :]
     assert values.dtype == (object if holds_objects or spec.dtype in (bytes, str) else spec.dtype)
@@ -94,11 +118,21 @@ def test_records_are_as_the_format_specifies_and_come_back_as_elements_and_stack
     rows = [tree.flatten_like(spec, element) for element in elements]
     for index, (_, leaf) in enumerate(tree.leaves(spec)):
         column, got = [row[index] for row in rows], stacked[index]
+        while isinstance(got, OfNullableDict):
+            are_null = [isinstance(value, NullDict) and value.depth <= got.depth for value in column]
+            assert got.valid.tolist() == [not is_null for is_null in are_null]
+            got = got.values
+        column = [None if isinstance(value, NullDict) else value for value in column]
         if leaf.nullable:
             assert isinstance(got, Nullable)
             assert got.valid.tolist() == [value is not None for value in column]
-            column, got = [filler_of(leaf) if value is None else value for value in column], got.values
-        check_stack(leaf, column, got)
+            got = got.values
+        check_stack(leaf, [_filler(leaf) if value is None else value for value in column], got)
+
+
+def _filler(leaf: LeafSpec) -> Any:
+    filler = filler_of(leaf)
+    return with_nulls(NO_NULLS, leaf, filler) if leaf.nullable_values else filler
 
 
 def tells_its_spec(leaf: LeafSpec | None) -> bool:
@@ -121,8 +155,8 @@ def test_a_record_written_before_the_first_none_reads_the_same_after_it(
     version: tuple[Any, list[Any]], data: st.DataObject
 ) -> None:
     spec, elements = version
-    strict = Codec.of(tree.map_structure(spec, lambda _, leaf: leaf and replace(leaf, nullable=False)))
-    nothing = tree.map_structure(spec, lambda _path, _leaf: None)
+    strict = Codec.of(without_marks(spec))
+    nothing = tree.map_structure(without_marks(spec), lambda _path, _leaf: None)
     written = [*elements, *[nothing] * data.draw(st.integers(0, 2))]
     assert all(map(same, written, elements_of(Codec.of(all_nullable(spec)), records_of(strict, written))))
 
@@ -144,7 +178,9 @@ def arrays_in(value: Any) -> list[Array]:
     found: list[Array] = []
     for _, leaf in tree.leaf_values(value):
         if isinstance(leaf, Ragged):
-            found += [leaf.flat_values, *leaf.nested_row_splits]
+            found += [*arrays_in(leaf.flat_values), *leaf.nested_row_splits]
+        elif isinstance(leaf, Nullable):
+            found += [leaf.values, leaf.valid]
         elif isinstance(leaf, Sparse):
             found += [leaf.indices, leaf.values, leaf.dense_shape]
         elif isinstance(leaf, np.ndarray):
@@ -294,7 +330,7 @@ WRONG: list[tuple[Any, Any, str, str, str]] = [
     (ArraySpec("float32", (None,)), [[1.0]], "", "float32[None]", "lists of 2 levels or more"),
     (ArraySpec("M8[s]"), np.datetime64(1, "ms"), "", "datetime64[s]", "datetime64[ms][]"),
     (ArraySpec("S2", (1,)), np.array([b"abc"]), "", "|S2[1]", "|S3[1]"),
-    (ArraySpec(str, (None,)), np.array(["a", None]), "", "str[None]", "an array that holds NoneType None"),
+    (ArraySpec(str, ()), np.array(["a", None]), "", "str", "object[2]"),
     (ArraySpec(str, (None,)), np.array(["a", b"b"], object), "", "str[None]", "an array that holds bytes b'b'"),
     (INT, np.array(1, object), "", "int64", "object[]"),
     (INT, object, "", "int64", "type <class 'object'>"),

@@ -9,34 +9,69 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
 
+_BELOW_NULL = object()
+"""Stands for a leaf below a dict that is None."""
 Parts = tuple[list[tuple[int, bytes]], list[bytes]]
 """The size of the items and the bytes of each fixed part, and the bytes of each varying part."""
 
 
 def record_of(spec: Any, element: Any) -> bytes:
     """The record of an element in the codec ``typed/1``."""
-    leaves, values = [leaf for _, leaf in tree.leaves(spec)], tree.flatten_like(spec, element)
-    fixed, varying = [], []
-    for leaf, value in zip(leaves, values, strict=True):
-        own_fixed, own_varying = _parts(leaf, filler_of(leaf) if value is None else value)
+    found: list[tuple[LeafSpec, Any]] = []
+    dicts: list[bool] = []
+    _walk(spec, element, found, dicts, is_root=True)
+    fixed, varying, of_values, nulls = [], [], [], []
+    for leaf, value in found:
+        bits = _nulls_within(value)
+        if leaf.shape and not isinstance(leaf, SparseSpec):
+            of_values.append("1" in bits)
+        if "1" in bits:
+            nulls.append(b"".join(int(bits[at : at + 8][::-1], 2).to_bytes(1) for at in range(0, len(bits), 8)))
+        own_fixed, own_varying = _parts(leaf, filler_of(leaf) if value is None or value is _BELOW_NULL else _plain(value))
         fixed += own_fixed
         varying += own_varying
-    bits = sum(1 << number for number, value in enumerate(values) if value is None)
+    flags = [*(value is None for _, value in found), *dicts, *of_values]
+    number = sum(1 << place for place, flag in enumerate(flags) if flag)
     fixed.append((4, b"".join(struct.pack("<I", len(part)) for part in varying)))
-    fixed.append((1, bits.to_bytes((len(leaves) + 7) // 8, "little")))
+    fixed.append((1, number.to_bytes((len(flags) + 7) // 8, "little")))
     record = b""
     for alignment in (8, 4, 2, 1):
         for itemsize, part in fixed:
             if alignment == max(power for power in (1, 2, 4, 8) if itemsize % power == 0):
                 record += part
-    for part in ("", *varying):
+    for part in ("", *varying, *nulls):
         record += part.encode() if isinstance(part, str) else part
         record += bytes(-len(record) % 8)
     return record
+
+
+def _walk(spec: Any, value: Any, leaves: list[Any], dicts: list[bool], *, is_root: bool = False) -> None:
+    """Append the leaves with their values, and for each dict below the root that has leaves whether it is None."""
+    if isinstance(spec, LeafSpec):
+        leaves.append((spec, value))
+        return
+    if isinstance(spec, dict) and not is_root and tree.leaves(spec):
+        dicts.append(value is None)
+    for key, child in spec.items() if isinstance(spec, dict) else enumerate(spec or ()):
+        below = _BELOW_NULL if value is _BELOW_NULL or value is None else value[key]
+        _walk(child, below, leaves, dicts)
+
+
+def _nulls_within(value: Any) -> str:
+    """A 1 for each value within that is null, a 0 for others; nothing if there can be none."""
+    if isinstance(value, Ragged):
+        return _nulls_within(value.flat_values)
+    return "".join("01"[not valid] for valid in value.valid.reshape(-1)) if isinstance(value, Nullable) else ""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Ragged):
+        return value.with_flat(_plain(value.flat_values))
+    return value.values if isinstance(value, Nullable) else value
 
 
 def filler_of(spec: LeafSpec) -> Any:

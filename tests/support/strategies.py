@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.records import tree
-from cachelayer.records.spec import LeafSpec
+from cachelayer.records.spec import LeafSpec, NullableDict
 
 ML_DTYPES = [
     np.dtype(getattr(ml_dtypes, name))
@@ -72,6 +72,15 @@ def random_leaf(rng: np.random.Generator, spec: LeafSpec) -> Any:
     return array.item() if spec.dtype in (bytes, str) and shape == () else array
 
 
+def with_nulls(rng: np.random.Generator, spec: LeafSpec, value: Any) -> Any:
+    """A value some of whose values are null, with fillers in their places."""
+    if isinstance(value, Ragged):
+        return value.with_flat(with_nulls(rng, spec, value.flat_values))
+    valid = rng.random(value.shape) < 0.6
+    zeros = np.full(value.shape, spec.dtype(), object) if isinstance(spec.dtype, type) else np.zeros_like(value)
+    return Nullable(np.where(valid, value, zeros).astype(value.dtype), valid)
+
+
 # Made once: most of an example's time would else go into making strategies and validating them.
 LEAF_DTYPES = st.sampled_from([*DTYPES, bytes, str])
 DIMS = st.integers(0, 3)
@@ -90,17 +99,19 @@ SEEDS = st.integers(0, 2**32)
 def leaf_specs(draw: st.DrawFn, *, nullable: bool = True) -> LeafSpec:
     dtype = draw(LEAF_DTYPES)
     options = {"nullable": draw(st.booleans())} if nullable else {}
+    spec: LeafSpec
     match draw(KINDS):
         case 0:
             rank = draw(RANKS)
             shape = (draw(MAYBE), *[None] * rank, *draw(INNER_SHAPES))
-            return RaggedSpec(dtype, shape, ragged_rank=rank, splits_dtype=np.dtype(draw(SPLITS)), **options)
+            spec = RaggedSpec(dtype, shape, ragged_rank=rank, splits_dtype=np.dtype(draw(SPLITS)), **options)
         case 1:
-            return SparseSpec(dtype, tuple(draw(SPARSE_SHAPES)), **options)
+            spec = SparseSpec(dtype, tuple(draw(SPARSE_SHAPES)), **options)
         case 2:
-            return ArraySpec(dtype, tuple(draw(OPEN_SHAPES)), **options)
+            spec = ArraySpec(dtype, tuple(draw(OPEN_SHAPES)), **options)
         case _:
-            return ArraySpec(dtype, tuple(draw(SHAPES)), **options)
+            spec = ArraySpec(dtype, tuple(draw(SHAPES)), **options)
+    return spec.with_nullable_values() if nullable and spec.has_values and draw(st.booleans()) else spec
 
 
 KEYS = st.one_of(st.text(max_size=4), st.sampled_from(["image", "label", "", "a b", "0", "\ud800", "self", "'"]))
@@ -114,33 +125,59 @@ def namedtuples(draw: st.DrawFn, children: st.SearchStrategy[Any]) -> Any:
     return namedtuple(draw(NAMES), fields)(*[draw(children) for _ in fields])
 
 
-def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def trees(leaves: st.SearchStrategy[Any], *, nullable: bool = False) -> st.SearchStrategy[Any]:
     """Any nested structure, empty ones too."""
 
     def extend(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         lists = st.lists(children, max_size=3)
-        return st.one_of(st.dictionaries(KEYS, children, max_size=3), lists, lists.map(tuple), namedtuples(children))
+        dicts: Any = st.dictionaries(KEYS, children, max_size=3)
+        if nullable:
+            dicts = st.builds(lambda of, is_nullable: NullableDict(of) if is_nullable else of, dicts, st.booleans())
+        return st.one_of(dicts, lists, lists.map(tuple), namedtuples(children))
 
-    return st.recursive(leaves, extend, max_leaves=6)
+    return st.recursive(leaves, extend, max_leaves=6).map(_without_marks_of_nothing)
+
+
+def _without_marks_of_nothing(spec: Any, *, is_root: bool = True) -> Any:
+    """A spec in which dicts without leaves, and the root, are never None."""
+    if isinstance(spec, dict):
+        children = {key: _without_marks_of_nothing(child, is_root=False) for key, child in spec.items()}
+        is_marked = isinstance(spec, NullableDict) and not is_root and tree.leaves(spec)
+        return NullableDict(children) if is_marked else children
+    if isinstance(spec, (tuple, list)):
+        parts = [_without_marks_of_nothing(child, is_root=False) for child in spec]
+        return type(spec)(*parts) if tree.is_namedtuple(spec) else type(spec)(parts)
+    return spec
 
 
 @cache
 def specs(*, nullable: bool = True) -> st.SearchStrategy[Any]:
-    return trees(st.one_of(leaf_specs(nullable=nullable), leaf_specs(nullable=nullable), st.none()))
+    leaves = st.one_of(leaf_specs(nullable=nullable), leaf_specs(nullable=nullable), st.none())
+    return trees(leaves, nullable=nullable)
 
 
 @st.composite
 def versions(draw: st.DrawFn, max_rows: int = 4) -> tuple[Any, list[Any]]:
-    """An element spec, and elements that fit it, with None in some leaves that are nullable."""
+    """An element spec, and elements that fit it, with None in some leaves, values and dicts that are nullable."""
     spec = draw(specs())
     rng = np.random.default_rng(draw(SEEDS))
+    return spec, [_element(rng, spec) for _ in range(draw(st.integers(0, max_rows)))]
 
-    def leaf(_path: str, leaf_spec: LeafSpec | None) -> Any:
-        if leaf_spec is None or (leaf_spec.nullable and rng.random() < 0.4):
+
+def _element(rng: np.random.Generator, spec: Any) -> Any:
+    if isinstance(spec, LeafSpec):
+        if spec.nullable and rng.random() < 0.4:
             return None
-        return random_leaf(rng, leaf_spec)
-
-    return spec, [tree.map_structure(spec, leaf) for _ in range(draw(st.integers(0, max_rows)))]
+        value = random_leaf(rng, spec)
+        return with_nulls(rng, spec, value) if spec.nullable_values else value
+    if isinstance(spec, dict):
+        if isinstance(spec, NullableDict) and rng.random() < 0.3:
+            return None
+        return {key: _element(rng, child) for key, child in spec.items()}
+    if spec is None:
+        return None
+    parts = [_element(rng, child) for child in spec]
+    return type(spec)(*parts) if tree.is_namedtuple(spec) else type(spec)(parts)
 
 
 def bits(array: np.ndarray[Any, Any]) -> Any:
@@ -161,13 +198,16 @@ def same_array(one: Any, other: Any) -> bool:
 
 def same_leaf(one: Any, other: Any) -> bool:
     """Return whether two leaves are equal in kind, dtypes, shapes and bits."""
+    if isinstance(one, Nullable):
+        alike = isinstance(other, Nullable) and one.valid.tolist() == other.valid.tolist()
+        return alike and same_array(one.values, other.values)
     if one is None or isinstance(one, (bytes, str)):
         return type(one) is type(other) and one == other
     if isinstance(one, Ragged):
         if not isinstance(other, Ragged) or len(one.nested_row_splits) != len(other.nested_row_splits):
             return False
-        mine, theirs = (one.flat_values, *one.nested_row_splits), (other.flat_values, *other.nested_row_splits)
-        return all(map(same_array, mine, theirs))
+        splits = all(map(same_array, one.nested_row_splits, other.nested_row_splits))
+        return splits and same_leaf(one.flat_values, other.flat_values)
     if isinstance(one, Sparse):
         parts = ("indices", "values", "dense_shape")
         return isinstance(other, Sparse) and all(same_array(getattr(one, p), getattr(other, p)) for p in parts)
