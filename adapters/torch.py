@@ -27,6 +27,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDep
 from cachelayer.protocols import T
 from cachelayer.records import tree
 from cachelayer.records.infer import as_leaf
+from cachelayer.records.null_marks import marks
 from cachelayer.records.selection import record_numbers
 from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
@@ -169,7 +170,7 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
     def __init__(self, ref: View[Any]) -> None:
         self._ref = ref
         self._spec = ref.element_spec
-        self._stacks = all(_stacks(leaf) for _, leaf in tree.leaves(self._spec))
+        self._stacks = not marks(self._spec) and all(_stacks(leaf) for _, leaf in tree.leaves(self._spec))
 
     def __len__(self) -> int:
         return len(self._ref)
@@ -198,7 +199,7 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
 
 def _stacks(leaf: LeafSpec) -> bool:
     """Return whether row i of a batch's leaf is the leaf of element i."""
-    return isinstance(leaf, ArraySpec) and None not in leaf.shape and not leaf.nullable
+    return isinstance(leaf, ArraySpec) and None not in leaf.shape
 
 
 # Streams.

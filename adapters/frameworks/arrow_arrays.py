@@ -122,12 +122,17 @@ def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
         inner = inner.value_type
     if not kinds.is_struct(inner):
         return _leaf_array(kind, values, path)
+    valid = None
+    if isinstance(values, Nullable) and isinstance(values.values, dict):
+        values, valid = values.values, values.valid
     if isinstance(values, dict) or tree.is_namedtuple(values):
         fields = values if isinstance(values, dict) else values._asdict()
         parts = [(fields[field.name], field.type, f"{path}[{field.name!r}]") for field in inner]
     else:
         parts = [(values, pa.binary(), path)]
-    return _zipped(kind, [array_of(_within(lists, child), part, rows, at) for part, child, at in parts], rows, path)
+    arrays = [array_of(_within(lists, child), part, rows, at) for part, child, at in parts]
+    zipped = _zipped(kind, arrays, rows, path)
+    return zipped if valid is None else pc.if_else(pa.array(valid), zipped, pa.scalar(None, kind))
 
 
 def _json_array(kind: pa.DataType, values: list[Any], path: str) -> pa.Array:
@@ -166,18 +171,21 @@ def _zipped(kind: pa.DataType, parts: list[pa.Array], rows: int, path: str) -> p
 
 
 def _leaf_array(kind: pa.DataType, values: Any, path: str) -> pa.Array:
-    nulls = None
-    if isinstance(values, Nullable):
+    nulls, null_values = None, None
+    if isinstance(values, Nullable) and values.valid.ndim == 1:
         values, nulls = values.values, ~values.valid
     flat, splits = _levels(values)
+    if isinstance(flat, Nullable):
+        flat, null_values = flat.values.reshape(-1), ~flat.valid.reshape(-1)
     if flat.dtype.kind in "mM":
-        missing = np.isnat(flat) if nulls is None or splits else np.isnat(flat) & ~nulls
+        hidden = nulls if not splits else null_values
+        missing = np.isnat(flat) if hidden is None else np.isnat(flat) & ~hidden
         if missing.any():
             warn(f"leaf {path} holds NaT, which Arrow does not have: it becomes null")
     if isinstance(values, Ragged) and values.row_shapes is not None:
         _warn_of_lost_shapes(values.row_shapes, path)
     try:
-        return _nested(kind, flat, splits, nulls)
+        return _nested(kind, flat, splits, nulls, null_values)
     except UnicodeEncodeError as error:
         raise _no_utf8(path, error) from error
     except (pa.ArrowException, OverflowError) as error:
@@ -201,29 +209,31 @@ def _warn_of_lost_shapes(shapes: NDArray[Any], path: str) -> None:
         warn(f"leaf {path} holds an array of shape {shape}: lists keep no dimension after one of length 0")
 
 
-def _levels(values: Any) -> tuple[NDArray[Any], list[Ints]]:
-    """Return the innermost values, one-dimensional, and the splits of each level of lists, outermost first."""
+def _levels(values: Any) -> tuple[Any, list[Ints]]:
+    """Return the innermost values, one-dimensional or a Nullable, and the splits of each level, outermost first."""
     splits: list[Any] = []
     if isinstance(values, Ragged):
         splits, values = list(values.nested_row_splits), values.flat_values
     count = len(values)
-    for dim in values.shape[1:]:
+    for dim in (values.valid if isinstance(values, Nullable) else values).shape[1:]:
         splits.append(np.arange(count + 1, dtype=np.int64) * dim)
         count *= dim
-    return values.reshape(-1), splits
+    return values if isinstance(values, Nullable) else values.reshape(-1), splits
 
 
-def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls) -> pa.Array:
+def _nested(
+    kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls, null_values: Nulls = None
+) -> pa.Array:
     if isinstance(kind, pa.FixedShapeTensorType):
         # The numbers of a tensor lie in one list.
         splits = [np.arange(len(splits[0]), dtype=np.int64) * prod(kind.shape)]
     if isinstance(kind, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls))
+        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls, null_values))
     if kinds.is_dictionary(kind) and not splits:
         return _categories(kind, _nested(kind.value_type, values, splits, nulls))
     if not splits:
         return _times(kind, values, nulls) if values.dtype.kind in "mM" else pa.array(values, kind, mask=nulls)
-    inner = _nested(kind.value_type, values, splits[1:], None)
+    inner = _nested(kind.value_type, values, splits[1:], None if splits[1:] else null_values, null_values)
     mask = None if nulls is None else pa.array(nulls)
     if kinds.is_fixed_size_list(kind):
         if kind.list_size == 0:

@@ -14,6 +14,7 @@ from cachelayer.adapters.frameworks.stream_or_ref import check_stream, rows_of_b
 from cachelayer.arguments import explains_options
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import json_text, tree
+from cachelayer.records.null_marks import NullBits
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
@@ -208,11 +209,20 @@ def _check_outward(spec: Tree) -> None:
         )
     if _without_lists(spec) != spec:
         warn("to_tf() turns lists of a structure into tuples: tf.data would turn a list into a tensor")
+    for each in NullBits.of(spec).dicts:
+        if each.nullable:
+            name = tree.leaf_title(tree.leaves(spec)[each.leaves[0]][0])
+            raise InvalidTypeError(
+                f"a dict around {name} is None in some elements, and TensorFlow has no null: fill it by map(fn, "
+                "element_spec=...), or use the stream itself"
+            )
     for path, leaf in tree.leaves(spec):
         name = tree.leaf_title(path)
-        if leaf.nullable:
+        if leaf.nullable or leaf.nullable_values:
+            which = "some of its values are None" if leaf.nullable_values else "is None in some elements"
             raise InvalidTypeError(
-                f"{name} is None in some elements, and TensorFlow has no null: use the stream itself"
+                f"{name}: {which}, and TensorFlow has no null: fill it by map(fn, element_spec=...), in which "
+                "filled(0) of a Nullable gives the array, or use the stream itself"
             )
         try:
             _tf_dtype(leaf)

@@ -18,7 +18,7 @@ from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeErr
 from cachelayer.records import dtypes, json_text, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import nested_spec, overlaid
-from cachelayer.records.layout import Column, Flat, PartRows
+from cachelayer.records.layout import NULL_DICT, Column, Flat, PartRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, JsonSpec, LeafSpec, RaggedSpec
@@ -33,7 +33,7 @@ except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 _NUMBERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)) - {"float8"}
-Nulls = NDArray[np.bool_] | None
+Nulls = NDArray[Any] | None
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _fits(own: Any, wanted: LeafSpec) -> bool:
     ):
         return False
     if not isinstance(wanted, ArraySpec):
-        return not wanted.shape or own.as_nullable() == replace(wanted, dtype=own.dtype).as_nullable()
+        return not wanted.shape or own.without_nulls() == replace(wanted, dtype=own.dtype).without_nulls()
     # Lists of different lengths within lists need row splits, which an ArraySpec does not have.
     return None not in wanted.shape[1:] and all(
         a is None or a == b for a, b in zip(own.shape, wanted.shape, strict=True)
@@ -213,7 +213,7 @@ class Lists:
     Args:
         values: the values within all lists.
         levels: for each level of lists, outermost first, the length of each of its lists.
-        nulls: bool of shape ``[rows]``, True for rows that are null; None if no row is null.
+        nulls: the nulls of a column: see :class:`~cachelayer.records.layout.Column`; None if no row is null.
         dims: for each level, the length that the type says all lists have, or None.
     """
 
@@ -226,22 +226,45 @@ class Lists:
         """Return other values within the same lists."""
         return Lists(values, self.levels, self.nulls, self.dims)
 
+    def within(self, structs: pa.StructArray, depth: int) -> Lists:
+        """Return these values with the nulls of structs that they are fields of, which have so many dicts around."""
+        nulls = _nulls_of(structs)
+        if nulls is None or self.levels or not depth:
+            return self
+        marks = np.where(nulls, NULL_DICT + depth, 0).astype(np.uint8)
+        return replace(self, nulls=marks if self.nulls is None else np.where(self.nulls, self.nulls, marks))
+
+    @property
+    def row_nulls(self) -> Nulls:
+        """The nulls of rows that are not in lists: of their values, and of the structs around them."""
+        nulls = _nulls_of(self.values)
+        return nulls if self.nulls is None else np.where(self.nulls, self.nulls, False if nulls is None else nulls)
+
+    @property
+    def splits(self) -> Ints:
+        """Where the values of each row begin, and the end."""
+        splits = splits_of(self.levels[0])
+        for lengths in self.levels[1:]:
+            splits = splits_of(lengths)[splits]
+        return splits
+
     def unnested(self, path: str) -> Lists:
         """Return these values with one more level of lists: the values must be lists."""
         if self.levels:
             self.check_whole(path)
-        nulls = self.nulls if self.levels else _nulls_of(self.values)
+        nulls = self.nulls if self.levels else self.row_nulls
         lengths = pc.fill_null(pc.list_value_length(self.values), 0).to_numpy().astype(np.int64)
         dim = self.values.type.list_size if kinds.is_fixed_size_list(self.values.type) else None
         return Lists(self.values.flatten(), (*self.levels, lengths), nulls, (*self.dims, dim))
 
     def check_whole(self, path: str) -> None:
-        """Raise if a value within a list is null."""
+        """Raise if a list within a list is null."""
         if self.values.null_count:
-            raise ElementError("values in every place of a list", "null", path=path, hint="Only a leaf may be null.")
+            hint = "A value in a list may be null, a list in it may not: make it empty, or declare JsonSpec()."
+            raise ElementError("a list in every place of a list", "null", path=path, hint=hint)
 
 
-def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str] = ()) -> Tree:
+def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str] = (), depth: int = 0) -> Tree:
     """Return the leaves of nested values, in the structure of an element.
 
     Args:
@@ -249,6 +272,7 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
         lists: the values.
         files: the structs that stand for files.
         whole: the paths of values that are one leaf, whatever they are.
+        depth: how many dicts are around them.
     """
     if path in whole:
         return lists
@@ -257,12 +281,12 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
         order = getattr(kind, "permutation", None) or ()
         if list(order) != sorted(order):
             raise InvalidTypeError(f"leaf {path} has type {kind}, whose axes are permuted: store it in C order")
-        arrays = leaves_of(path, lists.of(lists.values.storage), files, whole)
+        arrays = leaves_of(path, lists.of(lists.values.storage), files, whole, depth)
         return replace(arrays, dims=(*lists.dims, *kind.shape))
     lists = lists.of(_plain(lists.values))
     kind = lists.values.type
     if is_list(kind):
-        return leaves_of(path, lists.unnested(path), files, whole)
+        return leaves_of(path, lists.unnested(path), files, whole, depth)
     if not kinds.is_struct(kind):
         return lists
     if path in files:
@@ -272,20 +296,20 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
         reason = "two fields of one name" if names else "no fields in a list, so that its length would be lost"
         raise InvalidTypeError(f"leaf {path} has {reason}, of {names}: rename one, or leave it out")
     if (lists.levels or not names) and lists.values.null_count:
-        hint = "A dict in a list, or one without keys, is never null: fill it, or make a column of each field."
+        hint = "A dict in a list, or one without keys, is never null: fill it, or declare JsonSpec()."
         raise ElementError("a struct", "null", path=path, hint=hint)
-    # The leaves of a dict that is null are null.
+    inner = lists.within(lists.values, depth)
     children = zip(names, lists.values.flatten(), strict=True)
-    return {name: leaves_of(f"{path}[{name!r}]", lists.of(child), files, whole) for name, child in children}
+    return {name: leaves_of(f"{path}[{name!r}]", inner.of(child), files, whole, depth + 1) for name, child in children}
 
 
 def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     """Return the values of a leaf as a column of the codec."""
     if isinstance(spec, JsonSpec):
-        return _json_column(path, lists.values)
+        return replace(_json_column(path, lists.values), nulls=lists.nulls)
     if kinds.is_null(lists.values.type) and not lists.levels:
         leaf, rows = leaf_of(spec), len(lists.values)
-        return Column(leaf.encode([leaf.filler()] * rows), np.ones(rows, np.bool_))
+        return Column(leaf.encode([leaf.filler()] * rows), lists.row_nulls)
     if kinds.is_null(lists.values.type):
         kind = pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype)
         lists = lists.of(lists.values.cast(kind))
@@ -294,31 +318,44 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
         _check_text(path, values)
         if isinstance(spec, EncodedSpec):
             try:
-                return codec_for(spec).columns(values.to_pylist())[0]
+                return replace(codec_for(spec).columns(values.to_pylist())[0], nulls=lists.row_nulls)
             except ElementError as error:
                 raise error.at(path=path) from error.__cause__
     if isinstance(spec.dtype, np.dtype) and spec.dtype.name in _NUMBERS:
         values = _as_declared(path, values, spec.dtype)
         lists = lists.of(values)
     if not lists.levels:
-        nulls = _nulls_of(values)
+        nulls = lists.row_nulls
         if dtypes.is_string(spec.dtype):
             return Column((_strings(values),), nulls)
         return Column((_numbers(values, np.dtype(spec.dtype)),), nulls)
-    lists.check_whole(path)
     # The values of a tensor lie in one list.
     levels = lists.levels if len(lists.levels) == len(spec.shape) else lists.levels[:-1]
     for depth, (dim, lengths) in enumerate(zip(spec.shape, levels, strict=False)):
         wrong = np.zeros(len(lengths), np.bool_) if dim is None else lengths != dim
         if depth == 0 and lists.nulls is not None:
-            wrong &= ~lists.nulls
+            wrong &= lists.nulls == 0
         if wrong.any():
             got = f"a list of {lengths[np.argmax(wrong)]} at depth {depth}"
             raise ElementError(spec.describe(), got, path=path)
     if dtypes.is_string(spec.dtype):
-        return Column(_string_lists(spec, _strings(values), lists), lists.nulls)
+        return Column(_string_lists(spec, _strings(values), lists), lists.nulls, _null_values(spec, lists))
     stacked = _stacked(spec, _numbers(values, np.dtype(spec.dtype)), lists)
-    return Column(leaf_of(spec).encode_batch(stacked), lists.nulls)
+    return Column(leaf_of(spec).encode_batch(stacked), lists.nulls, _null_values(spec, lists))
+
+
+def _null_values(spec: LeafSpec, lists: Lists) -> Flat | None:
+    """Return which of the values in lists are null; None if none is."""
+    nulls = _nulls_of(lists.values)
+    if nulls is None:
+        return None
+    if not spec.is_static:
+        return Flat(nulls, lists.splits)
+    # Of arrays of known shape, a row that is null has its values too.
+    rows, size = len(lists.levels[0]), prod(dim or 0 for dim in spec.shape)
+    every = np.zeros((rows, size), np.bool_)
+    every[slice(None) if lists.nulls is None else lists.nulls == 0] = nulls.reshape(-1, size)
+    return Flat(every.reshape(-1), np.arange(rows + 1, dtype=np.int64) * size)
 
 
 def _json_column(path: str, values: pa.Array) -> Column:
@@ -357,7 +394,7 @@ def _stacked(spec: LeafSpec, flat: NDArray[Any], lists: Lists) -> NDArray[Any] |
     """Return the values of nested lists stacked on a leading axis."""
     if None not in spec.shape:
         # A null row of known shape holds zeros.
-        present = slice(None) if lists.nulls is None else ~lists.nulls
+        present = slice(None) if lists.nulls is None else lists.nulls == 0
         shape = [dim or 0 for dim in spec.shape]
         rows = np.zeros((len(lists.levels[0]), *shape), flat.dtype)
         rows[present] = flat.reshape(len(rows[present]), *shape)

@@ -78,6 +78,6 @@ def _implies(field: pa.Field, spec: Tree) -> bool:
     except CacheLayerError:
         return False
     return len(own) == len(there) and all(
-        path == other and leaf.as_nullable() == wanted.as_nullable()
+        path == other and leaf.without_nulls() == wanted.without_nulls()
         for (path, leaf), (other, wanted) in zip(own, there, strict=True)
     )

@@ -471,13 +471,13 @@ def cut_batches(read: Callable[[slice], Any], spec: Tree, sizes: Sequence[int]) 
     rows = [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
     if any(isinstance(leaf, SparseSpec) for _, leaf in tree.leaves(spec)):
         return map(read, rows)
-    leaves = tree.flatten_like(spec, read(slice(None)))
+    leaves = tree.flatten_batch(spec, read(slice(None)))
     return tree.row_packer(spec)([[_rows(values, some) for some in rows] for values in leaves], len(rows))
 
 
 def _rows(values: Any, rows: slice) -> Any:
     if isinstance(values, Nullable):
-        return Nullable(_rows(values.values, rows), values.valid[rows])
+        return values[rows]
     return values.rows(rows.start, rows.stop) if isinstance(values, Ragged) else values[rows]
 
 

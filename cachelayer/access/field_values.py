@@ -17,7 +17,7 @@ from cachelayer.records.keys import KeyColumn, Keys, key_dtype
 from cachelayer.records.leaf_names import leaf_number, leaf_numbers
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec
-from cachelayer.records.values import Nullable
+from cachelayer.records.values import Nullable, with_one_mask
 from cachelayer.user_warnings import warn
 
 _AT_ONCE_NBYTES, _MOST_AT_ONCE = 1 << 26, 1 << 20
@@ -95,8 +95,8 @@ class FieldReader:
         if not names:
             return {}
         narrow = self._narrow(names)
-        values = tree.flatten_like(narrow.element_spec, narrow.batch(numbers))
-        return {name: values[leaf_number(narrow.element_spec, name)] for name in names}
+        values = tree.flatten_batch(narrow.element_spec, narrow.batch(numbers))
+        return {name: with_one_mask(values[leaf_number(narrow.element_spec, name)]) for name in names}
 
     def has_characters(self, name: str) -> bool:
         """Return whether a field is text: only its number of bytes is stored."""

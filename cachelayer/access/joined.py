@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -35,7 +35,7 @@ from cachelayer.records.record_buffers import Records, joined
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable
+from cachelayer.records.values import Nullable, OfNullableDict
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -305,7 +305,7 @@ def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -
         batches: for each batch, the rows that it has, and the batch.
         rows: the number of rows.
     """
-    flat = [(own, tree.flatten_like(spec, batch)) for own, batch in batches]
+    flat = [(own, tree.flatten_batch(spec, batch)) for own, batch in batches]
     merged = [
         _merge_leaf(leaf, [(own, values[number]) for own, values in flat], rows)
         for number, (_, leaf) in enumerate(tree.leaves(spec))
@@ -314,6 +314,13 @@ def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -
 
 
 def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
+    first = batches[0][1]
+    if isinstance(first, OfNullableDict):
+        valid = np.empty(rows, np.bool_)
+        for own, values in batches:
+            valid[own] = values.valid
+        inner = _merge_leaf(leaf, [(own, values.values) for own, values in batches], rows)
+        return replace(first, values=inner, valid=valid)
     if is_plain(leaf):
         return _merge_whole(batches, rows)
     listed: list[Any] = [None] * rows

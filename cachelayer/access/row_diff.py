@@ -189,7 +189,7 @@ def _parts(one: _Side, other: _Side) -> list[_Part]:
 def _stored_alike(one: StoredVersion, other: StoredVersion) -> bool:
     """Return whether equal bytes of records mean equal elements in both versions."""
     rows = one.manifest.rows, other.manifest.rows
-    specs = [[(path, leaf.as_nullable()) for path, leaf in tree.leaves(row.element_spec)] for row in rows]
+    specs = [[(path, leaf.without_nulls()) for path, leaf in tree.leaves(row.element_spec)] for row in rows]
     return rows[0].codec == rows[1].codec and specs[0] == specs[1]
 
 

@@ -19,6 +19,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, infer_spec
 from cachelayer.records.memory import Ints
+from cachelayer.records.null_marks import marked
 from cachelayer.streams.reading.failures import attempt, shown
 
 T_co = TypeVar("T_co", covariant=True)
@@ -126,7 +127,9 @@ class WrappedItems(BaseDataset):
         elements = self.elements(numbers)
         spec = self._spec or (infer_spec(elements, first=1) if elements else self.element_spec)
         codec = codec_for(spec)
-        return codec.batch(codec.columns(elements))
+        columns = codec.columns(elements)
+        # What is None in some of them is marked, so that their batch says so.
+        return codec_for(marked(spec, codec.null_numbers(columns))).batch(columns)
 
     def declared(self) -> WrappedItems:
         # Each item is checked against the spec of item 0 when it is read.

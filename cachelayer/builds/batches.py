@@ -114,14 +114,10 @@ class RowBatch:
 
 
 def _row(row: int, _path: str, leaf: Any) -> Any:
-    if isinstance(leaf, Nullable):
-        return leaf.values[row] if leaf.valid[row] else None
     return leaf[row]
 
 
 def _rows(rows: slice | NDArray[Any], _path: str, leaf: Any) -> Any:
-    if isinstance(leaf, Nullable):
-        return Nullable(leaf.values[rows], leaf.valid[rows])
     return leaf.rows(rows.start, rows.stop) if isinstance(leaf, Ragged) and isinstance(rows, slice) else leaf[rows]
 
 
@@ -150,6 +146,8 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, Ragged):
         shapes = None if value.row_shapes is None else value.row_shapes.copy()
         return Ragged(snapshot(value.values), value.row_splits.copy(), shapes)
+    if isinstance(value, Nullable):
+        return Nullable(snapshot(value.values), value.valid.copy())
     if isinstance(value, Sparse):
         return Sparse(value.indices.copy(), value.values.copy(), value.dense_shape.copy())
     if not hasattr(value, "__array__"):

@@ -24,7 +24,7 @@ from typing import Any
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.element_specs import needs_elements, spec_of_batches
-from cachelayer.builds.encode import Encoder, marked
+from cachelayer.builds.encode import Encoder
 from cachelayer.builds.extensions import AddingColumns
 from cachelayer.builds.part_builds import Hosts, build_parts, build_parts_together, join_hosts
 from cachelayer.builds.parts import Parts
@@ -40,6 +40,7 @@ from cachelayer.progress import Progress, Waiting, current
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
 from cachelayer.records.codec import codec_for
+from cachelayer.records.null_marks import marked
 from cachelayer.records.memory import keep_freed_memory
 from cachelayer.records.tree import Tree
 from cachelayer.temporary_files import maker_of, process_name

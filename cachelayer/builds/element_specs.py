@@ -139,5 +139,5 @@ def _fits(ours: LeafSpec, theirs: LeafSpec) -> bool:
         return ours.as_nullable() == theirs.as_nullable()
     dims = zip(ours.shape, theirs.shape, strict=True)
     return all(mine is None or dim is None or mine == dim for mine, dim in dims) and ours == replace(
-        theirs, shape=ours.shape, nullable=ours.nullable
+        theirs, shape=ours.shape, nullable=ours.nullable, nullable_values=ours.nullable_values
     )

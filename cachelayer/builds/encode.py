@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
@@ -23,11 +23,9 @@ from cachelayer.builds.batches import (
 from cachelayer.engines.processes import ProcessPool
 from cachelayer.errors import ElementError
 from cachelayer.progress import Progress
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.media import check_files
-from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.versions.notes import PartResult
 
@@ -78,13 +76,12 @@ class Encoder:
         return frames
 
     def _encoded(self, batch: Batch) -> tuple[Frames, frozenset[int]]:
-        """Return the records of a batch, and the numbers of the leaves that are None in some of its elements."""
+        """Return the records of a batch, and the numbers of the null bits that are set in some of them."""
         columns = batch.columns(self._codec)
         if self._skips:
             check_files(self._codec.spec, columns)
         frames = self._codec.encode(columns, len(batch))
-        nullable = [index for index, column in enumerate(columns) if column.nulls is not None and column.nulls.any()]
-        return frames, frozenset(nullable) if nullable else _NONE
+        return frames, self._codec.null_numbers(columns)
 
     def _one_by_one(self, batch: Batch, left_out: list[str]) -> tuple[Frames, frozenset[int]]:
         """Encode the elements of a batch that can be stored. Append the errors of the others, or raise the first."""
@@ -107,18 +104,6 @@ def _without_values(error: ElementError) -> str:
     """Return the text of an error without what the element holds: at most the dtype and shape of a leaf."""
     got = error.got if _DTYPE_AND_SHAPE.fullmatch(error.got) else "another value"
     return str(ElementError(error.expected, got, path=error.path, record=error.record))
-
-
-def marked(spec: Tree, nullable: Collection[int]) -> Tree:
-    """Return a spec with the leaves of these numbers marked nullable."""
-    numbers = iter(range(len(tree.leaves(spec))))
-
-    def mark(_path: str, leaf: LeafSpec | None) -> LeafSpec | None:
-        if leaf is None:
-            return None
-        return leaf.as_nullable() if next(numbers) in nullable else leaf
-
-    return tree.map_structure(spec, mark)
 
 
 def encode_with_workers(

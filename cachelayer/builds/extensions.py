@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.encode import Encoder, marked
+from cachelayer.builds.encode import Encoder
 from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, records_of_shard
 from cachelayer.builds.source import Source
 from cachelayer.errors import CorruptionError, InvalidArgumentError, SourceError
@@ -20,6 +20,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.memory import Bytes
+from cachelayer.records.null_marks import NullBits, marked
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
 from cachelayer.versions.column_file import ColumnFile, write_column_file
@@ -134,11 +135,11 @@ class Appending:
         return appended(self.base, replace(added, rows=rows, columns=columns))
 
     def _widened(self, spec: Mapping[str, Tree], built: ShardSet) -> dict[str, Tree]:
-        """Return a spec of the version, with the leaves that are None in new records marked nullable."""
+        """Return a spec of the version, in which what is null in new records is marked so."""
         came = built.element_spec
         filled = {name: spec[name] for name in spec if name in self.fill}
-        fills = codec_for(filled).columns([{name: self.fill[name] for name in filled}]) if filled else []
-        empty = {leaf for leaf, column in enumerate(fills) if column.nulls is not None and column.nulls.any()}
+        codec = codec_for(filled)
+        empty = codec.null_numbers(codec.columns([{name: self.fill[name] for name in filled}]) if filled else [])
         return {**spec, **{name: came[name] for name in spec if name in came}, **marked(filled, empty)}
 
     def _longer(self, group: ShardSet, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
@@ -282,10 +283,17 @@ def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget)
         target: puts the file.
     """
     encoder = Encoder(codec_for(spec), "raise")
+    within = frozenset(NullBits.of(spec).values.values())
 
     def rows() -> Iterator[Bytes]:
         for batch in source.batches():
-            encoded = rows_of(encoder.encode(batch))
+            frames = encoder.encode(batch)
+            if encoder.result.nullable & within:
+                raise InvalidArgumentError(
+                    f"columns {', '.join(spec)}: a value within an array is None, and the spec says that none is: "
+                    "declare nullable_values=True"
+                )
+            encoded = rows_of(frames)
             current().update(len(encoded), encoded.nbytes)
             yield encoded
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from cachelayer.builds.batches import Batch, Framed
 from cachelayer.builds.element_specs import spec_of_batches
-from cachelayer.builds.encode import Encoder, marked
+from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records import tree
@@ -20,6 +20,7 @@ from cachelayer.records.frames import Frames
 from cachelayer.records.keys import KeyColumn, Keys, key_dtype, key_names, numbered, rows_by_number, shown_names
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
+from cachelayer.records.null_marks import marked
 from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
@@ -71,17 +72,13 @@ class Join:
         for name in fill:
             if name not in added:
                 raise InvalidArgumentError(f"fill: {name!r} is no column that is added: these are {', '.join(added)}")
-        row = {
-            name: tree.map_structure(child, lambda _path, _leaf: None) if fill.get(name) is None else fill[name]
-            for name, child in codec.spec.items()
-        }
+        row = {name: _nothing(child) if fill.get(name) is None else fill[name] for name, child in codec.spec.items()}
         try:
             columns = codec.columns([row])
         except ElementError as error:
             got = f"leaf {error.path}: expected {error.expected}, got {error.got}"
             raise InvalidArgumentError(f"fill: {got}") from error
-        nullable = [number for number, column in enumerate(columns) if column.nulls is not None and column.nulls.any()]
-        return codec.encode(columns, 1), frozenset(nullable)
+        return codec.encode(columns, 1), codec.null_numbers(columns)
 
     def rows(self, keys: Keys, table: Keys) -> Ints:
         """Return the row of each record, -1 for those that find none.
@@ -105,8 +102,12 @@ class Join:
         return rows
 
 
+def _nothing(spec: Tree) -> Any:
+    return None if isinstance(spec, dict) else tree.map_structure(spec, lambda _path, _leaf: None)
+
+
 PackedRow = tuple[Frames, frozenset[int]]
-"""A row as a record, and the numbers of its leaves that are None."""
+"""A row as a record, and the numbers of its null bits that are set."""
 
 
 def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join) -> Source:

@@ -193,9 +193,9 @@ def _extended(checksum: int, column: Column) -> int:
     """Return the checksum of a column, and of what is before it."""
     valid = None
     if column.nulls is not None and column.nulls.any():
-        valid = ~column.nulls
-        checksum = crc32c(valid, checksum)
-    for part in column.parts:
+        valid = column.nulls == 0
+        checksum = crc32c(column.nulls.astype(np.uint8), checksum)
+    for part in (*column.parts, *([] if column.null_values is None else [column.null_values])):
         if isinstance(part, Flat):
             checksum = crc32c(part.values, crc32c(part.lengths, checksum))
         elif isinstance(part, np.ndarray):

@@ -17,7 +17,7 @@ from cachelayer.drawing.text import Names, leaf_text, named
 from cachelayer.errors import CacheLayerError, StorageError
 from cachelayer.records import dtypes, tree
 from cachelayer.records.spec import AudioSpec, ImageSpec, JsonSpec, LeafSpec
-from cachelayer.records.values import Ragged, Sparse
+from cachelayer.records.values import Nullable, Ragged, Sparse
 
 Kind = Literal["null", "picture", "line", "sound", "text", "long", "problem"]
 LINE_WIDTH, LINE_HEIGHT = 160, 40
@@ -84,7 +84,7 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, options: Draw
         cut = f" … the first {_LONG_TEXT:,} of {len(value):,} characters"
         return drawn("long", value if len(value) <= _LONG_TEXT else value[:_LONG_TEXT] + cut)
     text, tokens = leaf_text(value), _detokenized(options.detokenize, value)
-    if isinstance(value, (bytes, Ragged, Sparse)) or are_tokens(spec) or not _are_numbers(np.asarray(value)):
+    if isinstance(value, (bytes, Nullable, Ragged, Sparse)) or are_tokens(spec) or not _are_numbers(np.asarray(value)):
         return drawn("text", text, tokens=tokens)
     array = np.asarray(value)
     if array.ndim == 0:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records import dtypes, tree
-from cachelayer.records.spec import LeafSpec
-from cachelayer.records.values import Ragged, Sparse
+from cachelayer.records.spec import LeafSpec, NullableDict
+from cachelayer.records.values import Nullable, Ragged, Sparse
 
 # Arrays of up to _WHOLE values are shown whole, of longer ones the first FIRST values.
 _WHOLE, FIRST = 16, 8
@@ -34,6 +34,9 @@ def leaf_text(value: Any) -> str:
     if isinstance(value, Ragged):
         rows = ", ".join(leaf_text(value[row]) for row in range(min(len(value), FIRST)))
         return f"ragged, {counted(len(value), 'row')}: {_clipped(rows, len(value) > FIRST)}"
+    if isinstance(value, Nullable):
+        items = " ".join(_scalar(one) if valid else "None" for one, valid in _first(value))
+        return f"{_kind_of(value.values)} {_clipped(f'[{items}]', value.valid.size > _WHOLE)}"
     if isinstance(value, Sparse):
         places = [tuple(place) for place in value.indices[:FIRST].tolist()]
         entries = ", ".join(f"{at}: {_scalar(one)}" for at, one in zip(places, value.values[:FIRST], strict=True))
@@ -42,11 +45,21 @@ def leaf_text(value: Any) -> str:
     return _array_text(np.asarray(value))
 
 
+def _first(value: Nullable) -> Iterator[tuple[Any, bool]]:
+    """Yield the first values of an array with nulls, and whether they are valid."""
+    count = value.valid.size if value.valid.size <= _WHOLE else FIRST
+    return zip(value.values.reshape(-1)[:count], value.valid.reshape(-1)[:count].tolist(), strict=True)
+
+
+def _kind_of(array: NDArray[Any]) -> str:
+    name = "strings" if array.dtype == object else dtypes.to_name(array.dtype)
+    return f"{name}[{', '.join(map(str, array.shape))}]"
+
+
 def _array_text(array: NDArray[Any]) -> str:
     if array.ndim == 0:
         return _scalar(array[()])
-    name = "strings" if array.dtype == object else dtypes.to_name(array.dtype)
-    kind = f"{name}[{', '.join(map(str, array.shape))}]"
+    kind = _kind_of(array)
     if array.size <= _WHOLE:
         return f"{kind} {_nested(array)}" if array.size else kind
     first = " ".join(_scalar(one) for one in array.reshape(-1)[:FIRST])
@@ -112,7 +125,7 @@ def spec_rows(spec: Any, name: str = "element", depth: int = 0) -> Iterator[tupl
     if spec is None or isinstance(spec, LeafSpec):
         yield depth, name, "None" if spec is None else spec.describe() + " or None" * spec.nullable
         return
-    yield depth, name, type(spec).__name__
+    yield depth, name, "dict or None" if isinstance(spec, NullableDict) else type(spec).__name__
     for step, child in tree.children(spec):
         yield from spec_rows(child, step[2:-2] if step.startswith(("['", '["')) else step, depth + 1)
 

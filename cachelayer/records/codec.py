@@ -90,6 +90,15 @@ class LeafPlan:
         files = MediaFiles(self.path, self.spec)
         return replace(self, leaf=files.leaf, files=files)
 
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of its null bits, and of those of the dicts around it."""
+        return frozenset([self.number, *(each.bit for each in self.around), *self._values_bits])
+
+    @property
+    def _values_bits(self) -> list[int]:
+        return [] if self.values_bit is None else [self.values_bit]
+
     def null_of(self, bits: int) -> NullDict | None:
         """Return what stands for the leaf in an element in which one of its null bits is set."""
         outermost = next((each for each in self.around if each.nullable and bits & 1 << each.bit), None)
@@ -122,6 +131,18 @@ class LeafPlan:
             return splits
         ((_, part),) = self.parts
         return np.arange(len(parts[0]) + 1, dtype=np.int64) * prod(part.shape or ())
+
+    def rows(self, column: Column) -> list[Any]:
+        """Return the values of a column, such that keeping one keeps little memory of others alive."""
+        is_made = len(column.parts) == 1 and isinstance(column.parts[0], list)
+        values: list[Any] = column.parts[0] if is_made else self.leaf.values(column.parts)
+        if column.null_values is not None:
+            values = list(_rows_with_null_values(values, column.null_values))
+        if column.nulls is not None:
+            for row in np.flatnonzero(column.nulls):
+                mark = int(column.nulls[row])
+                values[row] = None if mark == NULL else NullDict(mark - NULL_DICT)
+        return values
 
     @property
     def _counted(self) -> int | None:
@@ -244,7 +265,7 @@ class Codec:
 
         A leaf that is None in some rows is an array of objects, or a Nullable with its filler in those rows.
         """
-        columns = tree.flatten_like(self.spec, batch)
+        columns = tree.flatten_batch(self.spec, batch)
         for leaf, values in zip(self.leaves, columns, strict=True):
             # Keys of a dict, or parts of a structure, are no rows.
             if isinstance(values, (Mapping, tuple)) or (isinstance(values, list) and not leaf.spec.takes_none):
@@ -311,6 +332,10 @@ class Codec:
                 nulls[plan.values_bit] = _rows_with_nulls(column.null_values)
         return nulls
 
+    def null_numbers(self, columns: Sequence[Column]) -> frozenset[int]:
+        """Return the numbers of the null bits that are set in some row."""
+        return frozenset(number for number, are_null in self.nulls_of(columns).items() if are_null.any())
+
     # Records into elements and batches
 
     def decode(self, records: Records, *, separate_rows: bool = False) -> list[Column]:
@@ -342,16 +367,7 @@ class Codec:
 
     def elements(self, columns: Sequence[Column], rows: int) -> list[Any]:
         """Return the elements of columns."""
-        values: list[list[Any]] = []
-        for plan, column in zip(self.leaves, columns, strict=True):
-            is_made = len(column.parts) == 1 and isinstance(column.parts[0], list)
-            values.append(column.parts[0] if is_made else plan.leaf.values(column.parts))
-            if column.null_values is not None:
-                values[-1] = list(_rows_with_null_values(values[-1], column.null_values))
-            if column.nulls is not None:
-                for row in np.flatnonzero(column.nulls):
-                    mark = int(column.nulls[row])
-                    values[-1][row] = None if mark == NULL else NullDict(mark - NULL_DICT)
+        values = [plan.rows(column) for plan, column in zip(self.leaves, columns, strict=True)]
         return self._pack_rows(values, rows)
 
     def element(self, record: bytearray) -> Any:
@@ -497,9 +513,7 @@ class Codec:
             raise _damaged(int(lengths[wrong[0]]), int(end[wrong[0]]))
         return starts, nbytes
 
-    def _ranges_of_nulls(
-        self, records: Records, end: Ints, nbytes: Ints
-    ) -> Iterator[tuple[LeafPlan, Ints, Ints]]:
+    def _ranges_of_nulls(self, records: Records, end: Ints, nbytes: Ints) -> Iterator[tuple[LeafPlan, Ints, Ints]]:
         """Yield where the bits of the values of each leaf begin in each record, and their bytes.
 
         Args:

@@ -102,7 +102,7 @@ def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any,
         raise ElementError(spec.describe(), f"lists of {len(shape) + 1} levels or more", record=row)
     is_string = dtypes.is_string(spec.dtype)
     array = np.empty(len(level), object if is_string else spec.dtype)
-    one = replace(spec, shape=())
+    one = replace(spec.without_nulls(), shape=())
     for index, item in enumerate(level):
         array[index] = item if is_string else conform(one, item, row)
     return array.reshape(shape)

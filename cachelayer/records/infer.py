@@ -15,7 +15,8 @@ import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.null_marks import marked, marks
+from cachelayer.records.spec import ArraySpec, ImageSpec, JsonSpec, LeafSpec, NullableDict, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree, children, describe, leaf_values, leaves, map_structure
 from cachelayer.records.values import NoArray, PictureFile, Ragged, Sparse, Unreadable
 
@@ -358,11 +359,10 @@ def _common(first: str, common: Tree, name: str, spec: Tree) -> Tree:
         )
     for path, leaf in mine.items():
         other = theirs[path]
-        if leaf.as_nullable() != other.as_nullable():
+        if leaf.without_nulls() != other.without_nulls():
             where = tree.leaf_title(path)
             raise InvalidArgumentError(f"{where} is {leaf!r} in {first} and {other!r} in {name}: {_BUILD_ALIKE}")
-    nullable = {path for path, leaf in theirs.items() if leaf.nullable}
-    return map_structure(common, lambda path, leaf: leaf.as_nullable() if path in nullable else leaf)
+    return marked(common, marks(spec))
 
 
 def _skeleton(spec: Tree) -> Tree:

@@ -13,7 +13,7 @@ from cachelayer.records.codec import LeafPlan
 from cachelayer.records.layout import U8, Column, Flat
 from cachelayer.records.memory import gather_ranges, splits_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
-from cachelayer.records.values import Ragged, Sparse
+from cachelayer.records.values import NullDict, Ragged, Sparse
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +31,20 @@ class LeafRows:
     count: int
 
     @property
-    def nulls(self) -> NDArray[np.bool_]:
-        """In which rows it is None."""
+    def nulls(self) -> NDArray[Any]:
+        """In which rows it, or a dict around it, is None: as in the column."""
         return np.zeros(self.count, np.bool_) if self.column.nulls is None else self.column.nulls
+
+    @property
+    def null_values(self) -> Flat:
+        """Which of its values are null."""
+        splits = self.plan.values_of(self.column.parts)
+        return self.column.null_values or Flat(np.zeros(splits[-1], np.bool_), splits)
 
     def value(self, row: int) -> Any:
         """Return the value of a row."""
-        if self.nulls[row]:
-            return None
-        (value,) = self.plan.leaf.values(self.column.rows(row, row + 1).parts)
-        return value
+        (value,) = self.plan.rows(self.column.rows(row, row + 1))
+        return None if isinstance(value, NullDict) else value
 
     def plain_values(self) -> list[Any]:
         """Return the values as lists and Python's own numbers, which Python compares exactly; NaN as a text."""
@@ -57,7 +61,7 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     number in one and a text in the other differs in every row.
     """
     absent, gone = one.nulls, other.nulls
-    specs = [each.plan.spec.as_nullable() for each in (one, other)]
+    specs = [each.plan.spec.without_nulls() for each in (one, other)]
     if specs[0] == specs[1]:
         differ = _differing_parts(one, other)
     elif _kind(specs[0]) != _kind(specs[1]):
@@ -65,6 +69,8 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     else:
         pairs = zip(one.plain_values(), other.plain_values(), strict=True)
         differ = np.fromiter((before != after for before, after in pairs), np.bool_, one.count)
+    if one.column.null_values is not None or other.column.null_values is not None:
+        _mark_differing(differ, one.null_values, other.null_values)
     return np.where(absent | gone, absent != gone, differ)
 
 

@@ -52,7 +52,9 @@ class NullBits:
         dicts = [InnerDict(bit, each.depth, each.leaves, each.nullable) for bit, each in enumerate(inner, len(leaves))]
         with_values = [number for number, (_, leaf) in enumerate(leaves) if leaf.has_values]
         first = len(leaves) + len(dicts)
-        return cls(first + len(with_values), tuple(dicts), {leaf: first + place for place, leaf in enumerate(with_values)})
+        return cls(
+            first + len(with_values), tuple(dicts), {leaf: first + place for place, leaf in enumerate(with_values)}
+        )
 
     def around(self, leaf: int) -> tuple[InnerDict, ...]:
         """Return the dicts around a leaf, the outermost first."""

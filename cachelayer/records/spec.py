@@ -125,7 +125,8 @@ class LeafSpec:
     def describe(self) -> str:
         """Return the spec as text for an error message, such as ``uint8[32, 32, 3]``."""
         dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
-        return f"{self._dtype_name}[{dims}]" if self.shape else self._dtype_name
+        name = f"{self._dtype_name} or None" if self.nullable_values else self._dtype_name
+        return f"{name}[{dims}]" if self.shape else name
 
     @property
     def _dtype_name(self) -> str:

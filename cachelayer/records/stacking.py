@@ -17,6 +17,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.infer import leaf_spec
+from cachelayer.records.null_marks import marks
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged, Sparse
@@ -25,7 +26,10 @@ UNLIKE = "elements of one structure, with leaves of one shape and dtype, from a 
 DECLARE = "Pad them to one shape, or declare what varies or may be None: map(fn, element_spec=...)."
 
 Stack = Callable[[str, Sequence[Any], int | None], Any]
-_NULLABLE = "If the function may return None, declare the leaf as nullable, such as ArraySpec(..., nullable=True)."
+_NULLABLE = (
+    "If the function may return None, declare it: ArraySpec(..., nullable=True), nullable_values=True for values in "
+    "arrays, NullableDict for a dict."
+)
 # An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
 _OWN = (np.ndarray, Ragged, Sparse, dict, list)
 
@@ -66,16 +70,18 @@ class Stacking:
     def conform(self, elements: Sequence[Any]) -> list[Any]:
         """Return elements converted to the dtypes of the spec, without any loss."""
         columns = self._codec.columns(elements)
-        for (path, leaf), column in zip(tree.leaves(self.spec), columns, strict=True):
-            # Columns take nulls that the spec does not allow: builds learn from them that a leaf may be None.
-            if column.nulls is not None and not leaf.nullable:
-                row = int(np.flatnonzero(column.nulls)[0])
-                raise ElementError(leaf.describe(), "None", path=path, record=row, hint=_NULLABLE)
+        # Columns take nulls that the spec does not allow: builds learn from them what may be None.
+        allowed = marks(self.spec)
+        for number, are_null in self._codec.nulls_of(columns).items():
+            if number not in allowed and are_null.any():
+                leaf = next(leaf for leaf in self._codec.leaves if number in leaf.numbers)
+                row = int(are_null.argmax())
+                raise ElementError(leaf.spec.describe(), "None", path=leaf.path, record=row, hint=_NULLABLE)
         return self._codec.elements(columns, len(elements))
 
     @property
     def is_plain(self) -> bool:
-        return all(is_plain(leaf) for _, leaf in tree.leaves(self.spec))
+        return not marks(self.spec) and all(is_plain(leaf) for _, leaf in tree.leaves(self.spec))
 
     def passing(self, element: Any) -> Callable[[Any], Mapping[str, LeafSpec]]:
         leaves = zip(tree.leaves(self.spec), tree.flatten_like(self.spec, element), strict=True)
@@ -144,7 +150,7 @@ def _batch(spec: LeafSpec, values: Sequence[Any], rows: int | None) -> Any:
 
 def is_plain(leaf: LeafSpec) -> bool:
     """Return whether a batch of the leaf is always a plain array, or a list of strings."""
-    if not isinstance(leaf, ArraySpec) or None in leaf.shape or leaf.nullable:
+    if not isinstance(leaf, ArraySpec) or None in leaf.shape or leaf.nullable or leaf.nullable_values:
         return False
     return leaf.dtype.kind not in "SU" if isinstance(leaf.dtype, np.dtype) else not leaf.shape
 

@@ -136,7 +136,16 @@ def leaf_values(value: Tree) -> list[tuple[str, Any]]:
 
 
 def flatten_like(spec: Tree, value: Any) -> list[Any]:
-    """Return the leaves of a value of this structure, in the order of ``leaves(spec)``."""
+    """Return the leaves of an element of this structure, in the order of ``leaves(spec)``; None below a None."""
+    return [None if type(leaf) is NullDict else leaf for leaf in _leaves_like(spec, value)]
+
+
+def flatten_batch(spec: Tree, batch: Any) -> list[Any]:
+    """Return the leaves of a batch; a packer makes its Nullable dicts again of leaves that are OfNullableDict."""
+    return _leaves_like(spec, batch)
+
+
+def _leaves_like(spec: Tree, value: Any) -> list[Any]:
     out: list[Any] = []
     _flatten(spec, value, out)
     return out
@@ -153,7 +162,7 @@ def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
     flat = []
     for row, value in enumerate(rows):
         try:
-            flat.append(flatten_like(spec, value))
+            flat.append(_leaves_like(spec, value))
         except ElementError as error:
             raise error.at(record=row) from None
     return [[leaves[index] for leaves in flat] for index in range(len(leaves(spec)))]

@@ -314,6 +314,15 @@ class OfNullableDict(Nullable):
     depth: int = 0
 
 
+def with_one_mask(values: Any) -> Any:
+    """Return a leaf of a batch in one Nullable at most, whose rows are null if the leaf or a dict around it is."""
+    valid = None
+    while isinstance(values, Nullable) and values.valid.ndim == 1:
+        valid = values.valid if valid is None else valid & values.valid
+        values = values.values
+    return values if valid is None else Nullable(values, valid)
+
+
 @dataclass(frozen=True)
 class NullDict:
     """Stands for a leaf of an element in which a dict around it is None.

@@ -110,7 +110,7 @@ class Survey:
         """Read the next batch, and return how many records and bytes it has; None if all are read."""
         if self.read == self.total:
             return None
-        values = tree.flatten_like(self._raw.element_spec, next(self._batches))
+        values = tree.flatten_batch(self._raw.element_spec, next(self._batches))
         count = min(self._batch_size, self.total - self.read)
         rows = np.arange(self.read, self.read + count)
         nbytes = self._raw.stored_nbytes(rows)
@@ -162,7 +162,7 @@ def count_by(ref: Any, field: str) -> dict[Any, int]:
     counts: Counter[Any] = Counter()
     for start in range(0, len(narrow), _BATCH_RECORDS):
         numbers = np.arange(start, min(start + _BATCH_RECORDS, len(narrow)))
-        (values,) = tree.flatten_like(narrow.element_spec, narrow.read(numbers))
+        (values,) = tree.flatten_batch(narrow.element_spec, narrow.read(numbers))
         valid, values, _ = unpack(spec, values, len(numbers))
         counts.update(values.tolist())
         counts[None] += len(valid) - len(values)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cachelayer.records import json_text
 from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec
-from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.records.values import Nullable, Ragged, Sparse, with_one_mask
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -25,11 +25,12 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
     """Take apart a leaf of a batch, as ``ref.read`` returns it.
 
     Returns:
-        Which of the ``rows`` rows are not null; all values of these, of shape ``[n]``; and for each thing that has
-        lengths, such as ``axis 0`` or ``characters``, its lengths.
+        Which of the ``rows`` rows are not null; all values of these that are not null, of shape ``[n]``; and for each
+        thing that has lengths, such as ``axis 0`` or ``characters``, its lengths.
     """
     valid = np.ones(rows, np.bool_)
-    if isinstance(batch, Nullable):
+    batch = with_one_mask(batch)
+    if isinstance(batch, Nullable) and batch.valid.ndim == 1:
         batch, valid = batch.values, batch.valid
     lengths: dict[str, Ints] = {}
     if isinstance(spec, JsonSpec):
@@ -43,13 +44,15 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
     elif isinstance(spec, RaggedSpec):
         # Rows whose inner dimensions are unknown are objects.
         parts = [Ragged(row, np.array([0, len(row)])) for row in batch[valid]]
-        values = np.concatenate([np.empty(0, spec.dtype), *(part.flat_values.reshape(-1) for part in parts)])
+        flats = [part.flat_values for part in parts]
+        flats = [flat.values[flat.valid] if isinstance(flat, Nullable) else flat.reshape(-1) for flat in flats]
+        values = np.concatenate([np.empty(0, spec.dtype), *flats])
         by_row = [dict(_lengths(spec, part, np.ones(1, np.bool_))) for part in parts]
         axes = by_row[0] if by_row else [f"axis {axis}" for axis, known in enumerate(spec.shape) if known is None]
         lengths = {axis: np.concatenate([np.empty(0, np.int64), *(row[axis] for row in by_row)]) for axis in axes}
     else:
         values = batch if valid.all() else batch[valid]
-    values = values.reshape(-1)
+    values = values.values[values.valid] if isinstance(values, Nullable) else values.reshape(-1)
     if is_text(spec):
         unit = "characters" if np.dtype(spec.dtype).kind == "U" else "bytes"
         lengths[unit] = np.fromiter(map(len, values.tolist()), np.int64, len(values))

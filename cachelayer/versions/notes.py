@@ -46,7 +46,7 @@ class PartResult:
 
     Args:
         shards: its shards, which were put, in order.
-        nullable: the numbers of the leaves that were None in some element.
+        nullable: the numbers of the null bits that are set in some record.
         elements: the number of elements of the source in it.
         left_out: the number of these that were left out.
         first_left_out: the first of these: their numbers, fields, and what was expected there. No values: it is stored.

@@ -121,8 +121,9 @@ class ShardSet:
 
 def layout_nbytes(spec: Tree) -> int | None:
     """Return the bytes of a row of columns; None if they vary."""
-    layout = codec_named(TYPED, spec).layout
-    return None if layout.varying_count or not layout.fixed_nbytes else layout.fixed_nbytes
+    codec = codec_named(TYPED, spec)
+    varies = codec.layout.varying_count or codec.with_nulls
+    return None if varies or not codec.layout.fixed_nbytes else codec.layout.fixed_nbytes
 
 
 def merged_spec(specs: Sequence[Tree]) -> Tree:

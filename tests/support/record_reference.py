@@ -31,7 +31,9 @@ def record_of(spec: Any, element: Any) -> bytes:
             of_values.append("1" in bits)
         if "1" in bits:
             nulls.append(b"".join(int(bits[at : at + 8][::-1], 2).to_bytes(1) for at in range(0, len(bits), 8)))
-        own_fixed, own_varying = _parts(leaf, filler_of(leaf) if value is None or value is _BELOW_NULL else _plain(value))
+        own_fixed, own_varying = _parts(
+            leaf, filler_of(leaf) if value is None or value is _BELOW_NULL else _plain(value)
+        )
         fixed += own_fixed
         varying += own_varying
     flags = [*(value is None for _, value in found), *dicts, *of_values]

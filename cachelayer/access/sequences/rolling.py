@@ -146,7 +146,7 @@ class SeriesWindows(BaseDataset):
 
     def _windows(self, batch: Any, spec: Tree, count: int) -> Any:
         """Return a batch of windows, given the batch of their records."""
-        values = tree.flatten_like(spec, batch)
+        values = tree.flatten_batch(spec, batch)
         return tree.packer(spec)(iter([self._windows_of_leaf(each, count) for each in values]))
 
     def _windows_of_leaf(self, values: Any, count: int) -> Any:
