@@ -132,7 +132,7 @@ def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | N
         _, spec = leaves_and_spec(features, declared)
         rows = map(partial(encoded, features), rows)
         return Source("datasets", elements=lambda _: rows, element_spec=spec, metadata=_kept(features))
-    return Source("datasets", elements=lambda _: map(with_files, rows))
+    return Source("datasets", elements=lambda _: map(with_files, rows), as_json=True)
 
 
 def _unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> datasets.IterableDataset:

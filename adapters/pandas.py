@@ -278,15 +278,17 @@ def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
 
 def _cell(values: Any, row: int) -> Any:
     """Return the value of a row as in the elements; a Ragged becomes a list of arrays."""
-    if values is None or (isinstance(values, Nullable) and not values.valid[row]):
+    if values is None or (isinstance(values, Nullable) and values.valid.ndim == 1 and not values.valid[row]):
         return None
     if tree.is_namedtuple(values):
         values = values._asdict()
     if isinstance(values, dict):
         return {key: _cell(child, row) for key, child in values.items()}
-    if isinstance(values, Nullable):
+    if isinstance(values, Nullable) and values.valid.ndim == 1:
         return _cell(values.values, row)
     cell = values[row]
+    if isinstance(cell, Nullable) or (isinstance(cell, Ragged) and isinstance(cell.flat_values, Nullable)):
+        return cell.to_list()
     return [_cell(cell, number) for number in range(len(cell))] if isinstance(cell, Ragged) else cell
 
 

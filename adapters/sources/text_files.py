@@ -57,7 +57,7 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> Source:
         spec = spec_of(pa.struct(list(schema)), {})
     else:
         try:
-            spec = infer_spec(rows(), declared, FIRST_ROWS)
+            spec = infer_spec(rows(), declared, FIRST_ROWS, as_json=True)
         except ElementError as error:
             raise error.at(place=_place_of(files, error.record or 0)) from error.__cause__
     source = Source("json", elements=lambda _: map(partial(tree.completed, spec, fill=True), rows()), element_spec=spec)

@@ -177,7 +177,7 @@ def write_whole(source: Source, target: ShardTarget, options: BuildOptions) -> t
     spec = options.element_spec
     batches = current().waiting_for("the source", source.batches(stop=options.max_records))
     if source.element_spec is None and needs_elements(spec, options):
-        spec, batches = spec_of_batches(batches, spec)
+        spec, batches = spec_of_batches(batches, spec, as_json=source.as_json)
     encoder = Encoder(codec_for(spec), options.on_error)
     with ShardPipeline(target, replace(options, element_spec=spec)) as pipeline:
         pipeline.write(map(encoder.encode, batches))

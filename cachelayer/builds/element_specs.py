@@ -73,12 +73,15 @@ def _told_by(batches: Callable[[int], Iterator[Batch]], declared: Tree | None) -
         return spec_of_batches(batches(MOST_ELEMENTS), declared)[0]
 
 
-def spec_of_batches(batches: Iterator[Batch], declared: Tree | None = None) -> tuple[Tree, Iterator[Batch]]:
+def spec_of_batches(
+    batches: Iterator[Batch], declared: Tree | None = None, *, as_json: bool = False
+) -> tuple[Tree, Iterator[Batch]]:
     """Return the spec of the first elements, None if there are none, and an iterator over all batches.
 
     Args:
         batches: the batches.
         declared: what a user declares of the spec; the first elements tell the rest.
+        as_json: whether a field is JSON if its structure changes among them.
     """
     first: list[Batch] = []
 
@@ -94,7 +97,7 @@ def spec_of_batches(batches: Iterator[Batch], declared: Tree | None = None) -> t
             else:
                 raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
 
-    spec = infer_spec(first_elements(), declared)
+    spec = infer_spec(first_elements(), declared, as_json=as_json)
     return spec, chain((first.pop(0) for _ in range(len(first))), batches)
 
 

@@ -124,7 +124,7 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
     """
     spec, batches = source.element_spec, source.batches()
     if spec is None:
-        spec, batches = spec_of_batches(batches, declared)
+        spec, batches = spec_of_batches(batches, declared, as_json=source.as_json)
     if not isinstance(spec, dict) or any(name not in spec for name in join.on) or len(spec) == len(join.on):
         raise InvalidArgumentError(
             f"on={shown_names(join.on)}: pass a table with this key and columns to add, such as a frame, not "

@@ -81,6 +81,7 @@ class Source:
         plan: what decides the elements besides kind, length and spec, as JSON.
         metadata: what it says of itself, for the metadata of the version.
         provenance: what it says of where its records come from.
+        as_json: whether a field is JSON if its structure changes among the first elements.
     """
 
     kind: str
@@ -100,6 +101,7 @@ class Source:
     plan: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    as_json: bool = False
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Return an iterator over the elements from one record on, up to another, or to the end.

@@ -18,7 +18,8 @@ from cachelayer.records import tree
 from cachelayer.records.null_marks import marked, marks
 from cachelayer.records.spec import ArraySpec, ImageSpec, JsonSpec, LeafSpec, NullableDict, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree, children, describe, leaf_values, leaves, map_structure
-from cachelayer.records.values import NoArray, PictureFile, Ragged, Sparse, Unreadable
+from cachelayer.records.values import NoArray, Nullable, PictureFile, Ragged, Sparse, Unreadable
+from cachelayer.user_warnings import warn
 
 FIRST_ELEMENTS = 64
 """How many elements tell the spec of all if none is declared."""
@@ -81,7 +82,13 @@ def _declared_leaf(path: str, value: Any) -> LeafSpec | None:
         raise InvalidArgumentError(f"element_spec{path}: {error}") from error
 
 
-def infer_spec(elements: Iterable[Any], declared: Tree | None = None, first: int = FIRST_ELEMENTS) -> Tree:
+class _StructureChangeError(Exception):
+    """Values of one place differ in structure."""
+
+
+def infer_spec(
+    elements: Iterable[Any], declared: Tree | None = None, first: int = FIRST_ELEMENTS, *, as_json: bool = False
+) -> Tree:
     """Return the spec of the first elements, with what a user declares in place of what they show.
 
     Dicts and tuples are structure; a leaf may be None if some of the dicts lack its key. A list of numbers, or of
@@ -94,6 +101,8 @@ def infer_spec(elements: Iterable[Any], declared: Tree | None = None, first: int
         elements: the elements; few more are taken than are needed.
         declared: the spec that a user declares, which may lack keys; None for none.
         first: how many elements to look at; fewer, but at least 2, if they have more than 16 MiB.
+        as_json: whether a field is JSON if its structure changes among them: if values are dicts, lists and others, or
+            the dicts in a list have other keys, or dicts share no key. A warning says so.
 
     Returns:
         The spec; what is declared if there are no elements.
@@ -105,7 +114,7 @@ def infer_spec(elements: Iterable[Any], declared: Tree | None = None, first: int
     spec: Tree = declared
     is_known, most = False, first
     while not is_known and _see_more(coming, seen, min(most, MOST_ELEMENTS)):
-        spec = _spec_of_elements(seen, declared)
+        spec = _spec_of_elements(seen, declared, as_json)
         is_known = all(leaf is not _UNKNOWN for _, leaf in leaf_values(spec))
         most = 2 * len(seen)
     if seen and all(isinstance(element, Unreadable) for element in seen):
@@ -115,6 +124,13 @@ def infer_spec(elements: Iterable[Any], declared: Tree | None = None, first: int
             got = "None, or empty lists, in all of them"
             hint = _line_to_write(path)
             raise ElementError("a value in one of the first elements", got, path=path, record=0, hint=hint)
+    known = {path for path, _ in leaf_values(declared)}
+    for path, leaf in leaf_values(spec):
+        if isinstance(leaf, JsonSpec) and path not in known:
+            warn(
+                f"the structure of leaf {path} changes among the first {len(seen)} records: it is stored as JSON. "
+                "Declare it in element_spec=, as cachelayer.JsonSpec() or as something else"
+            )
     return spec
 
 
@@ -138,42 +154,65 @@ def _line_to_write(path: str) -> str:
     return f"Say what it is, such as element_spec={line}, with a shape such as (None,) for lists; or None if always so."
 
 
-def _spec_of_elements(elements: Sequence[Any], declared: Tree | None) -> Tree:
+def _spec_of_elements(elements: Sequence[Any], declared: Tree | None, as_json: bool) -> Tree:
     readable = [element for element in elements if not isinstance(element, Unreadable)]
     try:
-        return _spec_of(readable, declared, "", 0)
+        return _spec_of(readable, declared, "", 0, as_json)
     except ElementError as error:
         for record, element in enumerate(elements):
             try:
-                _spec_of([] if isinstance(element, Unreadable) else [element], declared, "", 0)
+                _spec_of([] if isinstance(element, Unreadable) else [element], declared, "", 0, as_json)
             except ElementError as own:
                 raise own.at(record=record) from own.__cause__
         raise error.at(record=0) from error.__cause__
 
 
-def _spec_of(values: Iterable[Any], declared: Tree | None, path: str, depth: int) -> Tree:
+def _spec_of(values: Iterable[Any], declared: Tree | None, path: str, depth: int, as_json: bool) -> Tree:
     """Return the spec of the values of one place within so many levels of lists. The first of them decides its kind."""
     if isinstance(declared, LeafSpec):
         return declared
-    present = [value for value in values if value is not None]
+    every = list(values)
+    present = [value for value in every if value is not None]
     if not present:
         return _UNKNOWN if declared is None else declared
+    if as_json and path and declared is None and _changes(every, depth):
+        raise _StructureChangeError
     first = present[0]
     if isinstance(first, Mapping):
-        return _spec_of_dicts([each for each in present if isinstance(each, Mapping)], declared, path, depth)
+        dicts = [each for each in present if isinstance(each, Mapping)]
+        return _spec_of_dicts(dicts, declared, path, depth, as_json)
     if _is_list(first) or (depth and type(first) is tuple):
         lists = [value for value in present if _is_list(value) or (depth and type(value) is tuple)]
         if isinstance(declared, list) or not (depth or _are_arrays(lists)):
-            return _spec_of_parts(lists, declared, path)
-        return _spec_of(chain.from_iterable(lists), declared, path, depth + 1)
+            return _spec_of_parts(lists, declared, path, as_json)
+        return _spec_of(chain.from_iterable(lists), declared, path, depth + 1, as_json)
     if declared is not None and not isinstance(declared, tuple):
         return declared
     if isinstance(first, tuple) and not depth:
-        return _spec_of_parts([value for value in present if isinstance(value, tuple)], declared, path)
+        return _spec_of_parts([value for value in present if isinstance(value, tuple)], declared, path, as_json)
     return _spec_of_leaf(present, path, depth) if declared is None else declared
 
 
-def _spec_of_dicts(dicts: list[Mapping[Any, Any]], declared: Tree | None, path: str, depth: int) -> Tree:
+def _changes(values: list[Any], depth: int) -> bool:
+    """Return whether values of one place differ in structure, within so many levels of lists."""
+    has_none = any(value is None for value in values)
+    filled = [value for value in values if value is not None and (depth or not _is_empty(value))]
+    kinds = {"list" if _is_list(value) else _kind_of_type(type(value)) for value in filled}
+    if len(kinds) > 1 and (depth or kinds & {"dict", "list"}):
+        return True
+    if depth and has_none and kinds & {"dict", "list"}:
+        return True
+    if kinds != {"dict"}:
+        return False
+    keys = [set(value) for value in filled]
+    return any(each != keys[0] for each in keys) if depth else not set.intersection(*keys)
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, (Mapping, list)) and not value
+
+
+def _spec_of_dicts(dicts: list[Mapping[Any, Any]], declared: Tree | None, path: str, depth: int, as_json: bool) -> Tree:
     """Return the spec of dicts: all of their keys, in the order in which they come, or as declared if all are."""
     if declared is not None and not isinstance(declared, dict):
         return declared
@@ -182,33 +221,44 @@ def _spec_of_dicts(dicts: list[Mapping[Any, Any]], declared: Tree | None, path: 
         hint = "Its length would be lost: leave it out."
         raise ElementError("keys in a dict within a list", "dicts without keys", path=path, hint=hint)
     known = declared or {}
-    spec: dict[str, Tree] = {}
+    spec: dict[str, Tree] = NullableDict() if isinstance(declared, NullableDict) else {}
     for name in known if keys.keys() <= known.keys() else {**keys, **known}:
         if name in known and known[name] is None:
             spec[name] = None
         else:
-            key = keys.get(name, name)
-            spec[name] = _spec_of((each.get(key) for each in dicts), known.get(name), f"{path}[{name!r}]", depth)
+            key, within = keys.get(name, name), f"{path}[{name!r}]"
+            try:
+                spec[name] = _spec_of((each.get(key) for each in dicts), known.get(name), within, depth, as_json)
+            except _StructureChangeError:
+                if depth:
+                    raise
+                spec[name] = JsonSpec()
             if name not in known and not depth and any(key not in each for each in dicts):
-                spec[name] = map_structure(spec[name], _nullable)
+                spec[name] = _nullable(spec[name])
     return spec
 
 
-def _nullable(_path: str, leaf: Any) -> Any:
-    return leaf.as_nullable() if isinstance(leaf, LeafSpec) else leaf
+def _nullable(spec: Tree) -> Tree:
+    """Return the spec of a field that some elements lack."""
+    if isinstance(spec, dict) and leaves(spec):
+        return NullableDict(spec)
+    return map_structure(spec, lambda _, leaf: leaf.as_nullable() if isinstance(leaf, LeafSpec) else leaf)
 
 
-def _spec_of_parts(values: list[Any], declared: Tree | None, path: str) -> Tree:
+def _spec_of_parts(values: list[Any], declared: Tree | None, path: str, as_json: bool) -> Tree:
     """Return the spec of tuples, or of lists, that are structure: the first that has items decides how many."""
     first = next((value for value in values if len(value)), values[0])
     alike = [value for value in values if len(value) == len(first)]
+    if as_json and declared is None and len(alike) < sum(map(bool, values)):
+        raise _StructureChangeError
     if declared is not None and (not isinstance(declared, (tuple, list)) or len(declared) != len(first)):
         return declared
     parts = []
     for index, (step, _) in enumerate(children(first)):
         known = None if declared is None else declared[index]
         is_none = declared is not None and known is None
-        parts.append(None if is_none else _spec_of((value[index] for value in alike), known, path + step, 0))
+        column = (value[index] for value in alike)
+        parts.append(None if is_none else _spec_of(column, known, path + step, 0, as_json))
     if not tree.is_namedtuple(first):
         return tuple(parts) if isinstance(first, tuple) else parts
     return tree.namedtuple_class(type(first).__name__, tuple(first._fields))(*parts)
@@ -299,7 +349,8 @@ def overlaid(declared: Tree | None, own: Tree) -> Tree:
 def _over(declared: Tree, own: Tree) -> Tree:
     if isinstance(declared, dict) and isinstance(own, dict):
         keys = declared if own.keys() <= declared.keys() else {**own, **declared}
-        return {key: _over(declared[key], own.get(key)) if key in declared else own[key] for key in keys}
+        spec = {key: _over(declared[key], own.get(key)) if key in declared else own[key] for key in keys}
+        return NullableDict(spec) if isinstance(declared, NullableDict) or isinstance(own, NullableDict) else spec
     if isinstance(declared, (tuple, list)) and isinstance(own, (tuple, list)) and len(declared) == len(own):
         parts = list(map(_over, declared, own))
         return type(declared)(*parts) if tree.is_namedtuple(declared) else type(declared)(parts)
@@ -329,8 +380,8 @@ def approximate_nbytes(value: Any) -> int:
     if isinstance(value, (bytes, str)):
         return len(value)
     if isinstance(value, Ragged):
-        return value.flat_values.nbytes
-    return value.values.nbytes if isinstance(value, Sparse) else 8
+        return approximate_nbytes(value.flat_values)
+    return approximate_nbytes(value.values) if isinstance(value, (Nullable, Sparse)) else 8
 
 
 def may_lack_keys(spec: Tree) -> bool:
@@ -366,7 +417,13 @@ def _common(first: str, common: Tree, name: str, spec: Tree) -> Tree:
 
 
 def _skeleton(spec: Tree) -> Tree:
-    return map_structure(spec, lambda _, leaf: leaf is None)
+    """Return the structure of a spec, whatever may be None, with True for what always is."""
+    if isinstance(spec, LeafSpec) or spec is None:
+        return spec is None
+    if isinstance(spec, dict):
+        return {key: _skeleton(child) for key, child in spec.items()}
+    parts = [_skeleton(child) for _, child in children(spec)]
+    return type(spec)(*parts) if tree.is_namedtuple(spec) else type(spec)(parts)
 
 
 def _paths(paths: Iterable[str]) -> str:
@@ -377,6 +434,11 @@ def leaf_spec(value: Any) -> LeafSpec:
     """Return the spec of a value that is no structure."""
     if isinstance(value, PictureFile):
         return ImageSpec(value.mode)
+    if isinstance(value, Nullable) and isinstance(value.values, np.ndarray) and value.values.shape == value.valid.shape:
+        # The rows of a batch may be null too, and a batch of scalars looks alike: then its build has unbatch=True.
+        return leaf_spec(value.values).with_nullable_values()
+    if isinstance(value, Ragged) and isinstance(value.flat_values, Nullable):
+        return leaf_spec(value.with_flat(value.flat_values.values)).with_nullable_values()
     if isinstance(value, Ragged):
         flat, splits = value.flat_values, value.nested_row_splits
         if flat.ndim == 0:

@@ -5,9 +5,10 @@ Leaves that a function makes are stacked. Leaves that it passes on are batched a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +19,9 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.infer import leaf_spec
 from cachelayer.records.null_marks import marks
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Ragged, Sparse
+from cachelayer.records.values import Nullable, Ragged, Sparse
 
 UNLIKE = "elements of one structure, with leaves of one shape and dtype, from a function passed to map()"
 DECLARE = "Pad them to one shape, or declare what varies or may be None: map(fn, element_spec=...)."
@@ -31,7 +32,7 @@ _NULLABLE = (
     "arrays, NullableDict for a dict."
 )
 # An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
-_OWN = (np.ndarray, Ragged, Sparse, dict, list)
+_OWN = (np.ndarray, Nullable, Ragged, Sparse, dict, list)
 
 
 class HasSpec(Protocol):
@@ -83,21 +84,22 @@ class Stacking:
     def is_plain(self) -> bool:
         return not marks(self.spec) and all(is_plain(leaf) for _, leaf in tree.leaves(self.spec))
 
-    def passing(self, element: Any) -> Callable[[Any], Mapping[str, LeafSpec]]:
+    def passing(self, element: Any) -> Callable[[Any], Mapping[str, Tree]]:
         leaves = zip(tree.leaves(self.spec), tree.flatten_like(self.spec, element), strict=True)
         before = [(path, leaf, value) for (path, leaf), value in leaves if not is_plain(leaf)]
+        before += _nullable_dicts(self.spec, element, "")
 
-        def passed_on(made: Any) -> Mapping[str, LeafSpec]:
-            found: dict[str, LeafSpec] = {}
+        def passed_on(made: Any) -> Mapping[str, Tree]:
+            found: dict[str, Tree] = {}
 
             def find(path: str, values: Sequence[Any], _: int | None) -> Any:
                 [value] = values
-                same = [(home, leaf) for home, leaf, other in before if other is value]
-                in_place = {leaf for home, leaf in same if home == path}
-                moved = {leaf for _, leaf in same} if value is None or isinstance(value, _OWN) else set()
+                same = [(home, spec) for home, spec, other in before if other is value]
+                in_place = [spec for home, spec in same if home == path]
+                moved = [spec for _, spec in same] if value is None or isinstance(value, _OWN) else []
                 specs = in_place or moved
-                if len(specs) == 1:
-                    found[path] = specs.pop()
+                if specs and all(spec == specs[0] for spec in specs):
+                    found[path] = specs[0]
                     return None
                 return NotImplemented if isinstance(value, (dict, list, tuple)) else None
 
@@ -106,7 +108,7 @@ class Stacking:
 
         return passed_on
 
-    def collate(self, elements: Sequence[Any], passed_on: Mapping[str, LeafSpec], rows: int | None = None) -> Any:
+    def collate(self, elements: Sequence[Any], passed_on: Mapping[str, Tree], rows: int | None = None) -> Any:
         def stack(path: str, values: Sequence[Any], rows: int | None) -> Any:
             leaf = passed_on.get(path)
             if leaf is None:
@@ -117,6 +119,16 @@ class Stacking:
                 raise ElementError(error.expected, error.got, path=path, hint=DECLARE) from error
 
         return collate(elements, stack, rows)
+
+
+def _nullable_dicts(spec: Tree, value: Any, path: str) -> Iterator[tuple[str, Tree, Any]]:
+    """Yield the path, the spec and the value of each dict of an element that may be None."""
+    if isinstance(spec, NullableDict):
+        yield path, spec, value
+    if value is None or isinstance(spec, LeafSpec) or spec is None:
+        return
+    for (step, child), key in zip(tree.children(spec), spec if isinstance(spec, dict) else count(), strict=False):
+        yield from _nullable_dicts(child, value[key], path + step)
 
 
 def _collected(path: str, values: Sequence[Any], rows: int | None) -> Any:
@@ -140,10 +152,14 @@ def _codec_of(spec: LeafSpec) -> Codec:
     return codec_for(spec)
 
 
-def _batch(spec: LeafSpec, values: Sequence[Any], rows: int | None) -> Any:
+def _batch(spec: Tree, values: Sequence[Any], rows: int | None) -> Any:
     if isinstance(spec, JsonSpec):
         # They were read from text, and passed on.
         return list(values[:rows])
+    if isinstance(spec, NullableDict):
+        # The root of an element is never None.
+        of_key = codec_for({"": spec})
+        return of_key.batch(of_key.columns([{"": value} for value in values[:rows]]))[""]
     codec = _codec_of(spec)
     return codec.batch(codec.columns(values[:rows]))
 

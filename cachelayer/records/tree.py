@@ -195,7 +195,7 @@ def completed(spec: Tree, value: Any, *, fill: bool = False) -> Any:
 
 
 def _may_be_none(spec: Tree) -> bool:
-    return all(leaf.nullable for _, leaf in leaves(spec))
+    return isinstance(spec, NullableDict) or all(leaf.nullable or leaf.takes_none for _, leaf in leaves(spec))
 
 
 def _fields_of(spec: Mapping[str, Tree], value: Any) -> Mapping[str, Any] | None:
@@ -286,6 +286,10 @@ def _structure_error(spec: Tree, value: Any) -> ElementError:
         hint = (
             "A key may be missing if its leaf is declared nullable in element_spec=, as ArraySpec(..., nullable=True)."
         )
+    if isinstance(spec, dict) and isinstance(value, (list, tuple)) and not is_namedtuple(value):
+        hint = "Dicts in a list have the same keys, and are never None: else declare JsonSpec() in element_spec=."
+    elif isinstance(spec, (dict, list)) and isinstance(value, (Mapping, str, int, float)) and not hint:
+        hint = "If its structure differs from element to element, declare JsonSpec() in element_spec=."
     if isinstance(spec, list) and isinstance(value, list):
         hint = (
             "Lists of other things than numbers or texts of one kind are structure: for arrays of any length declare "
