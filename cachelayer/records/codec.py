@@ -478,7 +478,7 @@ class Codec:
         return values
 
     def whole_values(self, records: Records, number: int) -> Any:
-        """Return a leaf of one shape in all records, stacked; a Nullable if it may be None.
+        """Return a leaf of one shape in all records, stacked; a Nullable if it, or a dict around it, may be None.
 
         Args:
             records: the records.
@@ -487,7 +487,7 @@ class Codec:
         plan = self.leaves[number]
         [(place, part)] = plan.parts
         values = _fixed(records, place, part, separate_rows=False)
-        return Nullable(values, ~self._nulls(records)[:, plan.number]) if plan.null else values
+        return Nullable(values, plan.marks(self._nulls(records)) == 0) if plan.nulls else values
 
     def varying_ranges(self, records: Records) -> tuple[Ints, Ints]:
         """Return where each varying part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
@@ -521,7 +521,7 @@ class Codec:
             end: the end of the varying parts of each record.
             nbytes: the bytes of these.
         """
-        bits = self._nulls(records) if self.with_nulls else None
+        bits: Any = self._nulls(records) if self.with_nulls else None
         for plan in self.with_nulls:
             held = np.where(bits[:, plan.values_bit], (plan.counts(nbytes) + 7) // 8, 0)
             yield plan, end, held

@@ -303,7 +303,7 @@ def _without_nulls(row: Any, filler: Any, nulls: list[Any]) -> Any:
     if isinstance(row, (list, tuple)) and any(isinstance(item, (list, tuple, np.ndarray, Nullable)) for item in row):
         return [_without_nulls(item, filler, nulls) for item in row]
     if isinstance(row, np.ndarray) and row.dtype == object:
-        are_null = np.equal(row, None).astype(np.bool_)
+        are_null = np.fromiter((item is None for item in row.flat), np.bool_, row.size).reshape(row.shape)
         nulls.append(are_null.reshape(-1))
         return np.where(are_null, filler, row).tolist() if are_null.any() else row
     if isinstance(row, (list, tuple)):

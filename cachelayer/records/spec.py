@@ -389,7 +389,7 @@ class NullableDict(dict[str, Any]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         return f"NullableDict({super().__repr__()})"

@@ -152,7 +152,7 @@ class Ragged(NoArray):
         return self._padded([*lengths, *[None] * (levels - len(lengths))], filler, truncate=truncate)
 
     def _padded(self, lengths: Sequence[int | None], filler: NDArray[Any], *, truncate: bool) -> NDArray[Any]:
-        values: NDArray[Any]
+        values: Any
         if isinstance(self.values, Ragged):
             values = self.values._padded(lengths[1:], filler, truncate=truncate)
         else:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import BaseDataset, DatasetView, LeafRead, StoredLeaves, derived_digest
 from cachelayer.access.sequences.pieces import Pieces, segments_of
-from cachelayer.access.sequences.token_fields import TokenField, has_documents
+from cachelayer.access.sequences.token_fields import FILL, TokenField, has_documents
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -46,7 +46,11 @@ class Documents:
         self._specs = [specs[leaf] for leaf in self._leaves]
         for name, leaf in zip(names, self._specs, strict=True):
             if not has_documents(leaf):
-                cure = f"; pass beside={name!r} for the value of its document beside each token" * (not leaf.shape)
+                cure = (
+                    FILL
+                    if leaf.nullable_values
+                    else f"; pass beside={name!r} for the value of its document beside each token" * (not leaf.shape)
+                )
                 raise InvalidArgumentError(
                     f"{name!r} is {leaf.describe()}: documents are arrays of shape [None], bytes or str{cure}"
                 )

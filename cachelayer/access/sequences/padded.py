@@ -18,6 +18,7 @@ from cachelayer.access.sequences.documents import (
     fill_hex,
     padding_keys,
 )
+from cachelayer.access.sequences.token_fields import FILL
 from cachelayer.arguments import is_choice
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
@@ -25,7 +26,7 @@ from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
-from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, LeafSpec, NullableDict
 from cachelayer.records.tree import Tree
 
 LongRecords = Literal["truncate", "refuse"]
@@ -199,8 +200,15 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
         name = "/".join(place)
         if name not in lengths:
             continue
-        if type(leaf) is not ArraySpec or leaf.shape != (None,) or leaf.dtype in (bytes, str):
-            raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: only arrays of shape [None] are padded")
+        is_array = type(leaf) is ArraySpec and leaf.shape == (None,) and leaf.dtype not in (bytes, str)
+        if not is_array or leaf.nullable_values:
+            cure = FILL if leaf.nullable_values else ""
+            raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: only arrays of shape [None] are padded{cure}")
+        if _is_in_nullable_dict(spec, place):
+            raise InvalidArgumentError(
+                f"{name!r} is in a dict that may be None, in which padded() has no place for its fields: choose others, "
+                "or store a dict in its place"
+            )
         clashes = [added for added in padding_keys(place[-1] if place else UNNAMED) if added in siblings]
         if clashes:
             raise InvalidArgumentError(f"elements have a field {clashes[0]!r}, which padded() would add: rename it")
@@ -214,6 +222,14 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
             "pads, so it pads values of dicts"
         )
     return PaddedElements(records, paddings)
+
+
+def _is_in_nullable_dict(spec: Tree, place: tuple[str, ...]) -> bool:
+    for key in place:
+        spec = spec[key]
+        if isinstance(spec, NullableDict):
+            return True
+    return False
 
 
 def _leaves_of_dicts(

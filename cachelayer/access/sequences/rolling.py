@@ -19,6 +19,7 @@ from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.keys import key_names
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.memory import Ints, distinct, splits_of
+from cachelayer.records.null_marks import NullBits
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged, Sparse
@@ -73,6 +74,13 @@ class SeriesWindows(BaseDataset):
     @cached_property
     def element_spec(self) -> Tree:
         names = iter(names_of_leaves(self.records.element_spec))
+        for each in NullBits.of(self.records.element_spec).dicts:
+            if each.nullable:
+                name = names_of_leaves(self.records.element_spec)[each.leaves[0]]
+                raise InvalidArgumentError(
+                    f"rolling() stacks the records of a window, and a dict around {name!r} may be None: leave it out "
+                    "with fields(), before rolling()"
+                )
         return tree.map_structure(self.records.element_spec, lambda _, leaf: _stacked(next(names), leaf, self.length))
 
     @cached_property
@@ -180,14 +188,14 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
         stacks = None not in leaf.shape[1:]
         stacked = RaggedSpec(leaf.dtype, shape)
     else:
-        stacks = True
+        stacks = not isinstance(leaf, JsonSpec)
         stacked = ArraySpec(leaf.dtype, shape)
-    if stacks and not leaf.nullable:
+    if stacks and not leaf.nullable and not leaf.nullable_values:
         return stacked
     cure = "leave it out with fields(), before rolling()"
     if len(leaf.shape) > 1 and leaf.shape[:2] == (None, None):
         cure = "if it holds images, call decoded(size=...) before rolling(); else " + cure
-    if leaf.nullable:
+    if leaf.nullable or leaf.nullable_values:
         cure = "store a value in place of None, with add_columns(), or " + cure
     raise InvalidArgumentError(f"rolling() stacks the records of a window, and {name!r} is {leaf!r}: {cure}")
 

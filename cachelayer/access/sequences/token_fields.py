@@ -21,6 +21,9 @@ from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable
 
+FILL = ": some of its values may be None; store others in their place, with add_columns(replace=True)"
+"""What a user does with a field some of whose values are None."""
+
 _CATEGORY = np.dtype(np.int32)
 
 
@@ -190,7 +193,7 @@ def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any,
         if not has_documents(leaf):
             raise InvalidArgumentError(
                 f"every: {name!r} is {leaf.describe()}: a value for each group of tokens is an array of shape [None]; "
-                "pass a field of one value a record as beside="
+                f"pass a field of one value a record as beside={FILL if leaf.nullable_values else ''}"
             )
         found.append(TokenField(records, name, number, leaf, integer(f"every: {name!r}", size, 1)))
     if given:
@@ -200,8 +203,8 @@ def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any,
 
 def _of_documents(records: DatasetView, name: str, number: int, leaf: LeafSpec, texts: Any, call: str) -> TokenField:
     """Return a field of one value a document."""
-    if not isinstance(leaf, ArraySpec) or None in leaf.shape:
-        cure = ""
+    if not isinstance(leaf, ArraySpec) or None in leaf.shape or leaf.nullable_values:
+        cure = FILL if leaf.nullable_values else ""
         if has_documents(leaf):
             cure = f": name it beside the tokens, as in (..., {name!r}), or pass every={{{name!r}: 16}}"
         raise InvalidArgumentError(f"beside: {name!r} is {leaf.describe()}, and has no one value for a document{cure}")
@@ -221,7 +224,7 @@ def _of_documents(records: DatasetView, name: str, number: int, leaf: LeafSpec, 
 
 
 def has_documents(spec: LeafSpec) -> bool:
-    """Return whether a leaf has one dimension, of varying length, of values of one size."""
-    if type(spec) is not ArraySpec:
+    """Return whether a leaf has one dimension, of varying length, of values of one size of which none is null."""
+    if type(spec) is not ArraySpec or spec.nullable_values:
         return False
     return spec.shape == () if dtypes.is_string(spec.dtype) else spec.shape == (None,)
