@@ -174,7 +174,7 @@ NATIVE: dict[str, tuple[Any, list[Any] | str]] = {
     ),
     "null structs": (
         pa.array([{"a": 1, "b": {"c": 2}}, None, {"a": None, "b": None}]),
-        [{"a": np.int64(1), "b": {"c": np.int64(2)}}, {"a": None, "b": {"c": None}}, {"a": None, "b": {"c": None}}],
+        [{"a": np.int64(1), "b": {"c": np.int64(2)}}, None, {"a": None, "b": None}],
     ),
     "null structs within lists": (
         pa.array([[{"a": 1}], [], [{"a": 1}, None]]),
@@ -197,7 +197,7 @@ NATIVE: dict[str, tuple[Any, list[Any] | str]] = {
     "2^64 - 1": (pa.array([2**64 - 1, None], pa.uint64()), [np.uint64(2**64 - 1), None]),
     "pandas: big-endian": (pd.Series(np.array([1, 2], ">i4")), [np.int32(1), np.int32(2)]),
     "pandas: NaN in lists": (pd.Series([[1.0, np.nan]]), [np.array([1, np.nan])]),
-    "pandas: null dicts": (pd.Series([None, {"a": 1}, None]), [{"a": None}, {"a": np.int64(1)}, {"a": None}]),
+    "pandas: null dicts": (pd.Series([None, {"a": 1}, None]), [None, {"a": np.int64(1)}, None]),
     "pandas: surrogates in strings": (
         pd.Series(["fine", None, "\ud800"], dtype="string[python]"),
         r"record 2, leaf \['x'\]: expected text in UTF-8",
@@ -258,7 +258,7 @@ def test_what_only_a_framework_has_goes_in_unchanged_or_is_refused(name: str, st
 
 
 SKIPPED = {
-    "a table": pa.table({"x": INVALID, "y": pa.array([[3], [2], [None], [0]])}),
+    "a table": pa.table({"x": INVALID, "y": pa.array([[[3]], [[2]], [None], [[0]]])}),
     "a frame": pd.DataFrame({"x": pd.Series(["fine", "\ud800", "fine"], dtype="string[python]")}),
 }
 
@@ -293,7 +293,7 @@ def test_without_pyarrow_frames_say_what_they_need_and_other_sources_go_on(libra
     ("ordinary", "odd"),
     [
         *[("a", 1), (1, 1.5), (True, 1), ([1], "a"), (b"a", [1]), (1, 2**70), (-1, 2**63), ([1], [2**53 + 1, 0.5])],
-        *[([1], [1, None]), ({"a": 1}, {"b": 1}), (np.zeros(2), np.zeros((2, 4)))],
+        *[([[1]], [[1], None]), ({"a": 1}, {"b": 1}), (np.zeros(2), np.zeros((2, 4)))],
     ],
 )
 def test_an_object_that_does_not_fit_is_refused_by_record_and_column(ordinary: Any, odd: Any, tmp_path: Path) -> None:

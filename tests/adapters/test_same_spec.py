@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import cachelayer
-from cachelayer import ArraySpec, RaggedSpec, Storage
+from cachelayer import ArraySpec, NullableDict, RaggedSpec, Storage
 from cachelayer.adapters.pyarrow import from_json
 from cachelayer.errors import ElementError
 
@@ -64,18 +64,30 @@ JSON: dict[str, tuple[Rows, Any]] = {
     "None, then an empty list": (fields(None, [], [1]), or_none(INTS)),
     "a float in one list": (fields([1], [2, 0.5]), FLOATS),
     "lists of texts": (fields(["a", "b"], []), TEXTS),
+    "lists with None": (fields([1, None], [], [None, None]), INTS.with_nullable_values()),
+    "lists of texts with None": (fields([None, "a"], ["", None]), TEXTS.with_nullable_values()),
+    "lists of flags with None": (fields([True, None], [False]), ArraySpec("bool", (None,), nullable_values=True)),
+    "nested lists with None": (fields([[1], [2, None]], [[]]), NESTED.with_nullable_values()),
+    "None, and lists with None": (fields(None, [0.5, None]), or_none(FLOATS).with_nullable_values()),
     "nested lists": (fields([[1], [2, 3]], [], [[]]), NESTED),
     "nested lists of three levels": (
         fields([[[1]]], [[[2, 3], []], []]),
         RaggedSpec("int64", (None,) * 3, ragged_rank=2),
     ),
     "dicts": (fields({"a": 1, "b": "x"}, {"a": 2, "b": "y"}), {"a": INT, "b": TEXT}),
-    "a dict that is None": (fields(None, {"a": 1}), {"a": or_none(INT)}),
+    "a dict that is None": (fields(None, {"a": 1}), NullableDict({"a": INT})),
+    "a dict within, that is None": (
+        fields({"a": {"b": 1}}, {"a": None}, None, {"a": {"b": None}}),
+        NullableDict({"a": NullableDict({"b": or_none(INT)})}),
+    ),
     "nested dicts": (fields({"a": {"b": [1]}}, {"a": {"b": []}}), {"a": {"b": INTS}}),
     "a key that comes second": (fields({"a": 1}, {"a": 2, "b": "x"}), {"a": INT, "b": or_none(TEXT)}),
     "a key that goes": (fields({"a": 1, "b": [1]}, {"a": 2}), {"a": INT, "b": or_none(INTS)}),
     "a dict that lacks all keys": (fields({"a": 1}, {}), {"a": or_none(INT)}),
-    "a dict whose dict is missing": (fields({"a": 1, "b": {"c": 2}}, {"a": 2}), {"a": INT, "b": {"c": or_none(INT)}}),
+    "a dict whose dict is missing": (
+        fields({"a": 1, "b": {"c": 2}}, {"a": 2}),
+        {"a": INT, "b": NullableDict({"c": INT})},
+    ),
     "lists of dicts": (fields([{"a": 1, "b": [1]}], [], [{"a": 2, "b": []}] * 2), {"a": INTS, "b": NESTED}),
     "lists of lists of dicts": (fields([[{"a": 1}], []], [[{"a": 2}] * 2]), {"a": NESTED}),
     "a list of several kinds": (fields([1, "a"], [2, "b"]), [INT, TEXT]),
@@ -112,7 +124,7 @@ def plain(value: Any) -> Any:
         if present and all(isinstance(child, list) for child in present.values()):
             return [plain(dict(zip(present, row, strict=True))) for row in zip(*present.values(), strict=True)]
         return present or None
-    if isinstance(value, cachelayer.Ragged):
+    if isinstance(value, (cachelayer.Nullable, cachelayer.Ragged)):
         return plain(value.to_list())
     if isinstance(value, (np.ndarray, np.generic)):
         return plain(value.tolist())

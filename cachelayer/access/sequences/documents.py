@@ -46,11 +46,8 @@ class Documents:
         self._specs = [specs[leaf] for leaf in self._leaves]
         for name, leaf in zip(names, self._specs, strict=True):
             if not has_documents(leaf):
-                cure = (
-                    FILL
-                    if leaf.nullable_values
-                    else f"; pass beside={name!r} for the value of its document beside each token" * (not leaf.shape)
-                )
+                cure = "" if leaf.shape else f"; pass beside={name!r} for the value of its document beside each token"
+                cure = FILL if leaf.nullable_values else cure
                 raise InvalidArgumentError(
                     f"{name!r} is {leaf.describe()}: documents are arrays of shape [None], bytes or str{cure}"
                 )

@@ -206,8 +206,8 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
             raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: only arrays of shape [None] are padded{cure}")
         if _is_in_nullable_dict(spec, place):
             raise InvalidArgumentError(
-                f"{name!r} is in a dict that may be None, in which padded() has no place for its fields: choose others, "
-                "or store a dict in its place"
+                f"{name!r} is in a dict that may be None, in which padded() has no place for its fields: choose "
+                "others, or store a dict in its place"
             )
         clashes = [added for added in padding_keys(place[-1] if place else UNNAMED) if added in siblings]
         if clashes:
