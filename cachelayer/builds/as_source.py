@@ -18,12 +18,13 @@ from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import Source, errors_named
 from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import unbatched
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import Dataset, has_records, records_of
 from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable
 from cachelayer.streams.stream import Stream, is_endless, reader_of
 
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
@@ -151,7 +152,9 @@ def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | Non
         return _of_records(obj, records_of(obj), element_spec)
     if isinstance(obj, Stream):
         source = _of_stream(obj, element_spec)
-        return unbatched(source) if unbatch else source
+        if unbatch or not reader_of(obj).options.batched:
+            return unbatched(source) if unbatch else source
+        return replace(source, elements=lambda start: map(_without_nullable_rows, source.one_by_one(start)))
     return None
 
 
@@ -171,6 +174,15 @@ def _elements_from(dataset: Dataset[Any], start: int) -> Iterator[Any]:
     size = batch_records(dataset.info.read_nbytes)
     for first in range(start, len(dataset), size):
         yield from dataset.elements(np.arange(first, min(first + size, len(dataset))))
+
+
+def _without_nullable_rows(batch: Any) -> Any:
+    """Return a batch that is stored as an element; raise if rows of it may be None."""
+    for path, leaf in tree.leaf_values(batch):
+        if isinstance(leaf, Nullable):
+            hint = "Pass unbatch=True to store the rows of a batch, or pass elements instead of batches."
+            raise ElementError("a value of an element", "rows of which some may be None", path=path, hint=hint)
+    return batch
 
 
 def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:

@@ -87,9 +87,9 @@ def test_row_groups_before_the_place_are_not_read(tmp_path: Path) -> None:
 def test_a_row_that_does_not_fit_is_named_by_its_number_in_the_whole(
     make: Callable[[Any], Any], storage: cachelayer.Storage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lists: list[Any] = [[1, 2] for _ in range(12_000)]
+    lists: list[Any] = [[[1], [2]] for _ in range(12_000)]
     lists[10_050] = [None]
-    rows = pa.table({"list": pa.array(lists, pa.list_(pa.int64()))})
+    rows = pa.table({"list": pa.array(lists, pa.list_(pa.list_(pa.int64())))})
     for _ in range(2):
         with pytest.raises(cachelayer.ElementError) as caught:
             storage.cache(make(rows), "d", "v1", shard_bytes=100_000)

@@ -49,6 +49,8 @@ def values_of(spec: Any, leaf: Any) -> list[Any]:
         leaf = leaf.flat_values
     elif isinstance(leaf, Sparse):
         leaf = leaf.values
+    if isinstance(leaf, cachelayer.Nullable):
+        leaf = leaf.values[leaf.valid]
     return [leaf] if isinstance(leaf, (str, bytes)) else list(np.asarray(leaf).reshape(-1))
 
 
@@ -99,6 +101,7 @@ def check_numbers(stats: NumberStats, values: list[Any], dtype: np.dtype[Any]) -
 def check_leaf(stats: LeafStats, spec: Any, rows: list[Any]) -> None:
     there = [row for row in rows if row is not None]
     values = [value for row in there for value in values_of(spec, row)]
+    there = [row.values if isinstance(row, cachelayer.Nullable) else row for row in there]
     lengths = {length.of: length.numbers for length in stats.lengths}
     assert stats.nulls == len(rows) - len(there)
     dtype = spec.dtype
