@@ -40,8 +40,8 @@ from cachelayer.progress import Progress, Waiting, current
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
 from cachelayer.records.codec import codec_for
-from cachelayer.records.null_marks import marked
 from cachelayer.records.memory import keep_freed_memory
+from cachelayer.records.null_marks import marked
 from cachelayer.records.tree import Tree
 from cachelayer.temporary_files import maker_of, process_name
 from cachelayer.user_warnings import warn
