@@ -186,6 +186,23 @@ def test_what_becomes_of_local_copies_is_told(remote: Storage, tmp_path: Path, l
         assert after[f"copies_{name}"] > before[f"copies_{name}"], name
 
 
+@pytest.mark.parametrize("shuffle", [True, "blocks"])
+def test_records_are_counted_that_come_from_copies(remote: Storage, tmp_path: Path, shuffle: Any) -> None:
+    build(remote)
+    remote.fetch("numbers@v1").mirror()
+    stats = []
+    for copies in (None, 0):
+        storage = Storage(remote.url, local_cache=tmp_path / "copies", local_cache_bytes=copies)
+        iterator = iter(storage.fetch("numbers@v1").stream(500, shuffle=shuffle, seed=1))
+        assert sum(len(batch["x"]) for batch in iterator) == 4000
+        stats.append(iterator.stats())
+    hit, over_network = stats
+    assert (hit.copies_hit, hit.copies_missed, hit.reading.requests) == (4000, 0, 0)
+    assert (over_network.copies_hit, over_network.copies_missed) == (0, 0)
+    assert over_network.reading.requests > 0
+    assert over_network.reading.bytes >= 4000 * 8
+
+
 def test_an_element_that_another_stands_in_for_is_told(tmp_path: Path, lines: Callable[..., list[str]]) -> None:
     def fails(element: Any) -> Any:
         if element["x"] == 7:
