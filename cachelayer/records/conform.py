@@ -309,5 +309,10 @@ def _without_nulls(row: Any, filler: Any, nulls: list[Any]) -> Any:
     if isinstance(row, (list, tuple)):
         nulls.append(np.fromiter((item is None for item in row), np.bool_, len(row)))
         return [filler if item is None else item for item in row]
-    nulls.append(np.zeros(np.size(row), np.bool_))
+    try:
+        size = np.size(as_leaf(row))
+    except InvalidTypeError:
+        # It does not fit, which the encoder says.
+        size = 1
+    nulls.append(np.zeros(size, np.bool_))
     return row
