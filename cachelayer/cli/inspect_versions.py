@@ -215,12 +215,21 @@ def verify(whole: str, option: Pairs, progress: bool | None) -> Result:
 )
 @options.client_options
 @options.to_client_options
-def diff(reference: str, other: str, key: tuple[str, ...], rows: bool, option: Pairs, to_option: Pairs) -> Result:
+@options.progress
+def diff(
+    reference: str,
+    other: str,
+    key: tuple[str, ...],
+    rows: bool,
+    option: Pairs,
+    to_option: Pairs,
+    progress: bool | None,
+) -> Result:
     """Compare two versions: spec, counts, shards, provenance, and rows, by number or by a key.
 
     Exit code 1 if the data differ.
     """
-    difference = _open(reference, option).diff(_open(other, to_option), key=key or None, rows=rows)
+    difference = _open(reference, option).diff(_open(other, to_option), key=key or None, rows=rows, progress=progress)
     return Result(
         difference.to_json(), [str(difference)], ExitCode.SUCCESS if difference.same_data else ExitCode.FINDING
     )

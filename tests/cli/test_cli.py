@@ -47,6 +47,24 @@ def test_help_shows_an_example_and_the_shared_options(name: str) -> None:
     assert "--traceback" in text
 
 
+def test_what_takes_long_shows_its_progress_or_nothing() -> None:
+    long = {
+        "build",
+        "import",
+        "add-column",
+        "cp",
+        "repair",
+        "mirror",
+        "rewrite",
+        "erase",
+        "gc",
+        "stats",
+        "verify",
+        "diff",
+    }
+    assert {name for name in COMMANDS if "--progress / --no-progress" in invoke(name, "--help").stdout} == long
+
+
 @pytest.mark.slow
 def test_help_of_all_names_each_command_and_the_exit_codes(tmp_path: Path) -> None:
     text = script("--help", cwd=tmp_path).stdout

@@ -130,6 +130,23 @@ def test_a_manifest_comes_back_byte_for_byte_from_a_copy_of_the_folder(tmp_path:
     assert contents(storage) == before
 
 
+def test_a_sync_of_the_log_and_then_of_the_rest_is_whole_though_others_publish_meanwhile(tmp_path: Path) -> None:
+    storage = fill(Storage(tmp_path / "storage"))
+    shutil.copytree(tmp_path / "storage/d/_log", tmp_path / "backup/d/_log")
+    storage.submit(ROWS[:7], "d", "later")
+    shutil.copytree(
+        tmp_path / "storage",
+        tmp_path / "backup",
+        ignore=shutil.ignore_patterns("_log", "_builds", "_tmp"),
+        dirs_exist_ok=True,
+    )
+    backup = Storage(tmp_path / "backup")
+    assert (list(backup.versions("d")), backup.tags("d")) == (list(VERSIONS), {"best": "v1"})
+    assert [event.kind for event in backup.history("d")] == ["publish", "publish", "publish", "tag"]
+    for version in VERSIONS:
+        backup.verify("d", version).raise_if_bad()
+
+
 def test_a_lost_manifest_and_damaged_shards_are_repaired_together(storage: Storage, whole: Storage) -> None:
     names = objects_of(storage, "v1")
     for name in (names[0], names[-1], names[-3]):
