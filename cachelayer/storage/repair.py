@@ -40,7 +40,7 @@ def version_elsewhere(version: StoredVersion, place: Storage | DataRef[Any] | st
         place = open(place)
     if isinstance(place, DataRef):
         there = place._base.version
-        if there.info.digest != version.info.digest:
+        if place.digest != version.info.digest:
             raise DigestMismatchError(
                 f"{there.reference} has other records than {version.name}, which has digest "
                 f"sha256:{version.info.digest[:12]}: nothing is repaired"
