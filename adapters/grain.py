@@ -51,7 +51,7 @@ _ENDLESS = 1 << 48
 # In.
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
     """Return the source of a ``MapDataset`` or an ``IterDataset``; None for anything else."""
     if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
         return None
@@ -63,7 +63,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     elements = _elements_of_map(obj) if is_map else _elements_of_iterator(obj)
     given = _batches_with_warnings(elements) if unbatch else elements
     source = Source("grain", elements=lambda _: given, endless=endless)
-    return unbatched(source) if unbatch else source
+    return unbatched(source, declared=element_spec) if unbatch else source
 
 
 def _refuse_none(element: Any) -> Any:

@@ -47,13 +47,13 @@ _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])),
 # In.
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
     """Return the source of an epoch of a ``PyDataset``; None for anything else. It always takes batches apart."""
     if not isinstance(obj, keras.utils.PyDataset):
         return None
     endless = "give the PyDataset a __len__" if _batch_count(obj) is None else ""
     batches = map(_with_arrays, _epoch(obj))
-    return unbatched(Source("keras", elements=lambda _: batches, endless=endless))
+    return unbatched(Source("keras", elements=lambda _: batches, endless=endless), declared=element_spec)
 
 
 def _batch_count(dataset: Any) -> int | None:

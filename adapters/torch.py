@@ -57,7 +57,7 @@ _MANY_WORKERS = (
 # In.
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
     """Return the source of a tensor, ``Dataset``, ``IterableDataset`` or ``DataLoader``; None for anything else.
 
     Raises:
@@ -87,7 +87,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         source = source_of_items(obj, convert=_copied, by_number=True)
     else:
         return None
-    return unbatched(source, rows) if unbatch else source
+    return unbatched(source, rows, declared=element_spec) if unbatch else source
 
 
 def _source_of_image_folder(folder: Any) -> Source:

@@ -22,6 +22,7 @@ from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeErr
 from cachelayer.protocols import Dataset, has_records, records_of
 from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
+from cachelayer.records.infer import overlaid
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
@@ -83,7 +84,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     _refuse_if_begun(obj)
     source = _of_elements(obj)
     if unbatch:
-        return unbatched(source)
+        return unbatched(source, declared=element_spec)
     if isinstance(obj, list) and element_spec is None:
         refuse_columns_in_a_list(obj)
     return source
@@ -152,8 +153,10 @@ def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | Non
         return _of_records(obj, records_of(obj), element_spec)
     if isinstance(obj, Stream):
         source = _of_stream(obj, element_spec)
-        if unbatch or not reader_of(obj).options.batched:
-            return unbatched(source) if unbatch else source
+        if unbatch:
+            return _rows_of_stream(obj, source, element_spec)
+        if not reader_of(obj).options.batched:
+            return source
         return replace(source, elements=lambda start: map(_without_nullable_rows, source.one_by_one(start)))
     return None
 
@@ -207,6 +210,15 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
         endless=endless,
         provenance=base,
     )
+
+
+def _rows_of_stream(stream: Stream[Any], source: Source, declared: Tree | None) -> Source:
+    """Return the source of the rows of a stream of batches; of what functions return, the first batches tell what."""
+    reader = reader_of(stream)
+    if reader.is_mapped:
+        return unbatched(source, declared=declared)
+    spec = reader.records.declared_spec
+    return replace(unbatched(source, declared=overlaid(declared, spec)), element_spec=spec)
 
 
 def _base(records: Dataset[Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, zip_longest
 from typing import Any
 
 import numpy as np
@@ -23,40 +23,42 @@ from cachelayer.errors import ElementError
 from cachelayer.progress import current
 from cachelayer.records import tree
 from cachelayer.records.infer import approximate_nbytes
+from cachelayer.records.spec import JsonSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Ragged, wrong_row
+from cachelayer.records.values import Nullable, Ragged, wrong_row
 
 # It takes as long to encode a batch of arrays as so many elements one by one.
 _FEW = 16
 
 
-def unbatched(source: Source, rows: int | None = None) -> Source:
+def unbatched(source: Source, rows: int | None = None, *, declared: Tree | None = None) -> Source:
     """Return the source of the rows of the batches that a source gives as elements.
 
     Args:
         source: the source; it has elements one by one.
         rows: the number of rows in all; None if nobody promises it.
+        declared: the spec that the user declares of a row: a list is a column if it holds values of JSON.
     """
-    read = partial(_read, source)
+    read = partial(_read, source, declared)
     return Source(source.kind, read, length=rows, endless=source.endless, provenance=source.provenance)
 
 
-def _read(source: Source, start: int, stop: int | None) -> Iterator[Batch]:
+def _read(source: Source, declared: Tree | None, start: int, stop: int | None) -> Iterator[Batch]:
     record = start
-    for is_stacked, run in groupby(_row_batches(source, stop), _is_stacked):
+    for is_stacked, run in groupby(_row_batches(source, declared, stop), _is_stacked):
         for batch in _together(run) if is_stacked else _one_by_one(run, record):
             yield batch
             record += len(batch)
 
 
-def _row_batches(source: Source, stop: int | None) -> Iterator[RowBatch]:
+def _row_batches(source: Source, declared: Tree | None, stop: int | None) -> Iterator[RowBatch]:
     """Yield each batch of a source, the last one without the rows past the end."""
     first = 0
     batches = with_record_in_errors(source.one_by_one(), iter(lambda: first, None))
     for batch in counted(batches, source.length, 0, None, lambda _: 1) if stop != 0 else ():
         with errors_named(failure_at(first)):
             try:
-                columns = with_string_columns(batch)
+                columns = with_columns(batch, declared)
                 rows = row_count(columns)
             except ElementError as error:
                 raise error.at(record=first + (error.record or 0)) from error.__cause__
@@ -95,7 +97,10 @@ def _row_count(path: str, leaf: Any) -> int:
     if not isinstance(leaf, (str, bytes, bytearray)) and hasattr(leaf, "__len__"):
         with suppress(TypeError):
             return len(leaf)
-    hint = "Batches are arrays, tensors, or lists of str or bytes: collate to these, or give elements unbatched."
+    hint = (
+        "Batches are arrays, tensors, or lists of str or bytes, and of values that element_spec= declares as JSON: "
+        "collate to these, or give elements unbatched."
+    )
     raise ElementError("an array with a row for each record", tree.describe(leaf), path=path, hint=hint)
 
 
@@ -112,12 +117,17 @@ def row_count(columns: Tree) -> int:
     return int(next(iter(lengths.values())))
 
 
-def with_string_columns(value: Tree, path: str = "") -> Tree:
-    """Return a batch with an array in place of each list or tuple of nothing but str, or bytes."""
+def with_columns(value: Tree, declared: Tree | None, path: str = "") -> Tree:
+    """Return a batch with an array in place of each list or tuple of str or bytes alone, or of values of JSON."""
     if isinstance(value, Mapping):
-        return {key: with_string_columns(child, f"{path}[{key!r}]") for key, child in value.items()}
+        known = declared if isinstance(declared, Mapping) else {}
+        return {key: with_columns(child, known.get(key), f"{path}[{key!r}]") for key, child in value.items()}
+    if isinstance(value, Nullable) and isinstance(value.values, Mapping):
+        return Nullable(with_columns(value.values, declared, path), value.valid)
     if not isinstance(value, (list, tuple)):
         return value
+    if isinstance(declared, JsonSpec):
+        return np.fromiter(value, dtype=object, count=len(value))
     if value and any(all(isinstance(item, kind) for item in value) for kind in (str, bytes)):
         return np.fromiter(value, dtype=object, count=len(value))
     if isinstance(value, list) and value and all(map(_is_text_list, value)):
@@ -127,7 +137,9 @@ def with_string_columns(value: Tree, path: str = "") -> Tree:
             path=path,
             hint="Make each of them a tuple if they are columns; give elements unbatched if they are rows.",
         )
-    children = [with_string_columns(child, path + step) for step, child in tree.children(value)]
+    specs = [each for _, each in tree.children(declared)] if isinstance(declared, (list, tuple)) else []
+    pairs = zip_longest(tree.children(value), specs[: len(value)])
+    children = [with_columns(child, spec, path + step) for (step, child), spec in pairs]
     if tree.is_namedtuple(value):
         return type(value)(*children)
     return children if isinstance(value, list) else tuple(children)

@@ -123,3 +123,16 @@ def test_what_needs_one_value_or_lengths_refuses_json_by_name(tmp_path: Path) ->
     for call in calls:
         with pytest.raises((InvalidArgumentError, InvalidTypeError), match=r"'m' is a JSON value"):
             call()
+
+
+def test_batches_with_json_are_taken_apart(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    ref = storage.cache(ROWS, "d", "v1", element_spec={"m": JsonSpec()})
+    batches = list(ref.stream(3))
+    assert storage.cache(ref.stream(3), "stream", "v1", unbatch=True).digest == ref.digest
+    given = storage.cache(lambda: iter(batches), "batches", "v1", unbatch=True, element_spec={"m": JsonSpec()})
+    passed = ref.stream(3).map(lambda element: element)
+    mapped = storage.cache(passed, "mapped", "v1", unbatch=True, element_spec={"m": JsonSpec()})
+    assert list(given) == list(mapped) == list(ref)
+    with pytest.raises(ElementError, match="JSON"):
+        storage.cache(lambda: iter(batches), "undeclared", "v1", unbatch=True)
