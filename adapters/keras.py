@@ -47,7 +47,7 @@ _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])),
 # In.
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
     """Return the source of an epoch of a ``PyDataset``; None for anything else. It always takes batches apart."""
     if not isinstance(obj, keras.utils.PyDataset):
         return None

@@ -65,14 +65,16 @@ _PEERS: list[tuple[str, Mapping[str, str]]] = [
     ),
     ("test_size train_size val_size frac fractions", {"shares": "shares={'train': 0.8, 'test': 0.2}"}),
     ("group groups group_by", {"by": "by='user'"}),
+    ("on left_on join_on order_by sort_by", {"on": "on='id'", "key": "key='id'", "order": "order='time'"}),
     ("stratify_by stratify_by_column", {"stratify": "stratify='label'"}),
     ("columns column_names usecols keys features", {"fields": "fields=['x']", "indices": "ref.fields('x') before it"}),
     ("column col field_name feature", {"field": "field='label'"}),
-    ("filter predicate query expr", {"condition": "condition='x > 3'", "keep": "keep='x > 3'"}),
+    ("filter predicate query expr where", {"condition": "condition='x > 3'", "keep": "keep='x > 3'"}),
     ("mask ids idx", {"indices": "indices=[...]", "keep": "keep=[...]"}),
     ("schema spec dtype dtypes output_signature", {"element_spec": "element_spec={...}"}),
     (
-        "block_size chunk_size context_length seq_len seq_length sequence_length max_length max_len size window",
+        "block_size chunk_size context_length seq_len seq_length sequence_length max_length max_len size window "
+        "window_size",
         {"length": "length=2048"},
     ),
     ("step shift hop overlap", {"stride": "stride=1024"}),

@@ -21,6 +21,7 @@ from cachelayer.access.dataset import DatasetView
 from cachelayer.access.field_values import values_of
 from cachelayer.arguments import integer, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.records.keys import key_names
 from cachelayer.records.leaf_names import field_names
 from cachelayer.records.memory import Ints, groups_of, splits_of
 from cachelayer.records.selection import Selection
@@ -64,12 +65,13 @@ def split(
     fractions, key = tuple(_checked(shares)), check_seed(required("seed", seed))
     if by is not None:
         _refuse_both(by, stratify)
-        values = _Values.read(view, by, "split(by=)")
+        values = _Values.read(view, key_names("by", by), "split(by=)")
         ends = [int(end * 2.0**64) for end in accumulate(fractions[:-1])]
         dealt = np.array([bisect_right(ends, _hash(text, key)) for text in values.texts], np.int64)
         part_of = values.spread(dealt)
     elif stratify is not None:
-        part_of = dealt = _parts_of_view(view, fractions, key, _Values.read(view, stratify, "split(stratify=)"))
+        strata = _Values.read(view, key_names("stratify", stratify), "split(stratify=)")
+        part_of = dealt = _parts_of_view(view, fractions, key, strata)
     else:
         part_of = dealt = _parts_by_number(view, fractions, key)
     if warns and by is None:
@@ -93,10 +95,10 @@ def folds(
     fractions = (1 / count,) * count
     if by is not None:
         _refuse_both(by, stratify)
-        values = _Values.read(view, by, "folds(by=)")
+        values = _Values.read(view, key_names("by", by), "folds(by=)")
         part_of = _parts_of_values(view, fractions, key, values)
     else:
-        strata = None if stratify is None else _Values.read(view, stratify, "folds(stratify=)")
+        strata = None if stratify is None else _Values.read(view, key_names("stratify", stratify), "folds(stratify=)")
         part_of = _parts_of_view(view, fractions, key, strata)
     is_dealt = part_of >= 0
     if len(np.unique(part_of[is_dealt])) < count:
@@ -229,12 +231,11 @@ class _Values:
     number_of: Ints
 
     @classmethod
-    def read(cls, view: DatasetView, fields: Any, call: str) -> _Values:
-        names = field_names((fields,) if isinstance(fields, str) else fields)
+    def read(cls, view: DatasetView, names: Sequence[str], call: str) -> _Values:
         by_text: dict[str, int] = {}
         known: dict[tuple[Any, ...], int] = {}
         number_of = np.full(len(view), -1, np.int64)
-        for rows, columns in values_of(view, names, call):
+        for rows, columns in values_of(view, field_names(names), call):
             for row, values in zip(rows.tolist(), zip(*columns, strict=True), strict=True):
                 if values not in known:
                     known[values] = by_text.setdefault(_json(values), len(by_text))

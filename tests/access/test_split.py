@@ -426,7 +426,11 @@ def test_folds_and_strata_that_cannot_be_are_refused(storage: Storage) -> None:
         (lambda: ref.folds(5, seed=0, by="user", stratify="day"), InvalidArgumentError, "one of them"),
         (lambda: ref.split({"a": 1}, seed=0, by="user", stratify="day"), InvalidArgumentError, "one of them"),
         (lambda: ref.split({"a": 1}, seed=0, stratify="nope"), InvalidArgumentError, "nope"),
-        (lambda: ref.folds(5, seed=0, stratify=3), InvalidTypeError, "3"),
+        (lambda: ref.folds(5, seed=0, stratify=3), InvalidTypeError, "stratify=3"),
+        (lambda: ref.split({"a": 1}, seed=0, by=3), InvalidTypeError, "by=3"),
+        (lambda: ref.split({"a": 1}, seed=0, by=[]), InvalidArgumentError, r"by=\[\]"),
+        (lambda: ref.folds(5, seed=0, by=[]), InvalidArgumentError, r"by=\[\]"),
+        (lambda: ref.split({"a": 1}, seed=0, stratify=()), InvalidArgumentError, r"stratify=\(\)"),
         (lambda: numbers(10).folds(5, seed=0, by="user"), InvalidTypeError, r"folds\(by=\)"),
         (lambda: numbers(10).split({"a": 1}, seed=0, stratify="user"), InvalidTypeError, r"split\(stratify=\)"),
     ]
