@@ -775,12 +775,13 @@ class View(Generic[T]):
         Returns:
             A view whose elements have the structure of a record, with the records of a window stacked on a leading
             axis: a number becomes ``[length]``, an array ``[length, *shape]``, a text an array of texts ``[length]``,
-            an array of any length a :class:`cachelayer.Ragged` with ``length`` rows.
+            an array of any length a :class:`cachelayer.Ragged` with ``length`` rows. A number, an array of known shape
+            or a text that may be None becomes a :class:`cachelayer.Nullable`.
 
         Raises:
             InvalidArgumentError: if there is no such field, it has several values a record, or an argument is invalid;
-                if a field may be None, or has several dimensions that vary, so that it does not stack; when the series
-                are found, if ``order`` is None or NaN in a record.
+                if a field does not stack, such as images of several sizes, or arrays of any length that may be None;
+                when the series are found, if ``order`` is None or NaN in a record.
             InvalidTypeError: if an argument has the wrong type.
 
         Examples:

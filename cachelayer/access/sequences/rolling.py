@@ -22,7 +22,7 @@ from cachelayer.records.memory import Ints, distinct, splits_of
 from cachelayer.records.null_marks import NullBits
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Ragged, Sparse
+from cachelayer.records.values import Nullable, Ragged, Sparse
 
 # A block has windows over so many times their length at least.
 _LENGTHS_TOGETHER = 4
@@ -160,6 +160,8 @@ class SeriesWindows(BaseDataset):
     def _windows_of_leaf(self, values: Any, count: int) -> Any:
         if isinstance(values, list):
             return [values[at : at + self.length] for at in range(0, len(values), self.length)]
+        if isinstance(values, Nullable):
+            return self._windows_with_nulls(values, count)
         if isinstance(values, Ragged):
             return Ragged(values, np.arange(count + 1) * self.length)
         if isinstance(values, Sparse):
@@ -167,6 +169,16 @@ class SeriesWindows(BaseDataset):
             shape = np.array([count, self.length, *values.dense_shape[1:]], np.int64)
             return Sparse(np.column_stack([window, place, values.indices[:, 1:]]), values.values, shape)
         return values.reshape(count, self.length, *values.shape[1:])
+
+    def _windows_with_nulls(self, values: Nullable, count: int) -> Nullable:
+        """Return windows in which each value that is null, or lies in a record of which the field is None, is null."""
+        windows = self._windows_of_leaf(values.values, count)
+        valid = values.valid.reshape(count, self.length, *values.valid.shape[1:])
+        inner = windows.values if isinstance(windows, Nullable) else windows
+        valid = valid.reshape(*valid.shape, *(1,) * (inner.ndim - valid.ndim))
+        if isinstance(windows, Nullable):
+            return Nullable(inner, windows.valid & valid)
+        return Nullable(inner, np.broadcast_to(valid, inner.shape).copy())
 
 
 def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
@@ -178,24 +190,25 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
     if isinstance(leaf, JsonSpec):
         return leaf
     shape = (length, *leaf.shape)
+    has_nulls = leaf.nullable or leaf.nullable_values
     if isinstance(leaf, RaggedSpec):
-        stacks = None not in leaf.shape[leaf.ragged_rank + 1 :]
+        stacks = None not in leaf.shape[leaf.ragged_rank + 1 :] and not leaf.nullable
         stacked: LeafSpec = replace(leaf, shape=shape, ragged_rank=leaf.ragged_rank + 1)
     elif isinstance(leaf, SparseSpec):
-        stacks = None not in leaf.shape
+        stacks = None not in leaf.shape and not leaf.nullable
         stacked = replace(leaf, shape=shape)
     elif None in leaf.shape:
-        stacks = None not in leaf.shape[1:]
-        stacked = RaggedSpec(leaf.dtype, shape)
+        stacks = None not in leaf.shape[1:] and not leaf.nullable
+        stacked = RaggedSpec(leaf.dtype, shape, nullable_values=leaf.nullable_values)
     else:
-        stacks = not isinstance(leaf, JsonSpec)
-        stacked = ArraySpec(leaf.dtype, shape)
-    if stacks and not leaf.nullable and not leaf.nullable_values:
+        stacks = True
+        stacked = ArraySpec(leaf.dtype, shape, nullable_values=has_nulls)
+    if stacks:
         return stacked
     cure = "leave it out with fields(), before rolling()"
     if len(leaf.shape) > 1 and leaf.shape[:2] == (None, None):
         cure = "if it holds images, call decoded(size=...) before rolling(); else " + cure
-    if leaf.nullable or leaf.nullable_values:
+    if leaf.nullable:
         cure = "store a value in place of None, with add_columns(), or " + cure
     raise InvalidArgumentError(f"rolling() stacks the records of a window, and {name!r} is {leaf!r}: {cure}")
 
