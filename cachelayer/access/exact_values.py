@@ -43,7 +43,8 @@ class Operand:
     """A value for each row, or one for all.
 
     Args:
-        kind: ``bool``, ``int``, ``float``, ``complex``, ``text``, ``bytes``, ``time`` or ``duration``.
+        kind: ``bool``, ``int``, ``float``, ``complex``, ``text``, ``bytes``, ``time`` or ``duration``; ``dict`` of
+            which only ``is None`` can be asked.
         values: an array of shape ``[rows]``, or a value of Python.
         valid: in which rows there is a value: an array of bools, or one.
         dtype: that of a field of floats.
@@ -200,6 +201,8 @@ def compare(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tu
     """
     left, right = _with_times(left, right), _with_times(right, left)
     kinds = {left.kind, right.kind}
+    if "dict" in kinds:
+        raise NoValueError("is a dict, which is None or not: write 'is None', or compare a field of it")
     if len(kinds) > 1 and not kinds <= {"int", "float", "complex"}:
         raise NoValueError(_why_never(left, right))
     if "complex" in kinds and how in _ORDERS:

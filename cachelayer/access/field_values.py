@@ -14,10 +14,10 @@ from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
 from cachelayer.records.keys import KeyColumn, Keys, key_dtype
-from cachelayer.records.leaf_names import leaf_number, leaf_numbers
+from cachelayer.records.leaf_names import dict_named, leaf_number, leaf_numbers, names_of_leaves
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec
-from cachelayer.records.values import Nullable, with_one_mask
+from cachelayer.records.values import Nullable, OfNullableDict, with_one_mask
 from cachelayer.user_warnings import warn
 
 _AT_ONCE_NBYTES, _MOST_AT_ONCE = 1 << 26, 1 << 20
@@ -97,6 +97,25 @@ class FieldReader:
         narrow = self._narrow(names)
         values = tree.flatten_batch(narrow.element_spec, narrow.batch(numbers))
         return {name: with_one_mask(values[leaf_number(narrow.element_spec, name)]) for name in names}
+
+    def is_dict(self, name: str) -> bool:
+        """Return whether this is the name of a dict, and no field."""
+        return dict_named(self.spec, name) is not None
+
+    def has_dict(self, numbers: Ints, name: str) -> NDArray[np.bool_]:
+        """Return in which records a dict is not None. One of its fields is read."""
+        depth, leaves = dict_named(self.spec, name) or (0, range(0))
+        every = names_of_leaves(self.spec)
+        specs = [leaf for _, leaf in tree.leaves(self.spec)]
+        quickest = min(leaves, key=lambda leaf: not specs[leaf].is_static)
+        narrow = self._narrow([every[quickest]])
+        (values,) = tree.flatten_batch(narrow.element_spec, narrow.batch(numbers))
+        valid = np.ones(len(numbers), np.bool_)
+        while isinstance(values, OfNullableDict):
+            if values.depth <= depth:
+                valid &= values.valid
+            values = values.values
+        return valid
 
     def has_characters(self, name: str) -> bool:
         """Return whether a field is text: only its number of bytes is stored."""

@@ -376,14 +376,18 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
         mask[reader.rows] = _checked(chosen, len(reader.rows), condition)
         return mask
     _check_quotes(condition, names_of_leaves(reader.spec))
-    dtypes = {name: reader.leaf(name).dtype for name in condition.names}
-    names = [*condition.names, *filter(reader.has_characters, condition.lengths)]
+    dicts = list(filter(reader.is_dict, condition.names))
+    fields = [name for name in condition.names if name not in dicts]
+    dtypes = {name: reader.leaf(name).dtype for name in fields}
+    names = [*fields, *filter(reader.has_characters, condition.lengths)]
     pieces = list(reader.pieces(names))
     with Progress(f"where {condition.text[:40]!r}", len(view), unless_short(None, len(pieces))) as progress:
         for numbers in pieces:
             sizes = {name: Operand("int", *reader.lengths(numbers, name)) for name in condition.lengths}
             columns = {}
-            for name, values in reader.read(numbers, condition.names).items():
+            for name in dicts:
+                columns[name] = Operand("dict", np.zeros(len(numbers), np.bool_), reader.has_dict(numbers, name))
+            for name, values in reader.read(numbers, fields).items():
                 array, valid = (values.values, values.valid) if isinstance(values, Nullable) else (values, np.True_)
                 columns[name] = exact_values.column(dtypes[name], array, valid)
             mask[numbers] = condition.chosen(columns, sizes)

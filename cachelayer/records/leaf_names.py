@@ -131,6 +131,22 @@ def names_of_leaves(spec: Tree, name: str = "") -> list[str]:
     return [leaf for step, child in steps for leaf in names_of_leaves(child, f"{name}/{step}" if name else step)]
 
 
+def dict_named(spec: Tree, name: str) -> tuple[int, range] | None:
+    """Return how many dicts are around the dict of this name, and the numbers of its leaves; None if it is no dict."""
+    depth, first, path = 0, 0, ""
+    while isinstance(spec, dict) and path != name:
+        for key, child in spec.items():
+            below = f"{path}/{key}" if path else key
+            if below == name or name.startswith(f"{below}/"):
+                spec, path, depth = child, below, depth + 1
+                break
+            first += len(tree.leaves(child))
+        else:
+            return None
+    count = len(tree.leaves(spec))
+    return (depth, range(first, first + count)) if isinstance(spec, dict) and count and path == name else None
+
+
 def _listed(spec: Tree) -> str:
     names = [repr(name) for name in names_of_leaves(spec)]
     if names == ["''"]:
