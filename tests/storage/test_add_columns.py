@@ -213,6 +213,19 @@ def test_a_record_without_a_row_has_none_or_what_fills_it(storage: Storage, ref:
         storage.add_columns("d@v1", new="v2", **again, fill=fill)
 
 
+def test_a_record_without_a_row_has_none_for_a_dict_and_for_json(storage: Storage, ref: Any) -> None:
+    rows = [{"x": 1, "m": {"p": 1, "q": [1, None]}, "j": {"a": [1]}}, {"x": 2, "m": None, "j": "text"}]
+    options: dict[str, Any] = {"on": "x", "how": "left", "element_spec": {"j": cachelayer.JsonSpec()}}
+    left = storage.add_columns("d@v1", new="v2", columns=rows, **options)
+    assert [left[n]["m"] for n in (0, 2)] == [None, None]
+    assert [left[n]["j"] for n in range(3)] == [None, {"a": [1]}, "text"]
+    fill = {"m": {"p": 0, "q": []}, "j": []}
+    filled = storage.add_columns("d@v1", new="v3", columns=rows, **options, fill=fill)
+    assert (filled[0]["m"]["p"], len(filled[0]["m"]["q"]), filled[0]["j"], filled[2]["m"]) == (0, 0, [], None)
+    for version in ("v2", "v3"):
+        assert storage.verify("d", version).ok
+
+
 def test_how_a_table_is_joined_is_checked_before_anything_is_built(storage: Storage, ref: Any) -> None:
     table = some_rows(1)
     wrong: list[tuple[dict[str, Any], str]] = [

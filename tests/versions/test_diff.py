@@ -362,3 +362,20 @@ def test_versions_without_records_and_with_added_keys_are_compared(storage: Stor
     storage.append("d@v2", new="v3", source=[{**table(3)[2], "hash": 2**41}])
     with pytest.raises(cachelayer.InvalidArgumentError, match=f"the key {2**41} in row 2 and again in row 6"):
         storage.diff("d@v3", "d@v2", key="hash")
+
+
+def test_nulls_within_values_and_dicts_that_are_none_are_compared(storage: Storage) -> None:
+    rows = [
+        {"id": n, "m": {"a": n, "b": "x"} if n % 3 else None, "v": [1, None, n] if n % 2 else [n]} for n in range(8)
+    ]
+    storage.submit(rows, "d@v1")
+    storage.submit([{**row, "v": [-1 if each is None else each for each in row["v"]]} for row in rows], "d@filled")
+    changes = {0: {"m": {"a": None, "b": None}}, 1: {"v": [1, 0, 1]}, 2: {"m": None}, 3: {"v": [None, 1, 3]}}
+    storage.submit([{**row, **changes.get(n, {})} for n, row in enumerate(rows)], "d@v2")
+    found = storage.diff("d@v1", "d@v2", key="id").rows
+    assert found is not None
+    assert (found.changed.count, found.same) == (4, 4)
+    assert {name: rows.count for name, rows in found.fields.items()} == {"m/a": 2, "m/b": 2, "v": 2}
+    filled = storage.diff("d@v1", "d@filled", key="id")
+    assert filled.rows is not None
+    assert (filled.rows.changed.count, list(filled.rows.fields)) == (4, ["v"])
