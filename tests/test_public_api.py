@@ -34,7 +34,7 @@ PUBLIC = [
 ]  # fmt: skip
 
 VIEW = (
-    "categories decoded digest each element_spec erased exclude fields folds head lengths metadata "
+    "categories decoded diff digest each element_spec erased exclude fields folds head lengths metadata "
     "packed padded read reference rolling sample select sources split stream to_arrow total where "
     "windows"
 )

@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 
 from cachelayer.access.record_elements import StoredElements
 from cachelayer.access.remote_shards import RemoteShards
-from cachelayer.access.row_diff import compare_rows
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
-from cachelayer.arguments import boolean, explains_options
+from cachelayer.arguments import explains_options
 from cachelayer.arrayrecord.local_shards import LocalShards
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress
 from cachelayer.protocols import T
-from cachelayer.versions.diff import Diff, Side, compare
 from cachelayer.versions.verify import VerifyReport, check
 from cachelayer.versions.view_calls import ViewCall
 
@@ -124,46 +122,6 @@ class DataRef(View[T], Generic[T]):
         from cachelayer.statistics import count_by
 
         return count_by(self, field)
-
-    def diff(
-        self,
-        other: DataRef[Any],
-        *,
-        key: str | Sequence[str] | None = None,
-        rows: bool = True,
-        progress: bool | None = None,
-    ) -> Diff:
-        """Return how this version differs from another, of any dataset and storage, and the rows that differ.
-
-        Of views, the rows that they show are compared; shards, metadata and provenance are those of their versions.
-
-        Args:
-            other: the other version, or a view of one.
-            key: the field, or fields, by which a row of one is that of the other; None for the record number. Keys are
-                compared exactly, in their own dtypes; None equals None.
-            rows: whether rows are compared. This reads the records that are not in shards of both.
-            progress: as in :meth:`mirror`.
-
-        Raises:
-            InvalidTypeError: if the other is not a DataRef.
-            InvalidArgumentError: if there is no such field, it has several values a record, or two rows of a version
-                have one key; names the first.
-        """
-        if not isinstance(other, DataRef):
-            raise InvalidTypeError(f"diff takes a DataRef, not a {type(other).__name__}: open it first")
-        if not boolean("rows", rows):
-            if key is not None:
-                raise InvalidArgumentError(f"key={key!r} is for rows: leave out rows=False")
-            return compare(self._side, other._side, None)
-        return compare(self._side, other._side, compare_rows(self._records, other._records, key, progress=progress))
-
-    @property
-    def _side(self) -> Side:
-        """What is compared of this version."""
-        version, name = self._base.version, self._records.name
-        reference = version.reference if name is None or not name.calls else str(name)
-        spec = self._elements.stored().codec.spec
-        return Side(version, reference, self.digest, spec, len(self), self.nbytes)
 
     def verify(self, *, progress: bool | None = None) -> VerifyReport:
         """Read every record of the version, and compare it with every checksum that is stored; see

@@ -23,7 +23,7 @@ from cachelayer.records.keys import Keys, key_names, numbered, rows_by_number
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.leaf_rows import LeafRows, differing_rows
 from cachelayer.records.memory import Ints
-from cachelayer.versions.diff import FieldRows, RowDiff, RowPlace, Rows
+from cachelayer.versions.diff import RowDiff, RowPlace, Rows, Side, ValueChange
 from cachelayer.versions.stored_version import StoredVersion
 
 _AT_ONCE_NBYTES, _MOST_AT_ONCE = 1 << 24, 1 << 16
@@ -82,7 +82,7 @@ class Pairs:
         key: Any = number
         if self.keys is not None and number is not None:
             key = self.keys[side].value(number)
-        return RowPlace(key, one, other)
+        return RowPlace(key, (one, other))
 
     @property
     def in_order(self) -> bool:
@@ -101,7 +101,7 @@ class _Side:
     def of(cls, view: DatasetView) -> _Side:
         elements = view.base.leaves
         if not isinstance(elements, StoredElements):
-            raise InvalidTypeError(f"diff: {view.title}) has no records of a version")
+            raise InvalidTypeError(f"{view.title}): diff() compares versions, and views of their records")
         return cls(view, elements.stored())
 
     @property
@@ -199,7 +199,7 @@ class _Changes:
 
     pairs: Pairs
     rows: Rows = field(default_factory=Rows)
-    fields: dict[str, FieldRows] = field(default_factory=dict)
+    fields: dict[str, Rows] = field(default_factory=dict)
 
     def add(self, start: int, changed: NDArray[np.bool_]) -> None:
         """Count rows that changed; they follow those that were counted before.
@@ -223,12 +223,28 @@ class _Changes:
                 continue
             row, known = int(differ.argmax()), self.fields.get(path)
             if known is None:
-                known = FieldRows(0, self._place(int(pairs[row])), one[path].value(row), other[path].value(row))
+                place = self._place(int(pairs[row]))
+                known = Rows(0, ValueChange(place.key, place.records, one[path].value(row), other[path].value(row)))
             self.fields[path] = replace(known, count=known.count + int(np.count_nonzero(differ)))
         return changed
 
     def _place(self, pair: int) -> RowPlace:
         return self.pairs.place(int(self.pairs.one[pair]), int(self.pairs.other[pair]))
+
+
+def side_of(view: DatasetView) -> Side:
+    """Return what is compared of a version, or of a view of one.
+
+    Raises:
+        InvalidTypeError: if it is no view of the records of one version.
+    """
+    side = _Side.of(view)
+    version, name = side.elements.home, view.name
+    if version is None or name is None:
+        raise InvalidTypeError(f"{view.title}): diff() compares versions, and views of the records of one version each")
+    reference = str(name) if name.calls else version.reference
+    nbytes = view.nbytes if view.is_view else version.info.nbytes
+    return Side(version, reference, view.digests.elements, side.spec, len(view), nbytes)
 
 
 def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bool | None = None) -> RowDiff:
@@ -271,7 +287,7 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
     )
 
 
-def _named(fields: Mapping[str, FieldRows], spec: Any) -> dict[str, FieldRows]:
+def _named(fields: Mapping[str, Rows], spec: Any) -> dict[str, Rows]:
     """Return fields by their names in place of their paths, in the order of a spec, unless a name means several."""
     paths, names = [path for path, _ in tree.leaves(spec)], names_of_leaves(spec)
     called = names if len(set(names)) == len(names) else paths

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import DatasetView, check_keys
 from cachelayer.access.record_elements import StoredElements
+from cachelayer.access.row_diff import compare_rows, side_of
 from cachelayer.access.sampling import Sampled, sampled_of
 from cachelayer.access.sequences.bucketed import bucketed_stream
 from cachelayer.access.sequences.packs import PackRows, pack_rows
@@ -33,7 +34,7 @@ from cachelayer.access.sequences.rolling import SeriesWindows, series_windows
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import folds, split
 from cachelayer.access.where import Condition, mask_of, mask_of_elements
-from cachelayer.arguments import explains_options, integer, no_attribute, required
+from cachelayer.arguments import boolean, explains_options, integer, no_attribute, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
 from cachelayer.records.leaf_names import leaf_numbers
@@ -46,6 +47,7 @@ from cachelayer.streams.steps import Unmasked
 from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
 from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
 from cachelayer.user_warnings import warn
+from cachelayer.versions.diff import Diff, compare
 from cachelayer.versions.view_calls import PUBLISH, ViewCall, literal, rows_call
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
@@ -232,6 +234,39 @@ class View(Generic[T]):
         """
         # Adapters lie above this floor, and pyarrow is imported there alone.
         return import_module("cachelayer.adapters.pyarrow").to_arrow(self, indices)
+
+    def diff(
+        self,
+        other: View[Any],
+        *,
+        key: str | Sequence[str] | None = None,
+        rows: bool = True,
+        progress: bool | None = None,
+    ) -> Diff:
+        """Return how this version differs from another, of any dataset and storage, and the rows that differ.
+
+        Of views, the rows and fields that they show are compared; shards, metadata and provenance are those of their
+        versions.
+
+        Args:
+            other: the other version, or a view of one.
+            key: the field, or fields, by which a row of one is that of the other; None for the record number. Keys are
+                compared exactly, in their own dtypes; None equals None.
+            rows: whether rows are compared. This reads the records that are not in shards of both.
+            progress: as in :meth:`mirror`.
+
+        Raises:
+            InvalidTypeError: if one is no version, and no view of the records of one.
+            InvalidArgumentError: if there is no such field, it has several values a record, or two rows of a version
+                have one key; names the first.
+        """
+        if not isinstance(other, View):
+            raise InvalidTypeError(f"diff takes a DataRef, not a {type(other).__name__}: open it first")
+        if not boolean("rows", rows) and key is not None:
+            raise InvalidArgumentError(f"key={key!r} is for rows: leave out rows=False")
+        sides = side_of(self._records), side_of(other._records)
+        found = compare_rows(self._records, other._records, key, progress=progress) if rows else None
+        return compare(*sides, found)
 
     def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view of some records, in the order of their indices.

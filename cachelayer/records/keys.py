@@ -90,6 +90,11 @@ class KeyColumn:
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     @property
+    def title(self) -> str:
+        """What errors call the values."""
+        return self.dtype.name if isinstance(self.dtype, np.dtype) else self.kind
+
+    @property
     def kind(self) -> str:
         """What the values are, such that those of one kind can be compared."""
         if not isinstance(self.dtype, np.dtype):
@@ -143,7 +148,7 @@ def numbered(one: Keys, other: Keys) -> tuple[Ints, Ints]:
         theirs = other.columns[name]
         if mine.kind != theirs.kind:
             raise InvalidArgumentError(
-                f"{one.argument}={name!r}: its values are {mine.kind} in {one.where}, and {theirs.kind} in "
+                f"{one.argument}={name!r}: its values are {mine.title} in {one.where}, and {theirs.title} in "
                 f"{other.where}: convert one of them"
             )
         own = _field_numbers(mine, theirs)

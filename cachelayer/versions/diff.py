@@ -67,16 +67,30 @@ class RowPlace:
 
     Args:
         key: its key: a value, or a tuple of those of several fields; without a key its record number.
-        one, other: its record number in each; None if it is missing there.
+        records: its record number in each version; None where it is missing.
     """
 
     key: Any
-    one: int | None
-    other: int | None
+    records: tuple[int | None, int | None]
 
     def __str__(self) -> str:
-        numbers = [f"{number:,}" for number in (self.one, self.other) if number is not None]
+        numbers = [f"{number:,}" for number in self.records if number is not None]
         return f"{_short(self.key)} (record {' -> '.join(dict.fromkeys(numbers))})"
+
+
+@dataclass(frozen=True)
+class ValueChange(RowPlace):
+    """A row in which a field changed, and its values there.
+
+    Args:
+        one, other: the value in each version.
+    """
+
+    one: Any
+    other: Any
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}: {leaf_text(self.one)} -> {leaf_text(self.other)}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,7 @@ class Rows:
 
     Args:
         count: their number.
-        first: the first of them; None if there are none.
+        first: the first of them, of a field that changed a :class:`ValueChange`; None if there are none.
     """
 
     count: int = 0
@@ -93,21 +107,6 @@ class Rows:
 
     def __str__(self) -> str:
         return f"{self.count:,}" + ("" if self.first is None else f", the first is {self.first}")
-
-
-@dataclass(frozen=True)
-class FieldRows(Rows):
-    """The rows in which one field changed.
-
-    Args:
-        one, other: the values of the field in the first of them.
-    """
-
-    one: Any = None
-    other: Any = None
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}: {leaf_text(self.one)} -> {leaf_text(self.other)}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class RowDiff:
     came: Rows
     went: Rows
     changed: Rows
-    fields: Mapping[str, FieldRows]
+    fields: Mapping[str, Rows]
     in_order: bool
 
     def __str__(self) -> str:

@@ -253,7 +253,7 @@ def test_diff_compares_rows_by_keys(tmp_path: Path) -> None:
     found = document("diff", f"{tmp_path}/d@v1", f"{tmp_path}/d@v2", *keys, code=1)["rows"]
     assert (found["went"]["count"], found["went"]["first"]["key"], found["same"]) == (3, [0, 0], 6)
     assert found["fields"]["x"] == {
-        "count": 1, "first": {"key": [1, 1], "one": 3, "other": 0}, "one": 0.75, "other": "nan"
+        "count": 1, "first": {"key": [1, 1], "records": [3, 0], "one": 0.75, "other": "nan"}
     }  # fmt: skip
     shown = invoke("diff", f"{tmp_path}/d@v1", f"{tmp_path}/d@v2", *keys, code=1).stdout
     assert "by a, b: 0 came, 3 went, 1 changed, 6 are the same" in shown
