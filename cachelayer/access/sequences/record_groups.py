@@ -162,7 +162,7 @@ class RecordGroups:
             field = in_condition(name)
             # Only NaN and NaT differ from themselves.
             condition = f"{field} is not None" if value == "None" else f"{field} == {field}"
-            others = f" and {len(numbers) - 1:,} more" if len(numbers) > 1 else ""
+            others = f" (and {len(numbers) - 1:,} more)" if len(numbers) > 1 else ""
             raise InvalidArgumentError(
                 f"{self.call}: record {numbers[0]}{others} has {value} in {name!r}, which has no place in an order: "
                 f"leave such records out with where({condition!r})"

@@ -254,13 +254,21 @@ def test_nan_is_one_series(tmp_path: Path) -> None:
     assert spans_of(ref.rolling(2, by="by")) == [[3, 4], [0, 2]]
 
 
+def test_none_is_a_series_and_the_last_one(tmp_path: Path) -> None:
+    rows = [{"by": value, "n": n} for n, value in enumerate([None, 5, None, -5, 5])]
+    spec = {"by": ArraySpec("int8", nullable=True), "n": ArraySpec("int64")}
+    view: Any = Storage(tmp_path).cache(rows, "rows", "v1", element_spec=spec).rolling(1, by="by")
+    assert spans_of(view) == [[3], [1], [4], [0], [2]]
+    assert view[3]["by"].to_list() == [None]
+
+
 @pytest.mark.parametrize(
     ("values", "spec", "named"),
     [
         (
             [1.0, None, 2.0, None],
             ArraySpec("float64", nullable=True),
-            "record 1 and 1 more has None in 'time is not None'",
+            "record 1 .and 1 more. has None in 'time is not None'",
         ),
         ([1.0, math.nan], ArraySpec("float64"), "record 1 has NaN.*'time == time'"),
         ([np.datetime64("NaT", "s")], ArraySpec("M8[s]"), "record 0 has NaT.*'time == time'"),
