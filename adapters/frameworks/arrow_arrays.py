@@ -132,7 +132,7 @@ def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
         parts = [(values, pa.binary(), path)]
     arrays = [array_of(_within(lists, child), part, rows, at) for part, child, at in parts]
     zipped = _zipped(kind, arrays, rows, path)
-    return zipped if valid is None else pc.if_else(pa.array(valid), zipped, pa.scalar(None, kind))
+    return zipped if valid is None else pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pa.array(~valid))
 
 
 def _json_array(kind: pa.DataType, values: list[Any], path: str) -> pa.Array:

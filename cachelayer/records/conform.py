@@ -40,6 +40,9 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     if isinstance(value, PictureFile) and isinstance(spec, ImageSpec) and not value.fits(spec.mode):
         hint = f"Declare ImageSpec({value.mode!r}), or the mode that holds all pictures."
         raise ElementError(spec.describe(), f"a picture of mode {value.mode}", record=row, hint=hint)
+    if isinstance(value, np.ndarray) and value.dtype == object and spec.shape and not dtypes.is_string(spec.dtype):
+        # Frames have lists of numbers so, if some are None.
+        value = value.tolist()
     if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
         value = _array_of(spec, value, row)
     elif isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "mM":

@@ -265,8 +265,9 @@ def _spec_of_parts(values: list[Any], declared: Tree | None, path: str, as_json:
 
 
 def _is_list(value: Any) -> bool:
-    """Return whether a value is a list, as arrays of objects are too."""
-    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0)
+    """Return whether a value is a list, as arrays of objects are too, also those in which some are None."""
+    values = value.values if isinstance(value, Nullable) else value
+    return isinstance(values, list) or (isinstance(values, np.ndarray) and values.dtype == object and values.ndim > 0)
 
 
 def _are_arrays(lists: Sequence[Any]) -> bool:

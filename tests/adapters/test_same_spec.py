@@ -104,6 +104,22 @@ OTHERS: dict[str, tuple[Rows, Any]] = {
     "tuples": (fields((1, "a"), (2, "b")), (INT, TEXT)),
     "more or fewer tuples": (fields([(1, 2)], [(1, 2), (3, 4)]), NESTED),
     "an array of texts": (fields(np.array(["a", "b"], object), np.array([], object)), TEXTS),
+    "arrays of flags and None": (
+        fields(np.array([True], object), np.array([None, False], object)),
+        ArraySpec("bool", (None,), nullable_values=True),
+    ),
+    "arrays of integers and None": (
+        fields(np.array([1, None], object), np.array([], object), np.array([2], object)),
+        INTS.with_nullable_values(),
+    ),
+    "arrays of integers as objects": (fields(np.array([1, 2], object), np.array([], object)), INTS),
+    "texts of which some are None, as they are read": (
+        fields(
+            cachelayer.Nullable(np.array(["a", ""], object), np.array([True, False])),
+            cachelayer.Nullable(np.array([], object), np.array([], bool)),
+        ),
+        TEXTS.with_nullable_values(),
+    ),
     "a list of numpy's numbers": (fields([np.int64(1)], [np.int64(2), np.int64(3)]), INTS),
     "numpy's numbers": (fields(np.float32(1), np.float32(2)), ArraySpec("f")),
     "dates": (fields(DAY, DAY), ArraySpec("M8[D]")),
@@ -141,6 +157,14 @@ def test_the_same_values_have_the_same_spec_and_come_back(
     if not isinstance(spec, dict):
         assert [plain(element["f"]) for element in ref] == [plain(row["f"]) for row in rows]
     assert ref.digest == storage.submit(rows, "other", "v1").digest
+
+
+@pytest.mark.parametrize("name", [*JSON, *OTHERS])
+def test_what_was_read_is_stored_again_as_it_was(storage: Storage, name: str) -> None:
+    ref = storage.submit({**JSON, **OTHERS}[name][0], "d", "v1")
+    again = storage.submit(list(ref), "read", "v1", element_spec=ref.element_spec)
+    batches = storage.submit(ref.stream(2), "batches", "v1", unbatch=True)
+    assert again.digest == batches.digest == ref.digest
 
 
 @pytest.mark.parametrize("source", [name for name in SOURCES if name != "pandas"])

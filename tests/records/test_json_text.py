@@ -136,3 +136,11 @@ def test_batches_with_json_are_taken_apart(tmp_path: Path) -> None:
     assert list(given) == list(mapped) == list(ref)
     with pytest.raises(ElementError, match="JSON"):
         storage.cache(lambda: iter(batches), "undeclared", "v1", unbatch=True)
+
+
+def test_a_dict_that_is_none_and_has_json_goes_to_arrow_and_comes_back(tmp_path: Path) -> None:
+    rows = [{"d": {"m": [1]}}, {"d": None}, {"d": {"m": {"a": None}}}]
+    ref = Storage(tmp_path).cache(rows, "d", "v1", element_spec={"d": {"m": JsonSpec()}})
+    table = to_arrow(ref)
+    assert table["d"].null_count == 1
+    assert list(Storage(tmp_path).cache(table, "e", "v1")) == rows
