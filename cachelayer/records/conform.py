@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
@@ -26,6 +26,7 @@ _EXACT: dict[type, str] = {bool: "b", int: "iu"}
 """For each Python type, the kinds of dtypes that hold its values exactly, or raise OverflowError."""
 _WHOLE: dict[Any, type] = {np.dtype(np.int64): int, np.dtype(np.int32): int, np.dtype(np.float64): float}
 """For each dtype, the type of Python's numbers of which a list becomes an array at once."""
+_JSON = "If its structure differs from element to element, declare JsonSpec() in element_spec=."
 _VARYING = "Declare this leaf in element_spec=, with None for what varies: the first elements do not show it."
 
 
@@ -50,7 +51,8 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     try:
         leaf = as_leaf(value)
     except InvalidTypeError as error:
-        raise ElementError(spec.describe(), describe(value), record=row, hint=str(error)) from error
+        hint = _JSON if isinstance(value, Mapping) else str(error)
+        raise ElementError(spec.describe(), describe(value), record=row, hint=hint) from error
     if isinstance(leaf, (bytes, str)):
         return _conform_string(spec, leaf, row)
     if dtypes.is_string(spec.dtype):
@@ -122,7 +124,8 @@ def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
     for _ in range(spec.ragged_rank):
         rows = [as_leaf(each) if hasattr(each, "__array__") else each for each in rows]
         if not all(isinstance(each, (list, tuple)) or np.ndim(each) for each in rows):
-            raise ElementError(spec.describe(), "lists that end at different levels", record=row)
+            hint = f"A list in a list is never None: make it empty. {_JSON}"
+            raise ElementError(spec.describe(), "lists that end at different levels", record=row, hint=hint)
         splits.append(np.cumsum([0, *map(len, rows)]).astype(spec.splits_dtype))
         if rows and all(isinstance(each, np.ndarray) and each.dtype == rows[0].dtype for each in rows):
             rows = np.concatenate(rows)

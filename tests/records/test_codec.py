@@ -115,7 +115,7 @@ def test_records_are_as_the_format_specifies_and_come_back_as_elements_and_stack
     assert len(found) == len(elements)
     assert all(map(same, elements, found))
     stacked = tree.flatten_like(spec, batch_of(codec, records))
-    rows = [tree.flatten_like(spec, element) for element in elements]
+    rows = [tree.flatten_batch(spec, element) for element in elements]
     for index, (_, leaf) in enumerate(tree.leaves(spec)):
         column, got = [row[index] for row in rows], stacked[index]
         while isinstance(got, OfNullableDict):
