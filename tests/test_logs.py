@@ -237,7 +237,8 @@ def test_requests_and_retries_are_told_and_counted_and_no_credential_is_shown(
     assert any(" bytes in 0." in line for line in read)
     again = [line for line in lines("stores", logging.INFO) if "again in" in line]
     assert any("503" in line for line in again)
-    assert any("numbers/shards/" in line for line in again)
+    # The file system of Google's client makes some requests again by itself.
+    assert all(f"{storage.url}/" in line for line in again)
     for name in ("requests", "bytes_received", "request_seconds"):
         assert after[name] > before[name]
     assert 2 <= stats.reading.retries <= after["retries"] - before["retries"]

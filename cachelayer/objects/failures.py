@@ -8,9 +8,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import thread
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import TypeVar
 
-from cachelayer.counting import count
+from cachelayer.counting import Counters, count, counting_into, of_thread
 from cachelayer.errors import CacheLayerError
 from cachelayer.logs import logger_of
 from cachelayer.stalls import Wait
@@ -18,6 +21,7 @@ from cachelayer.stalls import Wait
 T = TypeVar("T")
 
 _log = logger_of("stores")
+_ASKED: ContextVar[tuple[str, Counters]] = ContextVar("cachelayer_asked", default=("a request", Counters()))
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _SLOWEST = 64 * 1024
 """Bytes a second; a slower connection counts as dead."""
@@ -167,6 +171,22 @@ def note_retry(what: str, pause: float, failure: RequestError) -> None:
     """Log and count that a request is made again after a pause, and why."""
     count(retries=1)
     _log.info("%s: again in %.2f s, because: %s", what, pause, failure.reason)
+
+
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """Let what a client does meanwhile, also in the thread of its event loop, know what is asked, and who counts it."""
+    token = _ASKED.set((what, of_thread()))
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+def note_retry_of_client(pause: float, failure: RequestError) -> None:
+    """Log and count that a client makes a request again by itself, under the name of what was asked."""
+    what, counters = _ASKED.get()
+    counting_into(counters, partial(note_retry, what, pause, failure))
 
 
 def _program_ends() -> bool:

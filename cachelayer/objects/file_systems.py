@@ -21,7 +21,7 @@ from cachelayer.logs import logger_of
 from cachelayer.objects import obstore_ranges
 from cachelayer.objects.cloud_client import CONNECTIONS
 from cachelayer.objects.clouds import CLOUDS, open_client
-from cachelayer.objects.failures import Kind, RequestError
+from cachelayer.objects.failures import Kind, RequestError, asking
 from cachelayer.objects.store import KINDS, Buffer
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
@@ -90,7 +90,8 @@ class FileSystem:
         """Make a request of so many bytes; count and log it."""
         begin = time.perf_counter()
         try:
-            answer = request()
+            with asking(f"{what} {self.url(path)}"):
+                answer = request()
         except Exception as error:
             failure = RequestError.of(error)
             outcome = "it is absent" if failure.kind is Kind.ABSENT else f"failed, because: {failure.reason},"

@@ -13,7 +13,7 @@ from typing import Any
 import google_crc32c
 
 from cachelayer.objects.cloud_client import ASK_AGAIN, FIXED, CloudClient, OpenBucket, obstore_client
-from cachelayer.objects.failures import Kind, RequestError, note_retry
+from cachelayer.objects.failures import Kind, RequestError, note_retry_of_client
 
 OBSTORE_OPTIONS = frozenset({"access", "endpoint_url", "project", "token"})
 _PAUSES = (0.1, 0.5)
@@ -46,9 +46,7 @@ async def _request_of_gcs(request: Any, *arguments: Any, **options: Any) -> Any:
             failure = RequestError.of(error)
             if pause is None or failure.kind is not Kind.TRANSIENT:
                 raise
-            method, path, *parts = arguments
-            address = path.format(*parts) if parts else path
-            note_retry(f"{method} {address.partition('?')[0]}", pause, failure)
+            note_retry_of_client(pause, failure)
             await asyncio.sleep(pause)
         else:
             return reply
