@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
@@ -98,3 +99,10 @@ def test_every_public_name_stands_in_the_reference() -> None:
     assert "::: cachelayer.errors" in page
     apart = {name for name in cachelayer.__all__ if not hasattr(errors, name)}
     assert apart <= set(re.findall(r"^::: cachelayer\.(\w+)$", page, re.M))
+
+
+def test_the_example_of_the_package_runs() -> None:
+    (example,) = doctest.DocTestFinder(recurse=False).find(cachelayer, "cachelayer", globs={})
+    done = doctest.DocTestRunner().run(example)
+    assert (done.failed, done.attempted) == (0, len(example.examples))
+    assert done.attempted > 0
