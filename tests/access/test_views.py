@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import pickle
+import threading
 import uuid
 import weakref
 from collections.abc import Callable
@@ -442,4 +443,8 @@ def test_no_order_keeps_a_dataset_alive(tmp_path: Path, kind: str, options: dict
     left = weakref.ref(view._records.base)
     del view
     gc.collect()
+    # The threads that read ahead end with their iterators, which a thread may notice a moment later.
+    for thread in threading.enumerate():
+        if thread.name == "cachelayer-prefetch":
+            thread.join(60)
     assert left() is None
