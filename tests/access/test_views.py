@@ -447,4 +447,5 @@ def test_no_order_keeps_a_dataset_alive(tmp_path: Path, kind: str, options: dict
     for thread in threading.enumerate():
         if thread.name == "cachelayer-prefetch":
             thread.join(60)
+    gc.collect()
     assert left() is None
