@@ -141,8 +141,6 @@ def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:
         raise ElementError(expected, tree.describe(item), path=path, record=record, hint=_STRINGS)
     if not null.any():
         return items
-    if items.ndim > 1:
-        raise ElementError("str or bytes in an array", "None", path=path, hint=_STRINGS)
     filled = items.copy()
     filled[null] = kind()
     return Nullable(filled, ~null)
@@ -159,7 +157,10 @@ def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | N
         raise ElementError("a value in one of the elements", "None in all of them", path=path, hint=hint)
     # Apart from the markers of missing strings, all are of one kind.
     kind = bytes if values.size and isinstance(values.flat[0], bytes) else str
-    return ArraySpec(kind, values.shape[1:], nullable=isinstance(column, Nullable))
+    spec = ArraySpec(kind, values.shape[1:])
+    if not isinstance(column, Nullable):
+        return spec
+    return spec.as_nullable() if column.valid.ndim == 1 else spec.with_nullable_values()
 
 
 def _values(column: NDArray[Any] | Nullable) -> NDArray[Any]:

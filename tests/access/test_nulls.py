@@ -172,3 +172,5 @@ def test_arrays_of_known_shape_and_columns_hold_nulls(storage: Storage) -> None:
     frames = [pd.DataFrame({"x": lists.to_pylist()}), pl.DataFrame({"x": lists.to_pylist()})]
     for version, frame in enumerate(frames):
         assert [plain(row["x"]) for row in storage.cache(frame, "frames", f"v{version}")] == lists.to_pylist()
+    texts = np.array([["a", None], ["b", "c"]], object)
+    assert [plain(row["x"]) for row in storage.cache({"x": texts}, "texts", "v1")] == texts.tolist()
