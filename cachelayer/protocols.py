@@ -260,8 +260,8 @@ class Dataset(Protocol[T_co]):
     def declared_spec(self) -> Any:
         """The element spec that all elements are known to have; None if it is only inferred from the first."""
 
-    def prefix_digest(self, records: int, /) -> str | None:
-        """Return the digest of the rows of the version that the first elements are, if they are one."""
+    def begins_with(self, records: int, digest: str, /) -> bool:
+        """Return whether the first elements are the rows of this digest, as before records were appended."""
 
     def __len__(self) -> int:
         """Number of elements."""

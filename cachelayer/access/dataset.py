@@ -53,6 +53,16 @@ class HasRows(Protocol):
         The numbers stay those of the rows in versions that are derived, and with more records appended.
         """
 
+    def prefix_digest(self, segments: int) -> str | None:
+        """Return the digest of the rows of the same dataset before the records of later segments were appended.
+
+        Args:
+            segments: the number of first segments, at least one and fewer than all.
+
+        Returns:
+            The digest; None if other rows came first then, or if that is not known.
+        """
+
     @property
     def erased(self) -> Ints:
         """The numbers of the rows that were erased, ascending: to read one is an error."""
@@ -170,7 +180,13 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
     def declared_spec(self) -> Tree | None:
         return self.element_spec if self.info.is_declared else None
 
-    def prefix_digest(self, records: int) -> str | None:  # noqa: ARG002
+    def begins_with(self, records: int, digest: str) -> bool:
+        if records == len(self) and digest == self.digests.rows:
+            return True
+        ends = accumulate(self.segments[:-1])
+        return any(end == records and self.prefix_digest(count) == digest for count, end in enumerate(ends, 1))
+
+    def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
         return None
 
     def element(self, number: int) -> Any:
@@ -248,6 +264,9 @@ class SameRows(BaseDataset, Protocol):
     def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
         return self.underlying.in_shards(numbers)
 
+    def prefix_digest(self, segments: int) -> str | None:
+        return self.underlying.prefix_digest(segments)
+
     @property
     def erased(self) -> Ints:
         return self.underlying.erased
@@ -303,9 +322,14 @@ class DatasetView(BaseDataset):
         of = {digest: self.selection.digest(digest, len(self.base)) for digest in {*self.base.digests}}
         return self.base.digests.derived(of.__getitem__)
 
-    def prefix_digest(self, records: int) -> str | None:
-        is_whole = self.digests == self.base.digests and len(self) == len(self.base)
-        return self.base.prefix_digest(records) if is_whole else None
+    def prefix_digest(self, segments: int) -> str | None:
+        sizes, own = self.base.segments, self.segments
+        # Of rows that mix segments, those of the first segments do not come first.
+        if self.named is not None or len(own) != len(sizes):
+            return None
+        digest = self.base.prefix_digest(segments)
+        rows = self.selection.slice(slice(sum(own[:segments])))
+        return None if digest is None else rows.digest(digest, sum(sizes[:segments]))
 
     @property
     def references(self) -> tuple[str, ...]:

@@ -88,9 +88,7 @@ class Joined(BaseDataset):
     @cached_property
     def digests(self) -> Digests:
         """Those of the only dataset; of several, SHA-256 over ``concat`` and all of theirs (32 bytes each)."""
-        if len(self.members) == 1:
-            return self.members[0].digests
-        return Digests.joined(b"concat", [member.digests for member in self.members])
+        return _joined_digests([member.digests for member in self.members])
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -124,6 +122,19 @@ class Joined(BaseDataset):
     @property
     def segments(self) -> tuple[int, ...]:
         return tuple(size for member in self.members for size in member.segments)
+
+    def prefix_digest(self, segments: int) -> str | None:
+        digests, left = list[Digests](), segments
+        for member in self.members:
+            count = len(member.segments)
+            digest = member.digests.rows if left >= count else member.prefix_digest(left)
+            if digest is None:
+                return None
+            digests.append(Digests.of(digest))
+            left -= count
+            if left <= 0:
+                break
+        return _joined_digests(digests).rows
 
     def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
         for member, rows, own in self.groups(numbers):
@@ -255,6 +266,10 @@ class Joined(BaseDataset):
             version.refuse_erased(own)
             places[rows] = own + first_of[version]
         return shards.records(places)
+
+
+def _joined_digests(digests: Sequence[Digests]) -> Digests:
+    return digests[0] if len(digests) == 1 else Digests.joined(b"concat", digests)
 
 
 def _has(metadata: Mapping[str, Any], key: str, value: Any) -> bool:

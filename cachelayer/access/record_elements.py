@@ -114,11 +114,6 @@ class StoredElements(SameRows, StoredLeaves):
         """The digests of the elements with all leaves."""
         return self.source.digests
 
-    def prefix_digest(self, records: int) -> str | None:
-        manifest = None if self.home is None or self.chosen is not None else self.home.manifest
-        is_version = manifest is not None and manifest.shards_digest == self.digests.rows
-        return manifest.prefix_digest(records) if manifest is not None and is_version else None
-
     @abstractmethod
     def stored(self) -> Self: ...
 

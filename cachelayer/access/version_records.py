@@ -138,6 +138,9 @@ class VersionRecords:
     def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
         yield np.arange(len(numbers)), self.segments, numbers
 
+    def prefix_digest(self, segments: int) -> str | None:
+        return self.version.manifest.prefix_digest(sum(self.segments[:segments]))
+
     @cached_property
     def shards(self) -> LocalShards | RemoteShards | ColumnRows:
         """The reader of the records."""

@@ -315,11 +315,13 @@ class StreamIterator(Iterator[T]):
         A state that is saved from then on belongs to the newer version, and names the one that came before.
 
         Args:
-            newer: a :class:`cachelayer.DataRef`, whole, that begins with the records of this stream. The manifests
-                prove it: no record is read.
+            newer: the newer version or, if this stream is of a view, the same view of it, such as
+                ``newer.windows("tokens", 2048)``. It must begin with the elements of this stream: the digests prove
+                it, and no record is read.
 
         Raises:
-            InvalidArgumentError: if it does not, or if the stream is of a mixture, a sample, buckets, or some records.
+            InvalidArgumentError: if it does not, as where new records change or move elements of a view; if it has
+                other fields; or if the stream is of a mixture, a sample or buckets.
             InvalidTypeError: if it has no records.
         """
         self._read_with(self._reader.advanced(newer, self.position), self.position)

@@ -157,12 +157,10 @@ class Manifest:
         return self.whole_digest if self.kept is None else self.kept.digest
 
     def prefix_digest(self, records: int) -> str | None:
-        """Return the digest of the rows of a version of the first shards; None if no shard ends after so many."""
-        if records == self.records and not (self.kept and self.columns):
-            return self.digest if self.kept else self.shards_digest
+        """Return what :attr:`shards_digest` is of the first shards; None if no shard ends after so many records."""
         ends = np.cumsum(self.shards.records)
         last = int(ends.searchsorted(records))
-        if self.kept is not None or last == len(ends) or ends[last] != records:
+        if last == len(ends) or ends[last] != records:
             return None
         erased = tuple(record for record in self.erased if record < records)
         rows = replace(self.rows, shards=ShardTable(self.shards[: last + 1]))

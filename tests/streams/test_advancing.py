@@ -173,9 +173,9 @@ def test_anything_else_is_refused(refs: list[Any], tmp_path: Path) -> None:
     for stream, after in [
         (old.stream(8, **options), other),
         (newer.stream(8, **options), old),
-        (old.stream(8, **options), newer[:50]),
         (old[:20].stream(8, **options), newer),
-        (old.stream(8, **options), cachelayer.concat([old, newer])),
+        (old.stream(8, **options), newer[::-1]),
+        (cachelayer.concat([old, old]).stream(8, **options), cachelayer.concat([newer, newer])),
         (newer.stream(8, **options), erased),
         (cachelayer.mix([(old, 1), (newer, 1)]).stream(8, **options), newer),
         (old.sample([1.0] * OLD, seed=1).stream(8), newer),
@@ -237,3 +237,144 @@ def test_default_sizes_do_not_depend_on_what_was_erased_before_records_were_appe
         return iter(newer.stream(8, shuffle="blocks", seed=1)).get_state()["order"]["blocks"]
 
     assert blocks(tmp_path / "one", []) == blocks(tmp_path / "other", list(range(200)))
+
+
+# Views.
+
+TEXT = {"id": 0, "tokens": np.arange(0, dtype=np.uint16), "kind": "a"}
+VIEWS: dict[str, Any] = {
+    "fields": lambda ref: ref.fields("id", "kind"),
+    "one field": lambda ref: ref.fields("id"),
+    "padded": lambda ref: ref.padded({"tokens": 5}),
+    "padded fields": lambda ref: ref.fields("tokens", "id").padded({"tokens": 5}),
+    "part of a split": lambda ref: ref.split({"train": 0.7, "val": 0.3}, seed=1)["train"],
+    "part of a split by": lambda ref: ref.split({"train": 0.7, "val": 0.3}, seed=1, by="kind")["train"],
+    "part of a stratified split": lambda ref: ref.split({"train": 0.7, "val": 0.3}, seed=1, stratify="kind")["train"],
+    "where": lambda ref: ref.where("id % 3 != 1"),
+    "where all, and then not": lambda ref: ref.where("id != 45"),
+    "every other": lambda ref: ref[1::2],
+    "windows": lambda ref: ref.windows("tokens", 7),
+    "windows that overlap": lambda ref: ref.windows("tokens", 7, stride=3, separator=9, segments=True, beside="id"),
+    "windows of a split": lambda ref: ref.split({"train": 0.7, "val": 0.3}, seed=1)["train"].windows("tokens", 7),
+    "windows from the fifth": lambda ref: ref.windows("tokens", 7)[5:],
+    "fields of concat": lambda ref: ref.fields("id", "kind"),
+    "windows of concat": lambda ref: ref.windows("tokens", 7),
+    "split of concat": lambda ref: ref.split({"train": 0.7, "val": 0.3}, seed=1)["train"],
+    "concat": lambda ref: ref,
+}
+
+
+def documents(begin: int, end: int) -> list[Any]:
+    # 40 documents have 96 tokens, which windows of eight fill; 53 have 126.
+    return [
+        {**TEXT, "id": each, "kind": "abc"[each % 3], "tokens": np.full(each % 6, each, np.uint16)}
+        for each in range(begin, end)
+    ]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
+    storage.submit(documents(0, OLD), "d", "v1", shard_bytes=400)
+    storage.append("d", "v1", "v2", documents(OLD, OLD + NEW))
+    storage.append("d", "v2", "v3", documents(OLD + NEW, OLD + NEW + NEWER))
+    return [storage.fetch("d", version) for version in ("v1", "v2", "v3")]
+
+
+def listed(batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return {name: listed(values) for name, values in batch.items()}
+    return batch.to_list() if hasattr(batch, "to_list") else np.asarray(batch).tolist()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_streams_of_views_go_on_over_the_same_view_of_newer_versions(texts: list[Any], view: str) -> None:
+    # Before the version that grows lies another dataset.
+    first = [texts[0][:9]] if "concat" in view else []
+    old, new, newer = (VIEWS[view](cachelayer.concat([*first, ref]) if first else ref) for ref in texts)
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "num_epochs": 2}
+    stream = old.stream(4, **options)
+    iterator = iter(stream)
+    begun = next(iterator)
+    before = iterator.get_state()
+    iterator.advance_to(new)
+    numbers = [continued(new.stream(4, **options), iterator.get_state()).records(step) for step in range(5)]
+    state = json.dumps(iterator.get_state())
+    rest = [listed(batch) for batch in iterator]
+    # The epoch under way, the new elements, and all elements once.
+    counts = [len(next(iter(tree_leaves(batch)))) for batch in rest]
+    assert sum(counts) == 2 * len(new) - 4
+    for batch, of_batch in zip(rest, numbers, strict=False):
+        assert batch == listed(new.read(of_batch))
+    assert listed(begun) == listed(new.read(stream.records(0)))
+
+    # States of before and of after go on alike, on any shards.
+    again = iter(old.stream(4, **options))
+    again.set_state(before)
+    again.advance_to(new)
+    assert [listed(batch) for batch in again] == rest
+    for shards in (1, 2):
+        several = [iter(new.stream(4, shard=(shard, shards), **options)) for shard in range(shards)]
+        for each in several:
+            each.set_state(state)
+        shares = [len(next(iter(tree_leaves(listed(batch))))) for each in several for batch in each]
+        assert sum(shares) == sum(counts)
+    iterator.set_state(state)
+    iterator.advance_to(newer)
+    restored = iter(newer.stream(4, **options))
+    restored.set_state(iterator.get_state())
+    assert [listed(batch) for batch in restored] == [listed(batch) for batch in iterator]
+
+
+def tree_leaves(batch: Any) -> list[Any]:
+    return [leaf for value in batch.values() for leaf in tree_leaves(value)] if isinstance(batch, dict) else [batch]
+
+
+def test_views_that_new_records_change_are_refused(texts: list[Any]) -> None:
+    old, new, _ = texts
+    for view, other in [
+        (lambda ref: ref.windows("tokens", 7, remainder="pad"), None),
+        (lambda ref: ref[::-1], None),
+        (lambda ref: ref.rolling(2, by="kind", order="id"), None),
+        (lambda ref: cachelayer.concat([ref, ref]), None),
+        (lambda ref: ref.fields("id"), lambda ref: ref),
+        (lambda ref: ref.padded({"tokens": 5}), lambda ref: ref.padded({"tokens": 6})),
+        (lambda ref: ref.windows("tokens", 7), lambda ref: ref.windows("tokens", 8)),
+    ]:
+        iterator = iter(view(old).stream(4, shuffle=True, seed=1))
+        next(iterator)
+        state = iterator.get_state()
+        with pytest.raises(InvalidArgumentError, match="newer"):
+            iterator.advance_to((other or view)(new))
+        assert iterator.get_state() == state
+        next(iterator)
+
+
+def test_padded_windows_go_on_if_none_of_them_is_padded(texts: list[Any]) -> None:
+    old, new, newer = (ref.windows("tokens", 8, remainder="pad") for ref in texts)
+    iterator = iter(old.stream(4))
+    iterator.advance_to(new)
+    assert [listed(batch) for batch in iterator] == [listed(batch) for batch in iter(new.stream(4))]
+    with pytest.raises(InvalidArgumentError):
+        iterator.advance_to(newer)
+
+
+def test_a_view_may_have_no_new_elements(texts: list[Any]) -> None:
+    old, new, newer = texts
+    options: dict[str, Any] = {"shuffle": True, "seed": 1, "num_epochs": 2}
+    iterator = iter(old[:20].stream(4, **options))
+    batches = [listed(next(iterator))]
+    iterator.advance_to(new[:20])
+    restored = iter(new[:20].stream(4, **options))
+    restored.set_state(iterator.get_state())
+    restored.advance_to(newer[:20])
+    assert batches + [listed(batch) for batch in restored] == [listed(batch) for batch in old[:20].stream(4, **options)]
+
+
+def test_a_version_goes_on_over_any_view_that_begins_with_it(texts: list[Any]) -> None:
+    old, new, newer = texts
+    for view in (new[:50], cachelayer.concat([old, newer]), new.where("id >= 0")):
+        iterator = iter(old.stream(4, shuffle=True, seed=1))
+        iterator.advance_to(view)
+        ids = [int(each) for batch in iterator for each in batch["id"]]
+        assert sorted(ids) == sorted(view.read(slice(None), fields=["id"])["id"].tolist())

@@ -104,6 +104,10 @@ class BucketedElements(PaddedElements):
         digests = self.records.digests_of_leaves(self.lengths_of)
         return digests._replace(original=digests.rows)
 
+    def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
+        # The records of the first buckets come first.
+        return None
+
     @cached_property
     def element_spec(self) -> Tree:
         return self._changed(self.records.element_spec, lambda padding, _: padding.specs(None))

@@ -67,6 +67,11 @@ class Documents:
         """What the documents are known by."""
         return self.records.digests_of_leaves(self._leaves)
 
+    def prefix_digest(self, segments: int) -> str | None:
+        """Return the digest of the rows of the documents of the first segments; see :class:`HasRows`."""
+        # An added column has no digest of its first values.
+        return None if self._stored.has_added(self._leaves) else self.records.prefix_digest(segments)
+
     @property
     def home(self) -> Any:
         """The version beside which files about the records are stored; None if there is none."""

@@ -101,8 +101,15 @@ class PaddedElements(SameRows):
 
     @property
     def digests(self) -> Digests:
+        return self.records.digests.derived(self._derived_digest)
+
+    def _derived_digest(self, digest: str) -> str:
         parameters = [[each.name, each.length, fill_hex(each.fill), each.long] for each in self.paddings.values()]
-        return self.records.digests.derived(lambda digest: derived_digest(digest, "padded", {"leaves": parameters}))
+        return derived_digest(digest, "padded", {"leaves": parameters})
+
+    def prefix_digest(self, segments: int) -> str | None:
+        digest = self.records.prefix_digest(segments)
+        return None if digest is None else self._derived_digest(digest)
 
     @property
     def underlying(self) -> DatasetView:

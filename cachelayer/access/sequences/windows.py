@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset import DatasetView, derived_digest
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
@@ -121,14 +121,24 @@ class WindowRows(DocumentRows):
 
     def _windows_before(self, document: int) -> int:
         """Return the number of windows over the first documents."""
+        return self.windowing.count(self._cells_before(document))
+
+    def _cells_before(self, document: int) -> int:
         column = self.documents.columns[0]
         values = column.total if document == len(column) else column.prefix(document)
-        return self.windowing.count(values + document * self.windowing.extra)
+        return values + document * self.windowing.extra
 
     @property
     def segments(self) -> tuple[int, ...]:
         splits = np.cumsum([0, *self.documents.records.segments]).tolist()
         return tuple(after - before for before, after in pairwise(map(self._windows_before, splits)))
+
+    def prefix_digest(self, segments: int) -> str | None:
+        digest, windowing = self.documents.prefix_digest(segments), self.windowing
+        cells = self._cells_before(sum(self.documents.records.segments[:segments]))
+        # A window that was padded at the end of its documents goes on in those that follow.
+        is_padded = windowing.count(cells) > replace(windowing, remainder="drop").count(cells)
+        return None if digest is None or is_padded else derived_digest(digest, self.kind, self.parameters)
 
     @property
     def together(self) -> int:

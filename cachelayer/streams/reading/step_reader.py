@@ -13,8 +13,8 @@ from cachelayer.counting import Timed
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Stacker, has_records, records_of
-from cachelayer.streams.order.buckets import BucketOrder
-from cachelayer.streams.order.orders import GROUP
+from cachelayer.streams.order.blocks import BlockOrder
+from cachelayer.streams.order.orders import GROUP, ExactOrder
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
 from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, clear_callers, is_of_element, too_many
 from cachelayer.streams.reading.map_run import HeldOf, MapRun, read_in_place
@@ -99,7 +99,7 @@ class StepReader:
         options, position = restore(self.records.digests, self.records.info.name, self.options, state)
         steps = options.steps
         for segment in steps.earlier:
-            if self.records.prefix_digest(segment.first + segment.records) != segment.digest:
+            if not self.records.begins_with(segment.first + segment.records, segment.digest):
                 raise StateError(
                     f"the state has advanced from records with the digest {segment.digest!r}, with which these do not "
                     "begin: restore it over the version that advance_to() was given"
@@ -125,17 +125,33 @@ class StepReader:
     def advanced(self, newer: Any, position: int) -> StepReader:
         """Return the reader that goes on over a newer version from the end of the epoch that a position lies in."""
         if not has_records(newer):
-            raise InvalidTypeError(f"advance_to takes a DataRef of a newer version, not a {type(newer).__name__}")
+            raise InvalidTypeError(
+                f"advance_to takes a DataRef of a newer version, or a view of it, not a {type(newer).__name__}"
+            )
         records, old = records_of(newer), self.records
         if records.digests.rows == old.digests.rows:
             return self
-        is_cut = isinstance(self.options.order, BucketOrder) or len(old) == 0
-        if is_cut or records.prefix_digest(len(old)) != old.digests.rows:
+        if not isinstance(self.options.order, (ExactOrder, BlockOrder)):
+            kind = self.options.order.described["kind"]
             raise InvalidArgumentError(
-                f"advance_to({newer!r}): it does not begin with the {len(old)} records of this stream, of digest "
-                f"{old.digests.rows!r}: pass the whole version that append() made of them, for a stream over a whole "
-                "version without buckets or mixing"
+                f"advance_to({newer!r}): the order of this stream, {kind!r}, cannot go on over more records: begin a "
+                f"stream of the newer version, such as newer.stream(..., start={position}) in place of a mixture or a "
+                "sample; with buckets, at the end of an epoch"
             )
+        if len(old) == 0 or not records.begins_with(len(old), old.digests.rows):
+            raise InvalidArgumentError(
+                f"advance_to({newer!r}): it does not begin with the {len(old)} elements of this stream, of digest "
+                f"{old.digests.rows!r}: pass the same view of the version that append() made. Elements of some views "
+                "change or move with new records, such as a last window that is padded, rows in reverse, or the second "
+                "part of a concat(): begin a stream of those at the end of an epoch, newer.stream(...)"
+            )
+        if records.element_spec != old.element_spec:
+            raise InvalidArgumentError(
+                f"advance_to({newer!r}): its elements are {records.element_spec}, and those of this stream "
+                f"{old.element_spec}: pass the same view of the newer version, such as newer.fields(...)"
+            )
+        if len(records) == len(old):
+            return replace(self, records=records)
         order = order_over(self.options.order, len(records))
         steps = self.options.steps.advanced(position, len(records), old.digests.rows, records.digests.rows)
         return replace(self, records=records, options=replace(self.options, order=order, steps=steps))
