@@ -29,7 +29,7 @@ from cachelayer.cli.output import Result, cell, facts, table, text_of, version_d
 from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, MissingDependencyError
 from cachelayer.records import dtypes, spec_json, tree
-from cachelayer.records.values import Ragged, Sparse
+from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.statistics import survey
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.snapshot import VersionInfo
@@ -174,7 +174,7 @@ def element_json(value: Any) -> Any:
         value = value._asdict()
     if isinstance(value, Mapping):
         return {key: element_json(child) for key, child in value.items()}
-    if isinstance(value, tuple | list | Ragged | np.ndarray):
+    if isinstance(value, tuple | list | Ragged | Nullable | np.ndarray):
         return [element_json(child) for child in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()

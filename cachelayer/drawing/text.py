@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cachelayer.records import dtypes, tree
 from cachelayer.records.spec import LeafSpec, NullableDict
-from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.records.values import NoArray, Nullable, Ragged, Sparse
 
 # Arrays of up to _WHOLE values are shown whole, of longer ones the first FIRST values.
 _WHOLE, FIRST = 16, 8
@@ -157,7 +157,10 @@ def _labels(features: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def named(names: Names, path: str, value: Any) -> str:
     """Return the class name of a label; an empty text if it has none."""
-    array, classes = np.asarray(value), names.get(path, [])
+    classes = names.get(path, [])
+    if not classes or isinstance(value, NoArray):
+        return ""
+    array = np.asarray(value)
     is_class = array.ndim == 0 and array.dtype.kind in "iu" and 0 <= array < len(classes)
     return classes[int(array)] if is_class else ""
 

@@ -14,6 +14,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
+from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.spec import ImageSpec, LeafSpec
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
 from cachelayer.statistics.shown import statistics_html, statistics_text
@@ -155,8 +156,9 @@ def survey(ref: Any, *, records: int | None = None, progress: bool | None = None
 def count_by(ref: Any, field: str) -> dict[Any, int]:
     """Return what ``ref.count_by`` does: how many records have each value of a field."""
     kept = _readable(ref, None)
-    narrow = (ref.raw() if isinstance(kept, range) else ref.raw().select(kept)).fields(field)
-    ((_, spec),) = tree.leaves(narrow.element_spec)
+    files = ref.raw() if isinstance(kept, range) else ref.raw().select(kept)
+    _, spec = tree.leaves(files.element_spec)[leaf_number(files.element_spec, field)]
+    narrow = files.fields(field)
     if spec.shape != ():
         raise InvalidArgumentError(f"count_by({field!r}): {spec.describe()} has several values a record")
     counts: Counter[Any] = Counter()

@@ -73,6 +73,17 @@ def test_encoded_images_are_shown_decoded(tmp_path: Path) -> None:
     assert "width" in found
 
 
+def test_what_is_none_within_elements_is_shown(tmp_path: Path) -> None:
+    dicts = [{"a": 1, "n": [[1], []]}, None, {"a": None, "n": []}]
+    rows = [{"d": value, "x": numbers} for value, numbers in zip(dicts, ([1, None], None, []), strict=True)]
+    cachelayer.Storage(tmp_path / "cache").submit(rows, "rows", "v1", metadata={"classes": ["zero", "one"]})
+    found = document("head", tmp_path / "cache/rows")
+    assert [each["element"] for each in found] == rows
+    text = invoke("head", tmp_path / "cache/rows").stdout
+    assert "int64[2] [1 None]" in text
+    assert invoke("stats", tmp_path / "cache/rows").stdout
+
+
 def test_stats_tells_of_every_leaf(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
     text = script("stats", "cache/rows", cwd=tmp_path).stdout
     lines = {line.split()[0]: line for line in text.splitlines() if line}

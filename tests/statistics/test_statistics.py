@@ -285,7 +285,7 @@ def test_values_are_counted_by_field(tmp_path: Path) -> None:
     assert ref.count_by("label") == {None: 7, 1: 7, 2: 6}
     assert list(ref[1:].count_by("meta/lang").items()) == [("de", 16), ("en", 3)]
     assert ref.stats() == survey(ref)
-    for field in ("x", "y"):
+    for field in ("x", "y", "meta"):
         with pytest.raises(InvalidArgumentError, match=field):
             ref.count_by(field)
 
