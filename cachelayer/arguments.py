@@ -70,7 +70,8 @@ _PEERS: list[tuple[str, Mapping[str, str]]] = [
     ("columns column_names usecols keys features", {"fields": "fields=['x']", "indices": "ref.fields('x') before it"}),
     ("column col field_name feature", {"field": "field='label'"}),
     ("filter predicate query expr where", {"condition": "condition='x > 3'", "keep": "keep='x > 3'"}),
-    ("mask ids idx", {"indices": "indices=[...]", "keep": "keep=[...]"}),
+    ("mask ids idx", {"valid": "valid=~mask", "indices": "indices=[...]", "keep": "keep=[...]"}),
+    ("data rows records items", {"source": "source=[...]", "obj": "obj=[...]"}),
     ("schema spec dtype dtypes output_signature", {"element_spec": "element_spec={...}"}),
     (
         "block_size chunk_size context_length seq_len seq_length sequence_length max_length max_len size window "
@@ -112,12 +113,16 @@ def check_options(options: Iterable[str], known: Sequence[str], call: str = "") 
     """
     for name in options:
         if name not in known:
-            cures = next((cures for words, cures in _PEERS if name in words.split()), {})
+            cures = _cures(name)
             cure = next((write for keyword, write in cures.items() if keyword in known), cures.get(""))
             near = get_close_matches(name, known, 1, _NEAR)
             meant = f"write {cure}; " if cure else f"did you mean {near[0]}? " if near else ""
             here = f"{call}() has no option {name!r}" if call else f"there is no option {name!r}"
             raise UnknownOptionError(f"{here}: {meant}there are {', '.join(known) or 'none'}")
+
+
+def _cures(name: str) -> Mapping[str, str]:
+    return next((cures for words, cures in _PEERS if name in words.split()), {})
 
 
 def explains_options(thing: C) -> C:
@@ -140,18 +145,23 @@ def no_attribute(owner: object, name: str, cure: str) -> AttributeError:
 
 
 def _explained(function: Any) -> Any:
-    code = unwrap(function).__code__
-    if code.co_flags & CO_VARKEYWORDS:
-        # It checks its options itself.
+    if hasattr(function, "__signature__"):
+        # What gave it another signature checks its keywords.
         return function
+    code = unwrap(function).__code__
     known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
     call = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+    # A function that takes any keyword checks those itself which are not other words for its own.
+    takes_any = bool(code.co_flags & CO_VARKEYWORDS)
 
     @wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:
         if options:
-            check_options(options, known, call)
+            check_options(filter(is_for_own, options) if takes_any else options, known, call)
         return function(*arguments, **options)
+
+    def is_for_own(name: str) -> bool:
+        return any(keyword in known for keyword in _cures(name))
 
     return explained
 

@@ -35,8 +35,8 @@ PUBLIC = [
 
 VIEW = (
     "categories decoded diff digest each element_spec erased exclude fields folds head lengths metadata "
-    "packed padded read reference rolling sample select sources split stream to_arrow total where "
-    "windows"
+    "packed padded read reference rolling sample select sources split stream to_arrow total verify "
+    "where windows"
 )
 ATTRIBUTES = {
     "Storage": (

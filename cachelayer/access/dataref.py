@@ -18,7 +18,6 @@ from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress
 from cachelayer.protocols import T
-from cachelayer.versions.verify import VerifyReport, check
 from cachelayer.versions.view_calls import ViewCall
 
 if TYPE_CHECKING:
@@ -122,15 +121,6 @@ class DataRef(View[T], Generic[T]):
         from cachelayer.statistics import count_by
 
         return count_by(self, field)
-
-    def verify(self, *, progress: bool | None = None) -> VerifyReport:
-        """Read every record of the version, and compare it with every checksum that is stored; see
-        :meth:`cachelayer.Storage.verify`. A view counts as its whole version.
-
-        Args:
-            progress: as in :meth:`mirror`.
-        """
-        return check(self._base.version, progress=progress)
 
     def mirror(self, *, progress: bool | None = None) -> Mirrored:
         """Make local copies of all shards of the version and wait for them, for example before training starts.

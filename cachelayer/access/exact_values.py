@@ -220,10 +220,10 @@ def compare(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tu
 
 
 def matches(how: str, operand: Operand, parts: Sequence[str | bytes]) -> Operand:
-    """Return whether texts begin, or end, with one of some parts.
+    """Return whether texts begin with one of some parts, end with one, or have one in them.
 
     Args:
-        how: ``startswith`` or ``endswith``.
+        how: ``startswith``, ``endswith`` or ``in``.
         operand: a field of text or bytes.
         parts: of the same type.
 
@@ -231,11 +231,15 @@ def matches(how: str, operand: Operand, parts: Sequence[str | bytes]) -> Operand
         NoValueError: if they are not.
     """
     if operand.kind not in ("text", "bytes"):
-        raise NoValueError(f"has {how}() of {_named(operand.kind)}: it is of text and bytes")
+        raise NoValueError(f"has {how} of {_named(operand.kind)}: it is of text and bytes")
     for part in parts:
         if literal(part).kind != operand.kind:
             raise NoValueError(_why_never(operand, literal(part)))
-    holds = [getattr(value, how)(tuple(parts)) for value in operand.values.tolist()]
+    values = operand.values.tolist()
+    if how == "in":
+        holds = [any(part in value for part in parts) for value in values]
+    else:
+        holds = [getattr(value, how)(tuple(parts)) for value in values]
     return Operand("bool", np.array(holds, np.bool_), operand.valid)
 
 

@@ -75,6 +75,9 @@ class FieldReader:
         """Yield these numbers, as many at a time as are read at once."""
         nbytes = max(1, self._narrow(names).info.read_nbytes) if names else 1
         size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
+        if self._view.info.reading_cost == "foreign":
+            # Items are read whole, and how large they are is not known.
+            size = min(size, self._view.info.records_per_read)
         for start in range(0, len(numbers), size):
             yield numbers[start : start + size]
 
@@ -173,15 +176,21 @@ def _joined(pieces: Sequence[Any]) -> Any:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
+def refuse_made_of_records(view: DatasetView, call: str) -> None:
+    """Raise if elements are neither stored records nor wrapped items, but windows, packs or padded records."""
+    if view.info.reading_cost != "foreign":
+        view.stored_leaves(call)
+
+
 def values_of(view: DatasetView, names: Sequence[str], call: str) -> Iterator[tuple[Ints, list[list[Any]]]]:
     """Yield the values of fields as Python has them, for some records at a time, with the numbers of these records.
 
     Args:
-        view: the stored records; erased ones are left out.
+        view: stored records, of which erased ones are left out; or wrapped items.
         names: the fields; each has one value a record.
         call: what the user called, for messages.
     """
-    view.stored_leaves(call)
+    refuse_made_of_records(view, call)
     reader = FieldReader(view, call)
     for name in names:
         reader.leaf(name)

@@ -48,6 +48,7 @@ from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
 from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
 from cachelayer.user_warnings import warn
 from cachelayer.versions.diff import Diff, compare
+from cachelayer.versions.verify import VerifyReport, check
 from cachelayer.versions.view_calls import PUBLISH, ViewCall, literal, rows_call
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
@@ -78,7 +79,6 @@ _WRITE = {
     "shape": "len(ref) and ref.element_spec",
     "num_rows": "len(ref)",
     # What a version has, and windows, packs, and several versions have not.
-    "verify": "storage.verify('id@version') for each version that it comes from",
     "stats": "stats() of each dataset that it comes from",
     "count_by": "count_by() of each dataset that it comes from",
 }
@@ -220,6 +220,27 @@ class View(Generic[T]):
             ErasedRecordError: if one of them was erased.
         """
         return self.__getitems__(range(min(integer("n", n, 0), len(self))))
+
+    def verify(self, *, progress: bool | None = None) -> VerifyReport:
+        """Read every record of the version that the records come from, and compare it with every checksum.
+
+        A view counts as its whole version; see :meth:`cachelayer.Storage.verify`.
+
+        Args:
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
+                from the start; False shows nothing.
+
+        Raises:
+            InvalidTypeError: if they are no records of one version, but windows, packs, or those of several.
+        """
+        records = self._records
+        version = None if records.base.leaves is None else records.base.leaves.home
+        if version is None or len(records.references) != 1:
+            raise InvalidTypeError(
+                f"{records.title}) is no view of the records of one version: call storage.verify('id@version') for "
+                "each that it comes from"
+            )
+        return check(version, progress=progress)
 
     def to_arrow(self, indices: Sequence[int] | NDArray[Any] | None = None) -> Any:
         """Return records as a table of pyarrow, in memory; see :func:`cachelayer.adapters.pyarrow.to_arrow`.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from cachelayer.access import exact_values
 from cachelayer.access.dataset import DatasetView
 from cachelayer.access.exact_values import NoValueError, Operand
-from cachelayer.access.field_values import FieldReader
+from cachelayer.access.field_values import FieldReader, refuse_made_of_records
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.host_memory import memory_nbytes
 from cachelayer.progress import Progress, unless_short
@@ -53,7 +53,7 @@ _NODES = (
 )
 _GRAMMAR = (
     "names of fields (in backquotes if Python takes them for something else), numbers, texts, comparisons, and, or, "
-    "not, in, is None, + - * / // %, len(tokens), url.startswith('a')"
+    "not, in, is None, + - * / // %, len(tokens), url.startswith('a'), 'a' in url"
 )
 _METHODS = ("startswith", "endswith")
 _SIGNS = {
@@ -291,6 +291,9 @@ class _Evaluation:
                 raise self._source.refused(right, "follows 'is': only None may")
             is_none = np.broadcast_to(~np.asarray(operand.valid), np.shape(operand.values))
             return (is_none if isinstance(how, ast.Is) else ~is_none), np.True_
+        if isinstance(how, (ast.In, ast.NotIn)) and self._source.field(right) is not None:
+            found = self._matched(left, "in", self.value(right), operand)
+            return (found.values if isinstance(how, ast.In) else ~found.values), found.valid
         if isinstance(how, (ast.In, ast.NotIn)):
             holds = np.zeros(np.shape(operand.values), np.bool_)
             for option in self._constants(right):
@@ -303,6 +306,14 @@ class _Evaluation:
     ) -> tuple[Any, Any]:
         try:
             return exact_values.compare(how, left, right)
+        except NoValueError as error:
+            raise self._source.refused(node, str(error)) from error
+
+    def _matched(self, node: ast.expr, how: str, operand: Operand, part: Operand) -> Operand:
+        if not part.is_literal or part.kind not in ("text", "bytes"):
+            raise self._source.refused(node, "stands before 'in' and a field: write a text, or a list after 'in'")
+        try:
+            return exact_values.matches(how, operand, [part.values])
         except NoValueError as error:
             raise self._source.refused(node, str(error)) from error
 
@@ -367,7 +378,7 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
     Raises:
         InvalidArgumentError: if a field does not exist, has more than one value a record, or a column is too large.
     """
-    view.stored_leaves("where()")
+    refuse_made_of_records(view, "where()")
     reader = FieldReader(view, "where()")
     mask = np.zeros(len(view), np.bool_)
     if condition.names is None:

@@ -236,6 +236,7 @@ class Sparse(NoArray):
         return f"Sparse(nnz={len(self.values)}, dense_shape={self.dense_shape.tolist()}, dtype={self.values.dtype})"
 
 
+@explains_options
 @dataclass(frozen=True, eq=False, repr=False)
 class Nullable(NoArray):
     """A column in which some rows are null, or an array in which some values are.
@@ -253,8 +254,8 @@ class Nullable(NoArray):
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """The same as ``valid``: True where there is a value, as in all masks here; masks of numpy say the opposite."""
-        return self.valid
+        """True where a row is null, as in masked arrays of numpy, pandas and pyarrow: the opposite of ``valid``."""
+        return ~self.valid
 
     def __getitem__(self, rows: Any) -> Any:
         """Return a row, None if it is null; or some rows, by a slice or an array; or a field of dicts, by its name."""

@@ -400,6 +400,23 @@ def test_each_part_has_its_share_of_every_value_and_appended_records_move_none(t
         assert {*first[name].read(slice(None), ["n"])["n"]} <= {*later[name].read(slice(None), ["n"])["n"]}
 
 
+def test_wrapped_items_are_dealt_as_stored_ones_are(tmp_path: Path) -> None:
+    listed = [{"user": n % 7, "word": None if n % 3 == 0 else "ab"[n % 2], "n": n} for n in range(5000)]
+    ref: Any = Storage(tmp_path).submit(listed, "d", "v1")
+    items: Any = cachelayer.wrap(listed[::], identity="items", element_spec=ref.element_spec)
+    for options in ({"by": "user"}, {"by": ["user", "word"]}, {"stratify": "word"}):
+        parts = zip(
+            *(view.split({"a": 0.5, "b": 0.5}, seed=4, **options).values() for view in (ref, items)), strict=True
+        )
+        pairs = zip(*(view.folds(3, seed=4, **options) for view in (ref, items)), strict=True)
+        for one, other in (*parts, *((first[1], second[1]) for first, second in pairs)):
+            assert [int(each["n"]) for each in one] == [each["n"] for each in other]
+    for condition in ("n > 4_000 and word == 'a'", "word is None", lambda c: c["n"] >= c["n"].mean()):
+        assert [each["n"] for each in items.where(condition)] == [each["n"] for each in ref.where(condition)]
+    with pytest.raises(cachelayer.ElementError, match="record 1"):
+        cachelayer.wrap([{"x": 1}, {"x": 2.5}], identity="mixed").where("x > 2")
+
+
 def test_erased_records_have_no_value_and_are_in_no_part(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     storage.submit(rows(0, 100), "d", "v1")
@@ -431,8 +448,9 @@ def test_folds_and_strata_that_cannot_be_are_refused(storage: Storage) -> None:
         (lambda: ref.split({"a": 1}, seed=0, by=[]), InvalidArgumentError, r"by=\[\]"),
         (lambda: ref.folds(5, seed=0, by=[]), InvalidArgumentError, r"by=\[\]"),
         (lambda: ref.split({"a": 1}, seed=0, stratify=()), InvalidArgumentError, r"stratify=\(\)"),
-        (lambda: numbers(10).folds(5, seed=0, by="user"), InvalidTypeError, r"folds\(by=\)"),
-        (lambda: numbers(10).split({"a": 1}, seed=0, stratify="user"), InvalidTypeError, r"split\(stratify=\)"),
+        (lambda: numbers(10).folds(5, seed=0, by="user"), InvalidArgumentError, "'user'"),
+        (lambda: ref.windows("user", 3).split({"a": 1}, seed=0, by="day"), InvalidTypeError, r"split\(by=\)"),
+        (lambda: ref.windows("user", 3).folds(2, seed=0, stratify="day"), InvalidTypeError, r"folds\(stratify=\)"),
     ]
     for call, error, message in cases:
         with pytest.raises(error, match=message):

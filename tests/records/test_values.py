@@ -158,7 +158,7 @@ def test_what_is_no_array_becomes_none_by_chance(value: Any, advice: str) -> Non
 def test_a_nullable_column_becomes_an_array_with_a_value_in_its_null_rows() -> None:
     column = Nullable(np.array([1, 0, 3], np.int8), np.array([True, False, True]))
     assert column.filled(-1).tolist() == [1, -1, 3]
-    assert column.mask.tolist() == column.valid.tolist() == [True, False, True]
+    assert column.mask.tolist() == (~column.valid).tolist() == [False, True, False]
     assert column.values.tolist() == [1, 0, 3]
     with pytest.raises(InvalidTypeError):
         column.filled("many")
