@@ -25,7 +25,7 @@ _ACCEPTED = "pass a sequence of integers, or a mask with one bool for each recor
 # How many numbers are computed at a time when all are needed.
 _PIECE = 1 << 16
 # The bits of a number, and of a row of a bitmap.
-_NUMBER, _BLOCK = 64, 512
+_NUMBER, _ROW = 64, 512
 # For each byte, the places of its set bits, in order.
 _PLACES = np.argsort(~np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), kind="stable")
 
@@ -34,7 +34,7 @@ class Bitmap(Sequence[int]):
     """Ascending numbers, or some of them: a bit for each number that there may be, and a count every 512.
 
     Args:
-        bits: uint8 of shape ``[blocks, 64]``: bit i, from the lowest of the first byte, is set for the number i.
+        bits: uint8 of shape ``[rows, 64]``: bit i, from the lowest of the first byte, is set for the number i.
         ranks: which of these numbers are meant, in order; None for all.
     """
 
@@ -47,7 +47,7 @@ class Bitmap(Sequence[int]):
     @classmethod
     def of_mask(cls, mask: NDArray[np.bool_]) -> Bitmap:
         """Return the numbers for which a mask is True."""
-        bits = np.zeros((-(-len(mask) // _BLOCK), _BLOCK // 8), np.uint8)
+        bits = np.zeros((-(-len(mask) // _ROW), _ROW // 8), np.uint8)
         packed = np.packbits(mask, bitorder="little")
         bits.reshape(-1)[: len(packed)] = packed
         return cls(bits)
@@ -72,22 +72,22 @@ class Bitmap(Sequence[int]):
     def take(self, places: Numbers) -> Numbers:
         """Return the numbers at these places, each in [0, len)."""
         ranks = _of_range(self._ranks, places)
-        if len(ranks) > _BLOCK and (np.diff(ranks) == 1).all():
+        if len(ranks) > _ROW and (np.diff(ranks) == 1).all():
             return self._consecutive(int(ranks[0]), int(ranks[-1]) + 1)
-        block = self._before.searchsorted(ranks, side="right") - 1
-        words = self._bits.view(np.uint64)[block]
-        word, rank = _group_of(words, ranks - self._before[block])
+        row = self._before.searchsorted(ranks, side="right") - 1
+        words = self._bits.view(np.uint64)[row]
+        word, rank = _group_of(words, ranks - self._before[row])
         octets = words[np.arange(len(ranks)), word].view(np.uint8).reshape(-1, 8)
         octet, rank = _group_of(octets, rank)
-        numbers: Numbers = block * _BLOCK + word * 64 + octet * 8 + _PLACES[octets[np.arange(len(ranks)), octet], rank]
+        numbers: Numbers = row * _ROW + word * 64 + octet * 8 + _PLACES[octets[np.arange(len(ranks)), octet], rank]
         return numbers
 
     def _consecutive(self, start: int, stop: int) -> Numbers:
-        """Return the numbers of consecutive ranks, whose blocks are unpacked at once."""
+        """Return the numbers of consecutive ranks, whose rows of bits are unpacked at once."""
         first, last = (int(self._before.searchsorted(rank, side="right")) - 1 for rank in (start, stop - 1))
         numbers = np.flatnonzero(np.unpackbits(self._bits[first : last + 1], bitorder="little"))
         begin = start - int(self._before[first])
-        return numbers[begin : begin + stop - start] + first * _BLOCK
+        return numbers[begin : begin + stop - start] + first * _ROW
 
 
 def _group_of(groups: NDArray[Any], ranks: Numbers) -> tuple[Numbers, Numbers]:
