@@ -22,7 +22,7 @@ import numpy as np
 
 from cachelayer.arrayrecord.riegeli import HEADER, PAYLOAD, check_inside, pieces, to_logical, to_position
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
-from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, memory_of, window_of
+from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, memory_of, range_nbytes
 from cachelayer.records.record_buffers import PackedRecords, Records, renamed
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
@@ -286,10 +286,10 @@ class MappedRecords(Records):
 
     def _slab(self, offset: int, nbytes: int) -> Bytes:
         logical = self.logical + offset
-        window = window_of(nbytes, len(self))
-        if window < nbytes:
-            begins = (logical[:, None] + np.arange(0, nbytes, window)).reshape(-1)
-            return self._gathered(begins, window).reshape(len(self), nbytes)
+        width = range_nbytes(nbytes, len(self))
+        if width < nbytes:
+            begins = (logical[:, None] + np.arange(0, nbytes, width)).reshape(-1)
+            return self._gathered(begins, width).reshape(len(self), nbytes)
         if nbytes < _LONG:
             return self._gathered(logical, nbytes)
         # Several block headers may cut a row.

@@ -19,12 +19,12 @@ _MANY, _SHORT = 1 << 10, 1 << 11
 _WIDEST, _AT_ONCE = 1 << 9, 1 << 11
 # numpy lets other threads run while it gathers so many items; fewer keep them waiting, which is long for so many bytes.
 _RELEASING, _MUCH = 501, 1 << 20
-_LEAST_WINDOW, _LARGEST_WINDOW = 1 << 9, 1 << 13
+_LEAST_RANGE, _LARGEST_RANGE = 1 << 9, 1 << 13
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
 KEPT_BESIDE = 1 << 16
-_LARGEST_BLOCK = (32 << 20) - (64 << 10)
+_LARGEST_MAPPING = (32 << 20) - (64 << 10)
 
 
 @cache
@@ -32,16 +32,16 @@ def keep_freed_memory() -> None:
     """Make later batches reuse the memory of freed ones.
 
     glibc returns freed memory to the kernel above a threshold, so that every batch may fault its pages in anew, which
-    takes longer than reading them. When a process frees a block that has its own mapping, at most 32 MiB, glibc raises
-    the threshold to twice its size. The block that is freed here is never touched, so it takes no memory. Source:
+    takes longer than reading them. When a process frees memory that has its own mapping, at most 32 MiB, glibc raises
+    the threshold to twice its size. The memory that is freed here is never touched, so it takes no memory. Source:
     mallopt(3), M_MMAP_THRESHOLD.
     """
     # Where addresses are short (``ulimit -v``), reading and writing may still do without.
     with suppress(MemoryError):
-        np.empty(_LARGEST_BLOCK, np.uint8)
+        np.empty(_LARGEST_MAPPING, np.uint8)
 
 
-def windows(buffer: Bytes, nbytes: int) -> NDArray[Any]:
+def overlapping_ranges(buffer: Bytes, nbytes: int) -> NDArray[Any]:
     """Return an array whose item i is the range of ``nbytes`` that begins at byte i of a one-dimensional buffer.
 
     Nothing is copied. Indexing the result with an array gathers ranges at memory speed; assigning to it scatters them.
@@ -58,20 +58,20 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
         for row, start in enumerate(starts.tolist()):
             copies[row] = buffer[start : start + nbytes]
         return copies
-    rows: Bytes = windows(buffer, nbytes)[starts].view(np.uint8).reshape(-1, nbytes)
+    rows: Bytes = overlapping_ranges(buffer, nbytes)[starts].view(np.uint8).reshape(-1, nbytes)
     return rows
 
 
 @lru_cache(maxsize=1 << 10)
-def window_of(nbytes: int, rows: int) -> int:
-    """Return into windows of what size to cut so many rows of ``nbytes`` bytes, so that other threads run meanwhile.
+def range_nbytes(nbytes: int, rows: int) -> int:
+    """Return into ranges of what size to cut so many rows of ``nbytes`` bytes, so that other threads run meanwhile.
 
     It divides ``nbytes``; it is ``nbytes`` itself if the rows are to stay whole, or cannot be cut.
     """
-    if rows * nbytes < _MUCH or (rows >= _RELEASING and nbytes <= _LARGEST_WINDOW):
+    if rows * nbytes < _MUCH or (rows >= _RELEASING and nbytes <= _LARGEST_RANGE):
         return nbytes
-    largest = min(_LARGEST_WINDOW, nbytes * rows // _RELEASING)
-    return next((size for size in range(largest, _LEAST_WINDOW - 1, -1) if nbytes % size == 0), nbytes)
+    largest = min(_LARGEST_RANGE, nbytes * rows // _RELEASING)
+    return next((size for size in range(largest, _LEAST_RANGE - 1, -1) if nbytes % size == 0), nbytes)
 
 
 def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
@@ -81,7 +81,7 @@ def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
         for row, start in enumerate(starts.tolist()):
             buffer[start : start + nbytes] = rows[row]
     elif nbytes and len(rows):
-        windows(buffer, nbytes)[starts] = np.ascontiguousarray(rows).view(f"V{nbytes}")[:, 0]
+        overlapping_ranges(buffer, nbytes)[starts] = np.ascontiguousarray(rows).view(f"V{nbytes}")[:, 0]
 
 
 def memory_of(buffer: Any) -> memoryview:
@@ -121,7 +121,7 @@ def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts
     for exponent in distinct(exponents[lengths > 0]):
         chosen = np.flatnonzero((exponents == exponent) & (lengths > 0))
         width = 1 << int(exponent)
-        into, out_of = windows(target, width), windows(source, width)
+        into, out_of = overlapping_ranges(target, width), overlapping_ranges(source, width)
         to, start, spare = target_starts[chosen], source_starts[chosen], lengths[chosen] - width
         if width < _WIDEST:
             into[to] = out_of[start]
