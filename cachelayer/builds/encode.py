@@ -38,9 +38,9 @@ ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
 _DTYPE_AND_SHAPE = re.compile(r"None|(bool|bfloat16|(u?int|float|complex)\d+)\[[\d, ]*\]", re.ASCII)
 _SAMPLE = 8
 _NONE: frozenset[int] = frozenset()
-EncodedChunk = tuple[list[Frames], PartResult]
+EncodedRange = tuple[list[Frames], PartResult]
 """The records of some elements, and what is known of these besides."""
-_CHUNKS_PER_WORKER = 2
+_RANGES_PER_WORKER = 2
 
 
 class Encoder:
@@ -69,9 +69,9 @@ class Encoder:
         self.result = self.result.then(PartResult((), nullable, len(batch), len(left_out), tuple(left_out)))
         return frames
 
-    def take(self, chunk: EncodedChunk) -> list[Frames]:
+    def take(self, encoded: EncodedRange) -> list[Frames]:
         """Return the records of the next elements, which were encoded elsewhere, and count these."""
-        frames, result = chunk
+        frames, result = encoded
         self.result = self.result.then(result)
         return frames
 
@@ -108,36 +108,36 @@ def _without_values(error: ElementError) -> str:
 
 def encode_with_workers(
     source: Source, spec: Tree, on_error: OnError, workers: int, parts: Mapping[int, range]
-) -> Generator[tuple[int, EncodedChunk], None, None]:
-    """Yield the elements of parts of a source in chunks, in order; closing it kills the processes.
+) -> Generator[tuple[int, EncodedRange], None, None]:
+    """Yield the elements of parts of a source in ranges, in order; closing it kills the processes.
 
     Args:
         source: the source, which is read from any record; it is pickled, by value if the main program defines it.
         spec: the element spec.
         on_error: what to do with elements that do not fit.
-        workers: number of processes; each has two chunks in progress.
+        workers: number of processes; each has two ranges in progress.
         parts: the numbers of the elements of each part.
 
     Yields:
-        The number of the part, and a chunk of it.
+        The number of the part, and a range of it.
     """
-    encode_chunk = partial(encode, source, spec, on_error)
-    with ProcessPool(encode_chunk, workers, "workers: the source") as pool:
-        size = _chunk_records(partial(encode, source, spec, "skip"), workers, list(parts.values()))
+    encode_range = partial(encode, source, spec, on_error)
+    with ProcessPool(encode_range, workers, "workers: the source") as pool:
+        size = _records_per_range(partial(encode, source, spec, "skip"), workers, list(parts.values()))
         pending: deque[tuple[int, Future[bytes]]] = deque()
         for number, records in parts.items():
             for first in range(records.start, records.stop, size):
                 end = min(first + size, records.stop)
                 pending.append((number, pool.submit(f"records {first} to {end - 1}", first, end - first)))
-                if len(pending) >= _CHUNKS_PER_WORKER * workers:
-                    number_of, chunk = pending.popleft()
-                    yield number_of, pool.result(chunk)
-        for number_of, chunk in pending:
-            yield number_of, pool.result(chunk)
+                if len(pending) >= _RANGES_PER_WORKER * workers:
+                    number_of, encoded = pending.popleft()
+                    yield number_of, pool.result(encoded)
+        for number_of, encoded in pending:
+            yield number_of, pool.result(encoded)
 
 
-def _chunk_records(encode_sample: partial[EncodedChunk], workers: int, parts: list[range]) -> int:
-    """Return the number of records in a chunk, from the first: no worker should idle, or work on one, for long."""
+def _records_per_range(encode_sample: partial[EncodedRange], workers: int, parts: list[range]) -> int:
+    """Return the number of records in a range, from the first: no worker should idle, or work on one, for long."""
     began, elements, records, nbytes = monotonic(), 0, 0, 0
     most = min(_SAMPLE, len(parts[0])) if parts else 0
     # An element that does not fit is encoded again later; then it raises or is left out.
@@ -148,13 +148,13 @@ def _chunk_records(encode_sample: partial[EncodedChunk], workers: int, parts: li
                 nbytes += int(frames.lengths.sum())
             elements += 1
     in_time = int(BATCH_SECONDS * elements // max(1e-9, monotonic() - began))
-    share = -(-sum(map(len, parts)) // (workers * _CHUNKS_PER_WORKER))
+    share = -(-sum(map(len, parts)) // (workers * _RANGES_PER_WORKER))
     fitting = int(BATCH_NBYTES // max(1, nbytes / max(1, records)))
     return max(1, min(MAX_BATCH_RECORDS, fitting, share, in_time))
 
 
-def encode(source: Source, spec: Tree, on_error: OnError, start: int, count: int) -> EncodedChunk:
-    """Encode one chunk of a source that is read from any record."""
+def encode(source: Source, spec: Tree, on_error: OnError, start: int, count: int) -> EncodedRange:
+    """Encode one range of a source that is read from any record."""
     encoder = Encoder(codec_for(spec), on_error, start)
     frames = [encoder.encode(batch) for batch in source.batches(start, start + count)]
     return frames, encoder.result

@@ -280,13 +280,13 @@ def _encoded_here(parts: Parts, numbers: Iterable[int], options: BuildOptions) -
 def _encoded_by_workers(parts: Ranges, numbers: Iterable[int], options: BuildOptions) -> _Encoded:
     """Yield each part with its encoder, and its records as worker processes make them."""
     ranges = {number: parts.range(number) for number in numbers}
-    chunks = encode_with_workers(parts.source, options.element_spec, options.on_error, options.workers, ranges)
-    with closing(chunks):
-        waited = current().waiting_for("the worker processes", chunks)
+    encoded = encode_with_workers(parts.source, options.element_spec, options.on_error, options.workers, ranges)
+    with closing(encoded):
+        waited = current().waiting_for("the worker processes", encoded)
         for number, group in groupby(waited, itemgetter(0)):
             part = parts.part(number)
             encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
-            yield number, part, encoder, (frames for _, chunk in group for frames in encoder.take(chunk))
+            yield number, part, encoder, (frames for _, some in group for frames in encoder.take(some))
 
 
 def _joined(parts: Parts, results: Mapping[int, PartResult]) -> PartResult:
