@@ -235,8 +235,8 @@ def file_checksum(path: Path) -> int:
     """Return the CRC32C of a file."""
     checksum = 0
     with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_READ_NBYTES):
-            checksum = google_crc32c.extend(checksum, chunk)
+        while body := file.read(_READ_NBYTES):
+            checksum = google_crc32c.extend(checksum, body)
     return checksum
 
 

@@ -32,7 +32,7 @@ PIECE = 8 * 1024 * 1024
 _PIECES_AHEAD = 8
 _TRUSTED = 1 << 30
 """For up to this many bytes, requests are made before the store confirms the object's size."""
-_CHUNK = 1 << 20
+_READ_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -339,8 +339,8 @@ def _checked(path: Path) -> tuple[int, int]:
     """Return the size of a file and its CRC32C."""
     checksum = 0
     with storage_errors("read", path), open_file(path) as file:
-        while chunk := file.read(_CHUNK):
-            checksum = google_crc32c.extend(checksum, chunk)
+        while body := file.read(_READ_NBYTES):
+            checksum = google_crc32c.extend(checksum, body)
         return file.tell(), checksum
 
 

@@ -28,7 +28,7 @@ from cachelayer.objects.store import Buffer
 from cachelayer.temporary_files import sync_path
 
 _log = logger_of("stores")
-_CHUNK = 8 * 1024 * 1024
+_READ_NBYTES = 8 * 1024 * 1024
 _UNFINISHED = ".tmp"
 _SHOWN = 200
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -108,8 +108,8 @@ class LocalStore:
         path = self.local_path(name)
         with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError), open_file(path) as file:
             checksum = 0
-            while chunk := file.read(_CHUNK):
-                checksum = google_crc32c.extend(checksum, chunk)
+            while body := file.read(_READ_NBYTES):
+                checksum = google_crc32c.extend(checksum, body)
             return checksum
         return None
 
@@ -274,9 +274,9 @@ def _link(path: Path, other: Path) -> None:
 def _copy(source: BinaryIO, target: BinaryIO) -> int:
     """Copy all that is left, and return its CRC32C."""
     checksum = 0
-    while chunk := source.read(_CHUNK):
-        checksum = google_crc32c.extend(checksum, chunk)
-        target.write(chunk)
+    while body := source.read(_READ_NBYTES):
+        checksum = google_crc32c.extend(checksum, body)
+        target.write(body)
     return checksum
 
 

@@ -78,9 +78,9 @@ class MediaFiles:
             return self._array(flat.row(row).tobytes(), row)
 
         size = -(-len(rows) // _MOST_TASKS) or 1
-        chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
-        decoded = map if len(chunks) < 2 else _pool().map
-        values = list(chain.from_iterable(decoded(lambda chunk: list(map(value_of, chunk)), chunks)))
+        shares = [rows[start : start + size] for start in range(0, len(rows), size)]
+        decoded = map if len(shares) < 2 else _pool().map
+        values = list(chain.from_iterable(decoded(lambda share: list(map(value_of, share)), shares)))
         return Column((values,) if separate_rows else self.leaf.encode(values), nulls)
 
     def value(self, *parts: NDArray[Any]) -> NDArray[Any]:

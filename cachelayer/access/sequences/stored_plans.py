@@ -25,7 +25,7 @@ from cachelayer.versions.stored_version import StoredVersion
 
 _CHECKSUM_NBYTES = 4
 _DIGITS = 32
-_CHUNK = 1 << 24
+_READ_NBYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _checksum(path: Path, nbytes: int, digest: str) -> bytes:
     """Return the checksum of the first bytes of a file."""
     checksum = google_crc32c.value(digest[:_DIGITS].encode())
     with path.open("rb") as file:
-        while nbytes > 0 and (chunk := file.read(min(nbytes, _CHUNK))):
-            checksum = google_crc32c.extend(checksum, chunk)
-            nbytes -= len(chunk)
+        while nbytes > 0 and (body := file.read(min(nbytes, _READ_NBYTES))):
+            checksum = google_crc32c.extend(checksum, body)
+            nbytes -= len(body)
     return int(checksum).to_bytes(_CHECKSUM_NBYTES, "little")
