@@ -1,9 +1,9 @@
 """Steps: the positions that each shard hands out in each step. Arithmetic only, and the only place that knows the names
 of remainders: others ask the :class:`Rule` of one.
 
-A global position is ``epoch * n + k``: record k of an epoch's order. Borders cut the positions into runs: the end of
+A global position is ``epoch * n + k``: record k of an epoch's order. Borders cut the positions into stretches: the end of
 each epoch, the places where the records of a bucket end, and positions that are left out. The step that begins at a
-position has the next G positions, the global batch, up to the end of its run. Shard r of R takes its r-th contiguous
+position has the next G positions, the global batch, up to the end of its stretch. Shard r of R takes its r-th contiguous
 part. With n = 10 and G = 4::
 
                      step 0        step 1        step 2 (2 records)
@@ -86,7 +86,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class StepRange:
-    """Steps in a row of one run; all but the last are whole.
+    """Steps in a row of one stretch; all but the last are whole.
 
     Args:
         begins: the position where each begins.
@@ -154,7 +154,7 @@ class Steps:
         shard_count: number of shards, R; it divides G.
         remainder: what to do with a step that a border cuts short.
         num_epochs: number of epochs; None for no end.
-        cuts: the places within each epoch where a run ends, ascending; then only whole steps from the begin of a run on
+        cuts: the places within each epoch where a stretch ends, ascending; then only whole steps from the begin of a stretch on
             are steps.
         left_out: begins and ends of positions that no step has, ascending and apart.
         earlier: the segments before the epochs of ``records``, if the stream has advanced to more records.
@@ -221,18 +221,18 @@ class Steps:
         return next(segment for segment in reversed(self.segments) if segment.begin <= position)
 
     @cached_property
-    def _runs(self) -> tuple[tuple[int, int], ...]:
-        """The begin and the end of each run of an epoch without left-out positions, as places of the epoch."""
+    def _stretches(self) -> tuple[tuple[int, int], ...]:
+        """The begin and the end of each stretch of an epoch without left-out positions, as places of the epoch."""
         return tuple(pairwise((0, *self.cuts, self.records)))
 
-    def _run(self, position: int) -> tuple[int, int]:
-        """Return the begin and the end of the run that a position lies in, which may be left out."""
+    def _stretch(self, position: int) -> tuple[int, int]:
+        """Return the begin and the end of the stretch that a position lies in, which may be left out."""
         segment = self._segment_of(position)
         place = (position - segment.begin) % segment.records
         first = position - place
         # Only streams without cuts have segments of other sizes.
-        runs = self._runs if self.cuts else ((0, segment.records),)
-        begin, end = next((first + low, first + high) for low, high in runs if place < high)
+        stretches = self._stretches if self.cuts else ((0, segment.records),)
+        begin, end = next((first + low, first + high) for low, high in stretches if place < high)
         for low, high in self.left_out:
             if high <= position:
                 begin = max(begin, high)
@@ -244,26 +244,26 @@ class Steps:
 
     def next_start(self, position: int) -> int:
         """Return where the next step from a position begins."""
-        longest_run = max(high - low for low, high in self._runs)
-        if self.records == 0 or (self.rule.drops and longest_run < self.global_batch and not self.earlier):
+        longest = max(high - low for low, high in self._stretches)
+        if self.records == 0 or (self.rule.drops and longest < self.global_batch and not self.earlier):
             return position if self.end is None else max(position, self.end)
         while self.end is None or position < self.end:
             hidden = next((high for low, high in self.left_out if low <= position < high), None)
             if hidden is not None:
                 position = hidden
                 continue
-            end = self._run(position)[1] if self.rule.drops else position + self.global_batch
+            end = self._stretch(position)[1] if self.rule.drops else position + self.global_batch
             if end - position >= self.global_batch:
                 return position
             position = end
         return position
 
     def plan(self, position: int, most: int | None = None) -> StepRange | None:
-        """Return the steps of a run from a position on, at most so many; None after the last step of all."""
+        """Return the steps of a stretch from a position on, at most so many; None after the last step of all."""
         begin = self.next_start(position)
         if self.records == 0 or (self.end is not None and begin >= self.end):
             return None
-        end = self._run(begin)[1]
+        end = self._stretch(begin)[1]
         if self.rule.crosses and end - begin < self.global_batch:
             return StepRange(range(begin, begin + 1), self._after(begin, self.global_batch))
         if self.rule.drops or self.rule.crosses:
@@ -310,7 +310,7 @@ class Steps:
         """The numbers of records of the steps of a whole epoch that have fewer than others."""
         if self.rule.crosses:
             return ()
-        rests = ((high - low) % self.global_batch for low, high in self._runs)
+        rests = ((high - low) % self.global_batch for low, high in self._stretches)
         return tuple(rest for rest in rests if rest)
 
     def sizes(self, position: int) -> set[int]:
@@ -319,8 +319,8 @@ class Steps:
         if self.rule.shortens and self.at(position) is not None:
             begins = [position, *(high for _, high in self.left_out if high > position)]
             ends = [low for low, _ in self.left_out if low > position]
-            begins += [begin for low in ends if (begin := self._run(low - 1)[0]) > position]
-            found.update((self._run(begin)[1] - begin) % self.global_batch or self.global_batch for begin in begins)
+            begins += [begin for low in ends if (begin := self._stretch(low - 1)[0]) > position]
+            found.update((self._stretch(begin)[1] - begin) % self.global_batch or self.global_batch for begin in begins)
             last = self.segments[-1]
             for segment, after in pairwise(self.segments):
                 found.update((segment.records % self.global_batch,) if position < after.begin else ())
@@ -334,7 +334,7 @@ class Steps:
         Only those with more records than ``offset`` count.
         """
         end = self.records if stop is None else stop
-        lengths = [min(high, end) - max(low, place) for low, high in self._runs if place < high and low < end]
+        lengths = [min(high, end) - max(low, place) for low, high in self._stretches if place < high and low < end]
         if self.rule.drops:
             return sum(length // self.global_batch for length in lengths)
         return sum(-((offset - length) // self.global_batch) for length in lengths)
@@ -392,7 +392,7 @@ class Steps:
                 return None
             more, number = divmod(number - first, whole)
             epoch, place = epoch + 1 + more, 0
-        for low, high in self._runs:
+        for low, high in self._stretches:
             if place >= high:
                 continue
             begin, count = max(place, low), self.per_epoch(max(place, low), 0, high)
@@ -421,7 +421,7 @@ class Steps:
             return f"a step has records of one bucket: pass another remainder than {self.remainder!r}"
         if not self.cuts or self.records == 0 or position % self.records == 0:
             return None
-        begin, end = self._run(position)
+        begin, end = self._stretch(position)
         begin += (position - begin) // self.global_batch * self.global_batch
         if begin == position:
             return None
@@ -435,7 +435,7 @@ class Steps:
         """Return the step that a position lies in, if one begins at ``start``; None if it lies in none."""
         if any(low <= position < high for low, high in self.left_out):
             return None
-        base = start if self.rule.crosses else max(start if start <= position else 0, self._run(position)[0])
+        base = start if self.rule.crosses else max(start if start <= position else 0, self._stretch(position)[0])
         if position < base:
             return None
         step = self.at(self._after(base, self.size(Step(base, position)) // self.global_batch * self.global_batch))

@@ -27,7 +27,7 @@ B = TypeVar("B")
 U = TypeVar("U")
 OnError = Literal["raise", "replace"]
 _MOST_LEFT_OUT = 1024
-"""The most runs of steps that a stream leaves out: states carry them."""
+"""The most ranges of steps that a stream leaves out: states carry them."""
 
 
 class Untyped:
@@ -248,7 +248,7 @@ class Stream(Generic[T]):
         rest = options.steps.without(ranges)
         if len(rest.left_out) > _MOST_LEFT_OUT:
             raise InvalidArgumentError(
-                f"without() of {len(rest.left_out)} runs of steps: a state carries at most {_MOST_LEFT_OUT}; leave "
+                f"without() of {len(rest.left_out)} ranges of steps: a state carries at most {_MOST_LEFT_OUT}; leave "
                 "records out of all epochs with ref.exclude([...])"
             )
         return type(self)(self._reader.with_steps(rest))
