@@ -13,7 +13,7 @@ from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.record_buffers import PackedRecords, Records
-from cachelayer.versions.column_file import BLOCK_NBYTES, ColumnFile
+from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile
 from cachelayer.versions.stored_version import StoredVersion
 
 WHOLE_NBYTES = 1 << 28
@@ -69,7 +69,7 @@ class ColumnRows:
                 (body,) = self._version.folder.read_ranges([(self._file.name, 0, self._file.nbytes)])
                 raw, checks = np.frombuffer(body, np.uint8), True
             if checks:
-                self._file.check_blocks(raw, 0, self._name)
+                self._file.check_ranges(raw, 0, self._name)
         return raw
 
     def _rows(self, buffer: Bytes, starts: Ints, numbers: Ints) -> Records:
@@ -84,20 +84,20 @@ class ColumnRows:
         return lambda row: f"{self._name}: row {numbers[row]}"
 
     def _fetched(self, numbers: Ints, begins: Ints) -> Records:
-        """Fetch the blocks that hold some rows, at once, and check them."""
-        firsts, lasts = begins // BLOCK_NBYTES, (begins + self._file.record_nbytes - 1) // BLOCK_NBYTES
+        """Fetch the ranges that hold some rows, at once, and check them."""
+        firsts, lasts = begins // CHECKED_NBYTES, (begins + self._file.record_nbytes - 1) // CHECKED_NBYTES
         wanted = np.unique(np.concatenate([firsts, lasts]))
-        # A row of several blocks takes all blocks between.
+        # A row of several ranges takes all ranges between.
         longest = int((lasts - firsts).max(initial=0))
         if longest > 1:
             wanted = np.unique(np.concatenate([firsts + step for step in range(longest)] + [lasts]))
-        ranges = [(self._file.name, *self._block(number)) for number in wanted.tolist()]
+        ranges = [(self._file.name, *self._range(number)) for number in wanted.tolist()]
         with self._version.reporting_deletion():
             bodies = self._version.folder.read_ranges(ranges)
             for number, body in zip(wanted.tolist(), bodies, strict=True):
-                self._file.check_blocks(body, number, self._name)
+                self._file.check_ranges(body, number, self._name)
         buffer = np.frombuffer(b"".join(bodies), np.uint8)
-        return self._rows(buffer, wanted.searchsorted(firsts) * BLOCK_NBYTES + begins % BLOCK_NBYTES, numbers)
+        return self._rows(buffer, wanted.searchsorted(firsts) * CHECKED_NBYTES + begins % CHECKED_NBYTES, numbers)
 
-    def _block(self, number: int) -> tuple[int, int]:
-        return number * BLOCK_NBYTES, min((number + 1) * BLOCK_NBYTES, self._file.nbytes)
+    def _range(self, number: int) -> tuple[int, int]:
+        return number * CHECKED_NBYTES, min((number + 1) * CHECKED_NBYTES, self._file.nbytes)

@@ -135,7 +135,7 @@ def sound(data: bytes) -> bytes:
             if cut := why_cut(file, data):
                 raise ElementError("a whole sound file", f"{len(data):,} bytes: {cut}")
             rate = file.samplerate
-            # A file may claim any number of channels, and memory for all of them is taken first.
+            # A file may state any number of channels, and memory for all of them is taken first.
             frames = min(rate * MOST_SECONDS, MOST_SAMPLES // file.channels)
             samples = file.read(frames, dtype="float32", always_2d=True)[:, :2]
         decoded = io.BytesIO()

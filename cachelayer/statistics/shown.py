@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cachelayer.statistics.survey import LeafStats, LengthStats, Statistics
     from cachelayer.statistics.texts_and_images import StringStats
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
+_BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 16
 _MOST_LISTED, _COMMON, _TEXT = 4, 3, 24
 _TO_MINUTES = len("2026-01-31T12:30")
@@ -166,4 +166,4 @@ def _blocks(bars: list[Bar]) -> str:
     """Draw bars in block characters: one for each, or for some together, blank only for 0."""
     together = max(1, -(-len(bars) // _WIDTH))
     tall = [sum(bar.count for bar in bars[start : start + together]) for start in range(0, len(bars), together)]
-    return "".join(" " if one == 0 else _BLOCKS[one * (len(_BLOCKS) - 1) // max(tall)] for one in tall)
+    return "".join(" " if one == 0 else _BARS[one * (len(_BARS) - 1) // max(tall)] for one in tall)

@@ -29,7 +29,7 @@ _MAX_HEADER_NBYTES = 10_000
 """What ``np.load`` reads; it takes longer headers for an attack."""
 _NPY_BEGIN = struct.Struct("<8sI")
 _NPY_ALIGNMENT = 64
-BLOCK_NBYTES = 1 << 16
+CHECKED_NBYTES = 1 << 16
 """The bytes of a column file that have one checksum; a request of its own fetches them from a large file."""
 
 
@@ -42,7 +42,7 @@ class ColumnFile:
         record_nbytes: bytes of a row.
         nbytes: bytes of the file; the rows stand at its end.
         sha256, crc32c: of the whole file.
-        crc32cs: the CRC32C of each block of :data:`BLOCK_NBYTES`.
+        crc32cs: the CRC32C of each range of :data:`CHECKED_NBYTES`.
         generation: that of the log when it was put.
     """
 
@@ -79,14 +79,14 @@ class ColumnFile:
 
     def check(self) -> None:
         """Raise if these cannot be the facts of a file."""
-        if not 0 < self.begin < 1 << 16 or len(self.crc32cs) != -(-self.nbytes // BLOCK_NBYTES):
+        if not 0 < self.begin < 1 << 16 or len(self.crc32cs) != -(-self.nbytes // CHECKED_NBYTES):
             raise ValueError(f"a column file of {self.nbytes} bytes cannot hold {self.records} rows and its checksums")
 
-    def check_blocks(self, raw: Any, first: int, name: str) -> None:
-        """Raise unless consecutive blocks, from the block of this number on, have their checksums."""
-        for number, start in enumerate(range(0, len(raw), BLOCK_NBYTES), first):
-            if google_crc32c.value(bytes(raw[start : start + BLOCK_NBYTES])) != self.crc32cs[number]:
-                raise CorruptionError(f"{name}: block {number} of the column file does not match its checksum")
+    def check_ranges(self, raw: Any, first: int, name: str) -> None:
+        """Raise unless consecutive ranges, from that of this number on, have their checksums."""
+        for number, start in enumerate(range(0, len(raw), CHECKED_NBYTES), first):
+            if google_crc32c.value(bytes(raw[start : start + CHECKED_NBYTES])) != self.crc32cs[number]:
+                raise CorruptionError(f"{name}: range {number} of the column file does not match its checksum")
 
 
 def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes], generation: int) -> ColumnFile:
@@ -111,11 +111,11 @@ def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes
         raise SourceError(f"the columns have {written} rows, and the version {records} records")
     digest, checksum, checksums, nbytes = hashlib.sha256(), 0, [], 0
     with path.open("rb") as file:
-        while block := file.read(BLOCK_NBYTES):
-            digest.update(block)
-            checksum = google_crc32c.extend(checksum, block)
-            checksums.append(google_crc32c.value(block))
-            nbytes += len(block)
+        while body := file.read(CHECKED_NBYTES):
+            digest.update(body)
+            checksum = google_crc32c.extend(checksum, body)
+            checksums.append(google_crc32c.value(body))
+            nbytes += len(body)
     return ColumnFile(
         records=records,
         record_nbytes=codec.layout.fixed_nbytes,
