@@ -173,7 +173,7 @@ class LocalCopies:
             try:
                 outcome = self._copy(number)
             except CacheLayerError as error:
-                self._note_failure(number, error)
+                self._refuse(number, error)
                 continue
             except RuntimeError:
                 # The interpreter is exiting and starts no threads, which downloads need.
@@ -185,7 +185,7 @@ class LocalCopies:
                 time.sleep(_BUSY_SECONDS)
                 self._queue.append(number)
 
-    def _note_failure(self, number: int, error: CacheLayerError) -> None:
+    def _refuse(self, number: int, error: CacheLayerError) -> None:
         with self._lock.of_process():
             self._failures += 1
             if self._failures >= _MOST_FAILURES:

@@ -170,8 +170,8 @@ class Recipe:
         state |= {name: before[name] for name in as_left & before.keys()}
         return replace(self, account=self.account._replace(state=state))
 
-    def note_failure(self, version: str) -> None:
-        """Note what a build that fails has changed, for :meth:`going_on`."""
+    def remember_failure(self, version: str) -> None:
+        """Remember what a build that fails has changed, for :meth:`going_on`."""
         _failed[version] = self.account.state, self._state_now()
 
     def _state_now(self) -> Mapping[str, Any]:

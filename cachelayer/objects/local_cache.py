@@ -128,7 +128,7 @@ class CacheFolder:
                     if missing > 0 and name != _IN_USE:
                         (group / name).unlink(missing_ok=True)
                         missing -= size
-                        _note_eviction(group / name)
+                        _report_eviction(group / name)
         return missing
 
 
@@ -213,7 +213,7 @@ class CopyGroup:
                 others = {name for name in _sizes(self._path) if name.removesuffix(_PART) not in kept}
                 for name in others:
                     self.path(name).unlink(missing_ok=True)
-                    _note_eviction(self.path(name))
+                    _report_eviction(self.path(name))
                 return bool(others)
             finally:
                 fcntl.flock(self._in_use, fcntl.LOCK_SH)
@@ -319,7 +319,7 @@ def _sizes(group: Path) -> dict[str, int]:
     return sizes
 
 
-def _note_eviction(copy: Path) -> None:
+def _report_eviction(copy: Path) -> None:
     count(copies_evicted=1)
     _log.info("%s/%s: the local copy is removed, to make room", _url_of(copy.parent), copy.name)
 

@@ -99,7 +99,7 @@ def _resuming(request: BuildRequest) -> Iterator[BuildRequest]:
     try:
         yield replace(request, recipe=request.recipe.going_on(request.url))
     except BaseException:
-        request.recipe.note_failure(request.url)
+        request.recipe.remember_failure(request.url)
         raise
 
 
