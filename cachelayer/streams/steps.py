@@ -1,10 +1,10 @@
 """Steps: the positions that each shard hands out in each step. Arithmetic only, and the only place that knows the names
 of remainders: others ask the :class:`Rule` of one.
 
-A global position is ``epoch * n + k``: record k of an epoch's order. Borders cut the positions into stretches: the end of
-each epoch, the places where the records of a bucket end, and positions that are left out. The step that begins at a
-position has the next G positions, the global batch, up to the end of its stretch. Shard r of R takes its r-th contiguous
-part. With n = 10 and G = 4::
+A global position is ``epoch * n + k``: record k of an epoch's order. Borders cut the positions into stretches: the end
+of each epoch, the places where the records of a bucket end, and positions that are left out. The step that begins at a
+position has the next G positions, the global batch, up to the end of its stretch. Shard r of R takes its r-th
+contiguous share. With n = 10 and G = 4::
 
                      step 0        step 1        step 2 (2 records)
     global           0 1 2 3       4 5 6 7       8 9
@@ -154,8 +154,8 @@ class Steps:
         shard_count: number of shards, R; it divides G.
         remainder: what to do with a step that a border cuts short.
         num_epochs: number of epochs; None for no end.
-        cuts: the places within each epoch where a stretch ends, ascending; then only whole steps from the begin of a stretch on
-            are steps.
+        cuts: the places within each epoch where a stretch ends, ascending; then only whole steps from the begin of a
+            stretch on are steps.
         left_out: begins and ends of positions that no step has, ascending and apart.
         earlier: the segments before the epochs of ``records``, if the stream has advanced to more records.
     """
