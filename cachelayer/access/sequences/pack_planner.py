@@ -2,15 +2,16 @@
 
 Version 1 of the algorithm; docs/format.md specifies it, with golden vectors.
 
-Each :data:`GROUP` documents in a row are packed by themselves, by best fit on the histogram of their lengths, longest
-first (after Krell et al.: Efficient sequence packing without cross-contamination, 2021, arXiv 2107.02027).
+Each :data:`GROUP` documents of a segment are packed by themselves, by best fit on the histogram of their lengths,
+longest first (after Krell et al.: Efficient sequence packing without cross-contamination, 2021, arXiv 2107.02027).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Literal
 
 import numpy as np
@@ -50,33 +51,44 @@ class Packing:
     seed: int | None = None
 
 
-def plan(lengths: Iterable[Ints], packing: Packing) -> Iterator[Plan]:
+def plan(lengths: Iterable[Ints], packing: Packing, segments: Sequence[int] = ()) -> Iterator[Plan]:
     """Yield the packs of each group of documents. Documents without values are in no pack.
 
-    Packs are ordered by their first piece, and the pieces of a pack by their documents.
+    Packs are ordered by their first piece, and the pieces of a pack by their documents. The documents of a segment have
+    groups of their own, so that those that are appended change no pack.
 
     Args:
         lengths: the lengths of all documents, in parts of any size.
         packing: how to pack them.
+        segments: the number of documents of each segment; those after them are one segment.
     """
-    packs = 0
-    for number, group in enumerate(_groups(lengths)):
+    packs = documents = 0
+    for number, group in enumerate(_groups(lengths, segments)):
         packed = _pack_group(group, number, packing)
-        packed[0] += packs
+        packed[:2] += [[packs], [documents]]
         packs = int(packed[0, -1]) + 1 if packed.shape[1] else packs
+        documents += len(group)
         yield packed
 
 
-def _groups(parts: Iterable[Ints]) -> Iterator[Ints]:
-    """Yield the same lengths, :data:`GROUP` at a time."""
-    pending = np.empty(0, np.int64)
+def _groups(parts: Iterable[Ints], segments: Sequence[int]) -> Iterator[Ints]:
+    """Yield the same lengths, one group after another."""
+    sizes = _group_sizes(segments)
+    pending, size = np.empty(0, np.int64), next(sizes)
     for part in parts:
         pending = np.concatenate([pending, part])
-        whole = len(pending) - len(pending) % GROUP
-        yield from (pending[start : start + GROUP] for start in range(0, whole, GROUP))
-        pending = pending[whole:]
+        while len(pending) >= size:
+            yield pending[:size]
+            pending, size = pending[size:], next(sizes)
     if len(pending):
         yield pending
+
+
+def _group_sizes(segments: Sequence[int]) -> Iterator[int]:
+    """Yield the number of documents of each group; at last those of documents of no segment, without end."""
+    for size in segments:
+        yield from (min(GROUP, size - start) for start in range(0, size, GROUP))
+    yield from repeat(GROUP)
 
 
 def _pack_group(lengths: Ints, number: int, packing: Packing) -> Plan:
@@ -92,7 +104,7 @@ def _pack_group(lengths: Ints, number: int, packing: Packing) -> Plan:
     _, first, rank = np.unique(packs, return_index=True, return_inverse=True)
     packs = first.argsort().argsort()[rank] if len(packs) else packs
     order = packs.argsort(kind="stable")
-    return np.stack([packs, owner + number * GROUP, begins, sizes])[:, order]
+    return np.stack([packs, owner, begins, sizes])[:, order]
 
 
 def _pack_of(sizes: Ints, packing: Packing, group: int) -> Ints:

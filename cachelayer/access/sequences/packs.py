@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset import DatasetView, derived_digest
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
@@ -77,6 +79,11 @@ class PackRows(DocumentRows):
 
     @property
     def parameters(self) -> dict[str, Any]:
+        return self._parameters_of(self.documents.records.segments)
+
+    def _parameters_of(self, segments: Sequence[int]) -> dict[str, Any]:
+        """Return what decides the packs of the documents of some segments."""
+        filled = [documents for documents in segments if documents]
         return {
             "leaves": list(self.documents.names),
             "length": self.packing.length,
@@ -84,6 +91,7 @@ class PackRows(DocumentRows):
             "long": self.packing.long,
             "seed": self.packing.seed,
             "plan": PLAN_VERSION,
+            **({"appended": filled} if len(filled) > 1 else {}),
         }
 
     @property
@@ -97,7 +105,7 @@ class PackRows(DocumentRows):
         return plan_of(self.documents.home, maker)
 
     def _made_plan(self) -> Iterator[Plan]:
-        return plan(self.documents.lengths(), self.packing)
+        return plan(self.documents.lengths(), self.packing, self.documents.records.segments)
 
     def _is_sound(self, plan: Plan) -> bool:
         """Return whether packs are numbered in order, and each holds pieces of documents that it has room for."""
@@ -116,6 +124,27 @@ class PackRows(DocumentRows):
 
     def __len__(self) -> int:
         return int(self.plan[0, -1]) + 1 if self.plan.shape[1] else 0
+
+    @cached_property
+    def _segments(self) -> tuple[int, ...]:
+        before = list(map(self._packs_before, accumulate(self.documents.records.segments, initial=0)))
+        return tuple(stop - start for start, stop in pairwise(before))
+
+    def _packs_before(self, document: int) -> int:
+        """Return the number of packs over the first documents, those of the first segments."""
+        packs, record, *_ = self.plan
+        # Within a segment documents are in the order of their packs, but segments follow one another.
+        pieces = bisect_left(record, True, key=lambda number: bool(number >= document))
+        return int(packs[pieces - 1]) + 1 if pieces else 0
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return self._segments
+
+    def prefix_digest(self, segments: int) -> str | None:
+        digest = self.documents.prefix_digest(segments)
+        parameters = self._parameters_of(self.documents.records.segments[:segments])
+        return None if digest is None else derived_digest(digest, self.kind, parameters)
 
     @property
     def fill(self) -> float:

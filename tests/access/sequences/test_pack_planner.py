@@ -106,6 +106,22 @@ def test_a_very_long_document_is_cut() -> None:
     assert packs == [[(0, at, min(2**30, 2**32 - 1 - at))] for at in range(0, 2**32 - 1, 2**30)]
 
 
+@pytest.mark.parametrize("seed", [None, 5])
+def test_documents_of_later_segments_change_no_pack(seed: int | None) -> None:
+    how = Packing(40, 40, seed=seed)
+    lengths = np.random.default_rng(1).integers(0, 60, 2 * GROUP + 100)
+    for segments in ([GROUP + 7, GROUP - 7, 100], [100, 0, 2 * GROUP], [2 * GROUP]):
+        parts = np.array_split(lengths, 7)
+        packs = packs_of(plan(parts, how, segments))
+        end = 0
+        for count, size in enumerate(segments, 1):
+            end += size
+            before = packs_of(plan([lengths[:end]], how, segments[:count]))
+            assert packs[: len(before)] == before
+            assert all(record >= end for pack in packs[len(before) :] for record, *_ in pack)
+        assert sorted(piece for pack in packs for piece in pack) == pieces_of(lengths.tolist(), how)
+
+
 def test_the_plan_is_this_for_ever() -> None:
     assert planned([3, 0, 7, 5, 2, 9, 1, 25], Packing(10, 10)) == GOLDEN_SPLIT
     assert planned([3, 0, 7, 5, 2, 9, 1, 25], Packing(10, 10, "truncate")) == GOLDEN_TRUNCATE
