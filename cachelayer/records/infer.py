@@ -198,7 +198,8 @@ def _changes(values: list[Any], depth: int) -> bool:
     has_none = any(value is None for value in values)
     filled = [value for value in values if value is not None and (depth or not _is_empty(value))]
     kinds = {"list" if _is_list(value) else _kind_of_type(type(value)) for value in filled}
-    if len(kinds) > 1 and (depth or kinds & {"dict", "list"}):
+    # A number that meets a structure of one kind is more likely a mistake, which is refused.
+    if len(kinds) > 1 and (depth or (kinds & {"dict", "list"} and len(kinds - {"number", "flag"}) > 1)):
         return True
     if depth and has_none and kinds & {"dict", "list"}:
         return True
@@ -240,7 +241,7 @@ def _spec_of_dicts(dicts: list[Mapping[Any, Any]], declared: Tree | None, path: 
 
 def _nullable(spec: Tree) -> Tree:
     """Return the spec of a field that some elements lack."""
-    if isinstance(spec, dict) and leaves(spec):
+    if isinstance(spec, dict) and any(leaf is not None for _, leaf in leaf_values(spec)):
         return NullableDict(spec)
     return map_structure(spec, lambda _, leaf: leaf.as_nullable() if isinstance(leaf, LeafSpec) else leaf)
 

@@ -330,7 +330,7 @@ def packer(spec: Tree, depth: int = 0) -> Callable[[Iterator[Any]], Any]:
         return next
     if spec is None:
         return lambda _: None
-    if isinstance(spec, NullableDict):
+    if isinstance(spec, NullableDict) and leaves(spec):
         return partial(_packed_nullable, packer(dict(spec), depth), len(leaves(spec)), depth)
     packers = [packer(child, depth + isinstance(spec, dict)) for _, child in children(spec)]
     if isinstance(spec, dict):

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from itertools import count
@@ -243,7 +244,7 @@ def same(found: Any, given: Any) -> bool:
             return all(same(child, [row.get(key) for row in given]) for key, child in found.items())
         given = given or {}
         return set(given) <= set(found) and all(same(found[key], given.get(key)) for key in found)
-    if isinstance(found, cachelayer.Ragged):
+    if isinstance(found, (cachelayer.Nullable, cachelayer.Ragged)):
         found = found.to_list()
     found = found.tolist() if isinstance(found, (np.ndarray, np.generic)) else found
     if isinstance(found, list):
@@ -259,7 +260,10 @@ def test_any_json_is_kept_or_refused(
     path = tmp_path_factory.mktemp("json") / "a.jsonl"
     path.write_text("\n".join(map(json.dumps, records)))
     try:
-        found = rows(storage, from_json(path))
+        with warnings.catch_warnings():
+            # A field whose structure changes is JSON.
+            warnings.simplefilter("ignore", cachelayer.CacheLayerWarning)
+            found = rows(storage, from_json(path))
     except ElementError as error:
         assert error.record in range(len(records))  # noqa: PT017
     else:
