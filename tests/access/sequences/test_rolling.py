@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import pickle
 import uuid
@@ -340,9 +339,3 @@ def test_blocks_of_windows_are_fetched_once_from_a_bucket(tmp_path: Path) -> Non
         [plain(batch) for batch in each.rolling(3, by="sensor", order="time").stream(4, **options)] for each in refs
     ]
     assert batches[0] == batches[1]
-
-
-def test_the_example_of_its_docstring_runs() -> None:
-    finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
-    (example,) = finder.find(cachelayer.View.rolling, "rolling", globs={})
-    assert runner.run(example) == doctest.TestResults(0, 6)
