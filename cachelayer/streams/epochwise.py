@@ -240,6 +240,30 @@ class Epochwise(Generic[T]):
         self._reader, self._restored = reader, position
         self._go_to(number, iterations.rest(number, position))
 
+    def advance_to(self, newer: Any) -> None:
+        """Go on over a newer version, to which records were appended, as :meth:`cachelayer.StreamIterator.advance_to`.
+
+        The stream must be endless: then a loop that is under way goes on too. States that are saved from then on belong
+        to the newer version.
+
+        Args:
+            newer: the newer version, or the same view of it as the stream has.
+
+        Raises:
+            InvalidArgumentError: if the stream has an end, or cannot go on over these elements.
+            StateError: if worker processes read the steps.
+        """
+        if not self._is_endless:
+            raise InvalidArgumentError(
+                "advance_to(): iterations over a stream that has an end are epochs of its own records. Pass "
+                "num_epochs=None to stream(); or between two epochs, use newer.stream(...), and set_epoch() with the "
+                "number of the next"
+            )
+        iterator = iter(self)
+        reader = self._reader.advanced(newer, iterator.position)
+        iterator.advance_to(newer)
+        self._reader, self._options = reader, replace(reader.options, start=iterator.position)
+
     def stats(self) -> StreamStats:
         """Return what the last iteration has done; of worker processes, only how long they were waited for."""
         if self._iterator is None:

@@ -561,6 +561,36 @@ class Unpicklable(Exception):
         super().__init__(f"{one} and {two}")
 
 
+def test_an_endless_loader_advances_to_a_newer_version_within_a_loop(storage: Storage) -> None:
+    rows = [{"label": number, "tokens": np.arange(number % 5)} for number in range(53)]
+    storage.submit(rows[:40], "grows", "v1")
+    storage.append("grows", "v1", "v2", rows[40:])
+    options: dict[str, Any] = {"shuffle": True, "seed": 1}
+    for name, view in (("label", lambda ref: ref.fields("label")), ("tokens", lambda ref: ref.packed("tokens", 8))):
+        old, new = (view(storage.fetch("grows", version)) for version in ("v1", "v2"))
+        plain = iter(old.stream(4, num_epochs=None, **options))
+        batches = loader(old.stream(4, num_epochs=None, **options))
+        for before in (0, 2, 3):
+            for step, batch in enumerate(batches if before else []):
+                assert batch[name].tolist() == next(plain)[name].tolist()
+                if step + 1 == before:
+                    break
+            plain.advance_to(new)
+            batches.advance_to(new)
+            again = loader(new.stream(4, num_epochs=None, **options))
+            again.load_state_dict(batches.state_dict())
+            expected = [next(plain)[name].tolist() for _ in range(20)]
+            for going_on in (batches, again):
+                assert [batch[name].tolist() for batch in itertools.islice(going_on, 20)] == expected
+            # Back to the state is possible too.
+            assert batches.state_dict() == again.state_dict()
+            batches.load_state_dict(json.loads(json.dumps(again.state_dict())))
+        with pytest.raises(cachelayer.InvalidArgumentError, match="num_epochs=None"):
+            loader(old.stream(4, **options)).advance_to(new)
+        with pytest.raises(cachelayer.StateError, match="num_workers=0"):
+            loader(old.stream(4, num_epochs=None, **options), num_workers=1).advance_to(new)
+
+
 def unlucky(element: dict[str, Any]) -> dict[str, Any]:
     if element["label"] in (3, 40):
         raise Unpicklable(1, 2) if element["label"] == 40 else ValueError("three")

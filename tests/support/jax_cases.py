@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
@@ -247,6 +248,13 @@ def test_it_advances_to_a_newer_version_if_the_sharding_divides_its_steps(tmp_pa
     for expected in rest:
         assert_same(next(iterator), expected)
         assert_same(next(restored), expected)
+    loop = global_batches(old.fields("id").stream(8, num_epochs=None, remainder="wrap"), devices(8))
+    assert_same(next(iter(loop)), old.stream(8)[0])
+    loop.advance_to(newer.fields("id"))
+    plain = iter(newer.stream(8, num_epochs=None, remainder="wrap"))
+    plain.set_state(loop.get_state())
+    for batch, expected in zip(loop, itertools.islice(plain, 20), strict=False):
+        assert_same(batch, expected)
     uneven = iter(global_batches(old.stream(8), devices(8)))
     with pytest.raises(InvalidArgumentError, match="not divisible"):
         uneven.advance_to(newer)
