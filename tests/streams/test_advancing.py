@@ -178,6 +178,7 @@ def test_anything_else_is_refused(refs: list[Any], tmp_path: Path) -> None:
         (cachelayer.concat([old, old]).stream(8, **options), cachelayer.concat([newer, newer])),
         (newer.stream(8, **options), erased),
         (cachelayer.mix([(old, 1), (newer, 1)]).stream(8, **options), newer),
+        (cachelayer.mix([(old, 1)]).stream(8, **options), cachelayer.mix([(newer, 1)])),
         (old.sample([1.0] * OLD, seed=1).stream(8), newer),
     ]:
         iterator = iter(stream)
@@ -343,6 +344,7 @@ def test_views_that_new_records_change_are_refused(texts: list[Any]) -> None:
         (lambda ref: ref.rolling(2, by="kind", order="id"), None),
         (lambda ref: cachelayer.concat([ref, ref]), None),
         (lambda ref: ref.fields("id"), lambda ref: ref),
+        (lambda ref: ref, lambda ref: ref.fields("id")),
         (lambda ref: ref.padded({"tokens": 5}), lambda ref: ref.padded({"tokens": 6})),
         (lambda ref: ref.windows("tokens", 7), lambda ref: ref.windows("tokens", 8)),
     ]:

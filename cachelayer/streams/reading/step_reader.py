@@ -14,6 +14,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Stacker, has_records, records_of
 from cachelayer.streams.order.blocks import BlockOrder
+from cachelayer.streams.order.buckets import BucketOrder
 from cachelayer.streams.order.orders import GROUP, ExactOrder
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
 from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, clear_callers, is_of_element, too_many
@@ -124,6 +125,16 @@ class StepReader:
 
     def advanced(self, newer: Any, position: int) -> StepReader:
         """Return the reader that goes on over a newer version from the end of the epoch that a position lies in."""
+        if isinstance(self.options.order, BucketOrder):
+            raise InvalidArgumentError(
+                f"advance_to({newer!r}): new records would change the batches of buckets: at the end of an epoch, "
+                "begin newer.stream(..., buckets=...)"
+            )
+        if not isinstance(self.options.order, (ExactOrder, BlockOrder)):
+            raise InvalidArgumentError(
+                f"advance_to({newer!r}): a mixture, or a sample, draws from all of its records at any position, so it "
+                f"does not advance: begin a stream of the newer one at this position: stream(..., start={position})"
+            )
         if not has_records(newer):
             raise InvalidTypeError(
                 f"advance_to takes a DataRef of a newer version, or a view of it, not a {type(newer).__name__}"
@@ -131,13 +142,6 @@ class StepReader:
         records, old = records_of(newer), self.records
         if records.digests.rows == old.digests.rows:
             return self
-        if not isinstance(self.options.order, (ExactOrder, BlockOrder)):
-            kind = self.options.order.described["kind"]
-            raise InvalidArgumentError(
-                f"advance_to({newer!r}): the order of this stream, {kind!r}, cannot go on over more records: begin a "
-                f"stream of the newer version, such as newer.stream(..., start={position}) in place of a mixture or a "
-                "sample; with buckets, at the end of an epoch"
-            )
         if len(old) == 0 or not records.begins_with(len(old), old.digests.rows):
             raise InvalidArgumentError(
                 f"advance_to({newer!r}): it does not begin with the {len(old)} elements of this stream, of digest "
