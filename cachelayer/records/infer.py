@@ -249,6 +249,11 @@ def _nullable(spec: Tree) -> Tree:
 def _spec_of_parts(values: list[Any], declared: Tree | None, path: str, as_json: bool) -> Tree:
     """Return the spec of tuples, or of lists, that are structure: the first that has items decides how many."""
     first = next((value for value in values if len(value)), values[0])
+    if _is_list(first) and not isinstance(first, list):
+        hint = "Make it a list, or an array of another dtype: what it holds is not of one kind that is stored."
+        raise ElementError(
+            "numbers, texts, bytes or times in an array of objects", describe(first), path=path, hint=hint
+        )
     alike = [value for value in values if len(value) == len(first)]
     if as_json and declared is None and len(alike) < sum(map(bool, values)):
         raise _StructureChangeError
@@ -275,7 +280,7 @@ def _are_arrays(lists: Sequence[Any]) -> bool:
     """Return whether lists are arrays, or dicts of arrays, and no structure."""
     kinds = set().union(*map(_kinds_of, lists))
     if kinds in ({"array"}, {"tuple"}):
-        return len(set(map(len, lists))) > 1
+        return len(set(map(len, lists))) > 1 or not all(isinstance(value, list) for value in lists)
     return len(kinds) < 2 and "other" not in kinds
 
 

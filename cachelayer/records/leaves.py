@@ -336,7 +336,8 @@ class RaggedLeaf(_Composite):
 
     def split(self, row: Any, index: int) -> Arrays:
         spec = self._spec
-        if isinstance(row, (list, tuple)) or (isinstance(row, np.ndarray) and row.ndim > 1):
+        is_nested = isinstance(row, np.ndarray) and (row.ndim > 1 or row.dtype == object)
+        if isinstance(row, (list, tuple)) or is_nested:
             try:
                 row = ragged_of(spec, row, index)
             except InvalidTypeError as error:

@@ -113,6 +113,10 @@ OTHERS: dict[str, tuple[Rows, Any]] = {
         INTS.with_nullable_values(),
     ),
     "arrays of integers as objects": (fields(np.array([1, 2], object), np.array([], object)), INTS),
+    "arrays of arrays, as frames have nested lists": (
+        fields(np.array([[1], [2, 3]], object), np.array([[], [4]], object)),
+        NESTED,
+    ),
     "texts of which some are None, as they are read": (
         fields(
             cachelayer.Nullable(np.array(["a", ""], object), np.array([True, False])),
@@ -157,6 +161,12 @@ def test_the_same_values_have_the_same_spec_and_come_back(
     if not isinstance(spec, dict):
         assert [plain(element["f"]) for element in ref] == [plain(row["f"]) for row in rows]
     assert ref.digest == storage.submit(rows, "other", "v1").digest
+
+
+@pytest.mark.parametrize("items", [[1, "a"], [{1}, {2}], [object(), None]], ids=str)
+def test_an_array_of_objects_of_no_kind_is_refused_by_name(storage: Storage, items: list[Any]) -> None:
+    with pytest.raises(ElementError, match=r"\['f'\].*array of objects"):
+        storage.submit(fields(np.array(items, object)), "d", "v1")
 
 
 @pytest.mark.parametrize("name", [*JSON, *OTHERS])
