@@ -31,7 +31,10 @@ def check_ref(value: Any) -> None:
 
 def check_no_json(stream: Stream[Any], framework: str) -> None:
     """Raise if batches have a field of JSON, for a framework that has numbers alone."""
-    for path, leaf in tree.leaves(stream.element_spec):
+    reader = reader_of(stream)
+    # A record of a wrapped object is not read for this.
+    spec = stream.element_spec if reader.is_mapped else reader.records.declared_spec
+    for path, leaf in tree.leaves(spec):
         if isinstance(leaf, JsonSpec):
             raise InvalidTypeError(
                 f"{tree.leaf_title(path)} is {leaf.describe()}, which {framework} has no array for: make numbers of "
