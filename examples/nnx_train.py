@@ -6,7 +6,7 @@ import optax
 import orbax.checkpoint as ocp
 from corpus import rows
 from flax import nnx
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cachelayer.adapters.jax import global_batches
@@ -14,7 +14,7 @@ from cachelayer.adapters.orbax import CheckpointRestore, CheckpointSave
 
 folder, address, processes, process = sys.argv[1:]
 jax.distributed.initialize(address, int(processes), int(process))
-mesh = jax.make_mesh((jax.device_count(),), ("data",))
+mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
 stream = rows.stream(32, shuffle=True, seed=0, num_epochs=3, remainder="drop")
 batches = iter(global_batches(stream, NamedSharding(mesh, P("data"))))  # was: a loader for each process
 everywhere = NamedSharding(mesh, P())
