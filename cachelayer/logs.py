@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from cachelayer.credentials_in_urls import without_credentials_in
-from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.errors import CacheLayerWarning, StorageError
 
 Room = Literal["stores", "log", "builds", "copies", "streams", "page"]
 """What a line of the log is about: requests; versions; builds; local copies; streams; the page in the browser."""
@@ -72,7 +73,10 @@ def _set_up() -> None:
     if not setting:
         return
     if setting.lower() not in _LEVELS:
-        raise InvalidArgumentError(f"CACHELAYER_LOG is {setting!r}: set it to {', '.join(_LEVELS)}")
+        # No program, nor a command, ends over what it would only have logged.
+        text = f"CACHELAYER_LOG is {setting!r}, so nothing is logged: set it to {', '.join(_LEVELS)}"
+        warnings.warn(text, CacheLayerWarning, stacklevel=2)
+        return
     handler = logging.StreamHandler()
     # A program that sets logging up decides itself where the lines go.
     handler.addFilter(lambda _: not logging.getLogger().handlers)

@@ -122,23 +122,23 @@ class StoredVersion:
             yield
         except CorruptionError as error:
             head = Log(self.folder).head()
+            found = head.versions.get(self.info.version)
+            if found == self.info:
+                raise
             gone = head.successor(self.info.digest)
             if gone is not None:
                 raise VersionNotFoundError(
                     f"{self.name}: records were erased from it ({gone.reason}), and its files are gone: fetch "
                     f"{self.dataset_id}@{gone.version} again, which has all others under the same numbers"
                 ) from error
-            found = head.versions.get(self.info.version)
-            if found is not None and found != self.info and found.digest == self.info.digest:
+            if found is not None and found.digest == self.info.digest:
                 raise VersionNotFoundError(
                     f"{self.name} was repaired, and has other files with the same records now: fetch it again"
                 ) from error
-            if found != self.info:
-                raise VersionNotFoundError(
-                    f"{self.name} was deleted, and its files are gone: fetch another version; "
-                    "delete(..., grace=...) sets how long files stay for those who still read them"
-                ) from error
-            raise
+            raise VersionNotFoundError(
+                f"{self.name} was deleted, and its files are gone: fetch another version; "
+                "delete(..., grace=...) sets how long files stay for those who still read them"
+            ) from error
 
     @contextmanager
     def shard_file(self, shard: ShardFile) -> Iterator[Path]:

@@ -309,3 +309,11 @@ def test_what_is_deleted_or_erased_meanwhile_does_not_come_back(
     assert f"{shard.name}" not in stored_files(storage)
     if what == "erase":
         storage.verify("d@v1").raise_if_bad()
+
+
+def test_damage_is_no_erasure_where_the_digest_was_published_again(storage: Storage) -> None:
+    storage.erase("d", "v1", records=[5], reason="request", grace=0)
+    storage.submit(ROWS, "d", "again", **OPTIONS)
+    stored = storage.fetch("d", "again")._base.version
+    with pytest.raises(cachelayer.CorruptionError), stored.reporting_deletion():
+        raise cachelayer.CorruptionError("damaged")
