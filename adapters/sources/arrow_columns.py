@@ -152,15 +152,16 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _may_be_cast(dtype: Any, into: Any) -> bool:
-    """Return whether numbers of a dtype, or texts of numbers, are stored in another dtype if that holds them."""
-    is_number = isinstance(into, np.dtype) and into.kind in "iuf"
-    return (
-        is_number and into.name in _NUMBERS and (dtype is str or (isinstance(dtype, np.dtype) and dtype.kind in "iuf"))
-    )
+    """Return whether numbers, or texts of numbers or flags, are stored in another dtype if that holds them."""
+    if not isinstance(into, np.dtype):
+        return False
+    if dtype is str:
+        return into.name in _NUMBERS or into.kind == "b"
+    return into.name in _NUMBERS and isinstance(dtype, np.dtype) and dtype.kind in "iuf"
 
 
 def _as_declared(path: str, values: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
-    """Return numbers, or texts of them, in a dtype; an empty text is null."""
+    """Return numbers, or texts of numbers or flags, in a dtype; an empty text is null."""
     kind = pa.from_numpy_dtype(dtype)
     if values.type == kind:
         return values
@@ -321,7 +322,8 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
                 return replace(codec_for(spec).columns(values.to_pylist())[0], nulls=lists.row_nulls)
             except ElementError as error:
                 raise error.at(path=path) from error.__cause__
-    if isinstance(spec.dtype, np.dtype) and spec.dtype.name in _NUMBERS:
+    is_flag_in_text = spec.dtype == np.dtype(bool) and is_text(values.type)
+    if isinstance(spec.dtype, np.dtype) and (spec.dtype.name in _NUMBERS or is_flag_in_text):
         values = _as_declared(path, values, spec.dtype)
         lists = lists.of(values)
     if not lists.levels:

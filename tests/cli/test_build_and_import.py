@@ -230,14 +230,17 @@ def test_files_are_imported_by_what_their_names_tell(here: Path) -> None:
 
 @pytest.mark.needs("pyarrow")
 def test_fields_of_files_get_the_types_that_are_named(here: Path) -> None:
-    (here / "rows.csv").write_text("n,score,name\n1,0.5,a\n2,,b\n")
+    (here / "rows.csv").write_text("n,score,name,flag\n1,0.5,a,true\n2,,b,false\n")
     (here / "rows.jsonl").write_text('{"n": 1, "meta": {"at": 3, "x": 1}}\n')
-    document("import", "rows.csv", TARGET, "--type", "score=float32", "--type", "n=int", "--no-progress")
-    assert list(fetched()) == [{"n": 1, "score": 0.5, "name": "a"}, {"n": 2, "score": None, "name": "b"}]
+    types = ("--type", "score=float32", "--type", "n=int", "--type", "flag=bool")
+    document("import", "rows.csv", TARGET, *types, "--no-progress")
+    first, second = fetched()
+    assert first == {"n": 1, "score": 0.5, "name": "a", "flag": True}
+    assert second == {"n": 2, "score": None, "name": "b", "flag": False}
     assert fetched().element_spec["score"].dtype == "float32"
     document("import", "rows.jsonl", "cache/e@v1", "--type", "meta/at=int16", "--hosts", "0/1")
     assert cachelayer.Storage("cache").fetch("e@v1").element_spec["meta"]["at"].dtype == "int16"
-    for wrong in ("score", "score=real", "=int64", "none=int64", "name=int64"):
+    for wrong in ("score", "score=real", "=int64", "none=int64", "name=int64", "name=bool"):
         refused("import", "rows.csv", "cache/f@v1", "--type", wrong)
     twice = ("--type", "n=int8", "--type", "n=int16")
     assert "--type n is given twice" in refused("import", "rows.csv", "cache/f@v1", *twice)
