@@ -149,7 +149,8 @@ def epochs(kind: KindCost, fixed: FixedCosts, shard_nbytes: int) -> list[tuple[s
     with_indices = RECORDS + HOSTS * index_requests
     kept = (DISK_NBYTES - index_nbytes) / (NBYTES + index_nbytes)
     limited = RECORDS * (1 - kept) + HOSTS * (index_requests + kept * shards * pieces)
-    own = shards * (pieces + 1)
+    # Beside the pieces: a request for the size of the shard, and two for its index.
+    own = shards * (pieces + 3)
     lines = [
         ("ranges, no disk", by_ranges, share + (kind.sparse_reads - 1) * 16 * RECORDS / HOSTS, 0.0),
         ("ranges, all indices on disk", with_indices, share + index_nbytes, index_nbytes),

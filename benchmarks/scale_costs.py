@@ -134,7 +134,7 @@ def fixed_costs(batches: tuple[int, ...]) -> FixedCosts:
         order_s={batch: seconds(lambda batch=batch: _a_step(batch), 9) for batch in batches},
         entry_nbytes=len(Snapshot(1, {"v1": info}).encode("0" * 32)),
         note_nbytes=len(json.dumps(note)),
-        writes_a_shard=_writes_a_shard(),
+        writes_a_shard=writes_a_shard(),
         piece_nbytes=PIECE,
         memory_a_shard=_memory_a_shard(20_000),
         copy_s={files: _copy_s(files) for files in (10, 10_000)},
@@ -194,7 +194,7 @@ def _traffic(proxy: FaultProxy) -> Traffic:
     return Traffic(sum(total.requests for total in reads), writes, sum(total.received for total in reads))
 
 
-def _writes_a_shard() -> float:
+def writes_a_shard() -> float:
     """Requests that write, of a build by hosts, for each further part of one shard of one piece, with all beside it."""
     counts = []
     with cloud() as (server, proxy):
