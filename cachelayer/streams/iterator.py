@@ -23,7 +23,7 @@ _MUCH, _LITTLE = 0.1, 0.01
 _DECODING = "leave fields out with fields(), decode images to the size that you need, or read in several processes"
 _FUNCTIONS = "make the functions faster, pass threads= to map() if they release the GIL, or read in several processes"
 _AHEAD = 'pass shuffle="blocks" or a larger prefetch'
-_HAND_OVER = "pass larger batches"
+_HAND_OVER = "pass larger batches or, if worker processes read, more workers"
 
 
 class Chunks(Protocol[T]):
@@ -74,7 +74,8 @@ class StreamStats:
         reading: the part of ``waited`` that the records took to come, over the network or from a disk.
         decoding: the part that making elements and batches of them took; reading from memory is in it.
         functions: the part that the functions of the stream took.
-        hand_over: the part that all else took: arrays of a framework, and the way from thread to thread.
+        hand_over: the part that all else took: arrays of a framework, the way from thread to thread, and all that
+            worker processes do.
         copies_hit: records of remote shards that were read from local copies.
         copies_missed: those that were read over the network, though copies are kept.
     """
