@@ -97,7 +97,10 @@ def slow(element: Any) -> Any:
         (StreamStats(100.0, 50.0, 50.0), "waited for data 50 % of the time (50 of 100 s)"),
         (StreamStats(9.0, 9.0, 0.0, functions=8.5, decoding=0.5), ".*: functions 8.5 s, decoding 0.5 s; .* threads= "),
         (StreamStats(9.0, 9.0, 0.0, decoding=9.0), ".*: decoding 9 s; leave fields out"),
-        (StreamStats(9.0, 9.0, 0.0, hand_over=9.0), ".*: hand-over 9 s; pass larger batches or, if worker processes read, more workers"),
+        (
+            StreamStats(9.0, 9.0, 0.0, hand_over=9.0),
+            ".*: hand-over 9 s; pass larger batches or, if worker processes read, more workers",
+        ),
         (
             StreamStats(9.0, 9.0, 0.0, reading=ReadingStats(9.0, 2000, 40, 1)),
             ".*: reading 9 s (2.0 kB in 40 requests, 1 of them again); .* mirror",
