@@ -243,7 +243,14 @@ def diff(
 @option("host", "ADDRESS", "Where to listen; others who know the URL can look there.", default="127.0.0.1")
 @option("port", "N", "The port; 0 for a free one.", type=click.IntRange(0), default=0)
 @option("root_path", "PATH", "What a proxy puts before every path, such as /data.", type=options.root_path, default="")
-@option("allowed_hosts", "NAME", "A name of the server besides those of this machine.", "--allow-host", multiple=True)
+@option(
+    "allowed_hosts",
+    "NAME",
+    "A name of the server besides those of this machine.",
+    "--allow-host",
+    type=options.host_name,
+    multiple=True,
+)
 @option("token_file", "FILE", "Holds the token of the URL; made if there is no such file.", type=options.file)
 def view(
     place: str,

@@ -80,6 +80,13 @@ def root_path(text: str) -> str:
     return f"/{path}" if path else ""
 
 
+def host_name(text: str) -> str:
+    """Parse the name of a server: ``train.example.com``; one with a port or a path would never be compared equal."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
+        raise click.BadParameter(f"{text!r}: write the name alone, such as train.example.com")
+    return text.removesuffix(".")
+
+
 def hosts(text: str) -> tuple[int, int]:
     """Parse which of how many hosts this is: ``0/4``."""
     match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)

@@ -47,6 +47,8 @@ def test_mistakes_are_errors_before_anything_is_served(tmp_path: Path) -> None:
     for name in ("short", "none/token"):
         assert "--token-file" in refused("view", storage.url, "--no-open", "--token-file", tmp_path / name)
     assert "--root-path" in refused("view", storage.url, "--no-open", "--root-path", "a b")
+    for name in ("http://proxy.example", "proxy.example:8000", "*.example", ""):
+        assert "--allow-host" in refused("view", storage.url, "--no-open", "--allow-host", name)
 
 
 def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
