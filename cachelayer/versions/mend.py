@@ -98,8 +98,11 @@ def _mend_files(
     elif numbers in wrong:
         left.append(numbers)
     info = version.info
-    is_lost = info.manifest in wrong
-    if not left if is_lost else list(files.values()) != manifest.files and numbers not in left:
+    if info.manifest in wrong:
+        needs_manifest = not left
+    else:
+        needs_manifest = list(files.values()) != manifest.files and numbers not in left
+    if needs_manifest:
         info = _publish(version, source, manifest.with_files(files.values()), version.kept)
     elif version.indices in wrong and not left:
         put_indices(version)
