@@ -103,7 +103,6 @@ def test_a_folder_without_permissions_is_read_or_is_a_storage_error() -> None:
         for call in calls_of(mine, mine)[:3]:
             call()
         mine.delete("d", "v2")
-        said_of(lambda: mine.fetch("d", "v3"))
         Path(folder).chmod(0o755)
         for path in (readable, *readable.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
