@@ -218,6 +218,8 @@ def repair(
     if source is not None and ":" in Path(source).name:
         function = load(source)
         made_from = partial(function, **arguments_of(function, arg))
+    elif arg:
+        raise InvalidArgumentError("--arg is for the function that --source names: leave it out")
     given = {name: value for name, value in rebuilding.items() if value is not None}
     report = storage.repair(text, from_=place, source=made_from, dry_run=dry_run, **given)
     shown = [*map(str, report.damaged), *(f"{path}: a damaged local copy" for path in report.local_copies)]

@@ -366,6 +366,9 @@ class Storage:
                 "repair takes one of from_=, another storage that has the version, and source=, what it was built "
                 "from; with dry_run=True none is needed"
             )
+        unused = sorted(options.keys() - {"workers", "engine", "resume", "progress"})
+        if source is None and unused:
+            raise InvalidArgumentError(f"repair: {unused[0]}= says how source= is built: pass source=, or leave it out")
         found = self._catalog.resolve(self._catalog.parse(dataset_id, version, "version"))
         opened: AbstractContextManager[StoredVersion] | None = None
         if from_ is not None:

@@ -204,6 +204,8 @@ def test_repair_fetches_what_is_damaged_from_elsewhere(storage: cachelayer.Stora
     assert document("repair", named, "--dry-run", code=1)["repaired"] is False
     for place in (f"{storage.url}/e@only", f"{other.url}/e"):
         refused("repair", named, "--from", place)
+    for unused in (("--shard-bytes", "3kB"), ("--arg", "n=500")):
+        assert unused[0] in refused("repair", named, "--from", backup.url, *unused)
     said = refused("repair", named)
     assert "--from" in said
     assert "--source" in said
