@@ -144,7 +144,7 @@ _thread = _Thread()
 def counters() -> dict[str, float]:
     """Return what this process has done so far with all storages and streams, as numbers that only grow.
 
-    Example:
+    Examples:
         >>> before = cachelayer.counters()["requests"]
         >>> ref = cachelayer.Storage(folder).cache(range(10), "numbers", "v1")
         >>> cachelayer.counters()["requests"] - before  # a folder takes none

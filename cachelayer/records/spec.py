@@ -343,7 +343,7 @@ class JsonSpec(LeafSpec):
     is stored as canonical text, so the keys of a dict come back sorted. NaN, infinities, integers beyond 64 bits and
     keys that are no str are refused.
 
-    Example:
+    Examples:
         >>> storage = cachelayer.Storage(folder)
         >>> rows = [{"calls": [{"name": "add", "arguments": {"a": 1}}]}, {"calls": None}]
         >>> ref = storage.cache(rows, "chats", "v1", element_spec={"calls": cachelayer.JsonSpec()})
@@ -376,7 +376,7 @@ class JsonSpec(LeafSpec):
 class NullableDict(dict[str, Any]):
     """The spec of a dict that may be None: in batches it is a :class:`cachelayer.Nullable` of the dict.
 
-    Example:
+    Examples:
         >>> spec = {"meta": cachelayer.NullableDict(lang=cachelayer.ArraySpec(str))}
         >>> storage = cachelayer.Storage(folder)
         >>> storage.cache([{"meta": {"lang": "de"}}, {"meta": None}], "rows", "v1").element_spec == spec
