@@ -163,7 +163,7 @@ def test_the_same_values_have_the_same_spec_and_come_back(
     assert ref.digest == storage.submit(rows, "other", "v1").digest
 
 
-@pytest.mark.parametrize("items", [[1, "a"], [{1}, {2}], [object(), None]], ids=str)
+@pytest.mark.parametrize("items", [[1, "a"], [{1}, {2}], [object(), None]], ids=["kinds", "sets", "objects"])
 def test_an_array_of_objects_of_no_kind_is_refused_by_name(storage: Storage, items: list[Any]) -> None:
     with pytest.raises(ElementError, match=r"\['f'\].*array of objects"):
         storage.submit(fields(np.array(items, object)), "d", "v1")
