@@ -436,6 +436,7 @@ ORDERS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", ORDERS)
 @pytest.mark.parametrize("kind", ALIVE)
 def test_no_order_keeps_a_dataset_alive(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+    before = set(threading.enumerate())
     rows = [{"t": np.arange(number % 8)} for number in range(200)]
     spec = {"t": cachelayer.ArraySpec(np.int64, (None,))}
     view = ALIVE[kind](Storage(tmp_path).cache(rows, "d", "v1", element_spec=spec))
@@ -444,7 +445,7 @@ def test_no_order_keeps_a_dataset_alive(tmp_path: Path, kind: str, options: dict
     del view
     gc.collect()
     # The threads that read ahead end with their iterators, which a thread may notice a moment later.
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name == "cachelayer-prefetch":
             thread.join(60)
     gc.collect()
