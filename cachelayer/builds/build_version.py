@@ -278,7 +278,8 @@ def building(version: str) -> Iterator[None]:
             asks for it.
     """
     folder = Path(os.environ.get(_WORKING_FOLDER, ""))
-    is_child = folder.name and folder.is_dir() and maker_of(folder) != process_name()
+    # A build of another user may have left its name here: its folder cannot be read.
+    is_child = folder.name and os.access(folder, os.R_OK) and maker_of(folder) != process_name()
     if is_worker() or is_child:
         raise _refusal(version)
     if version in _UNDER_WAY.get():
