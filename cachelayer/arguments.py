@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -177,6 +179,22 @@ def quantity(text: str, units: Mapping[str, float]) -> float:
 def byte_count(text: str) -> int:
     """Parse a size in bytes: ``256MB``, ``1.5GiB``, ``4096``."""
     return int(quantity(text, _BYTES))
+
+
+def seconds_of_environment(variable: str, default: float) -> float:
+    """Return the seconds that an environment variable says, or else the default.
+
+    Raises:
+        InvalidArgumentError: if it says anything but a number above 0.
+    """
+    setting = os.environ.get(variable, str(default))
+    try:
+        seconds = float(setting)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise InvalidArgumentError(f"{variable} is {setting!r}: set it to a number of seconds above 0")
+    return seconds
 
 
 def is_choice(value: Any, choices: Iterable[str]) -> bool:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from cachelayer.arguments import seconds_of_environment
 from cachelayer.counting import count
-from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.errors import StorageError
 from cachelayer.logs import Room, logger_of
 from cachelayer.system_threads import start
 
@@ -64,14 +65,7 @@ def stall_seconds() -> float:
     Raises:
         InvalidArgumentError: if ``CACHELAYER_STALL_SECONDS`` is no such number.
     """
-    setting = os.environ.get("CACHELAYER_STALL_SECONDS", str(SECONDS))
-    try:
-        seconds = float(setting)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise InvalidArgumentError(f"CACHELAYER_STALL_SECONDS is {setting!r}: set it to a number of seconds above 0")
-    return seconds
+    return seconds_of_environment("CACHELAYER_STALL_SECONDS", SECONDS)
 
 
 class _Watch(threading.Thread):

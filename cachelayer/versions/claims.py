@@ -14,7 +14,6 @@ who watches it, or at once if its process ran on this host and is gone.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -24,7 +23,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.arguments import seconds_of_environment
+from cachelayer.errors import StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
@@ -44,14 +44,7 @@ _held: set[str] = set()
 
 def expiry() -> float:
     """Return the seconds without a beat after which the holder of a claim counts as dead."""
-    setting = os.environ.get("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
-    try:
-        seconds = float(setting)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise InvalidArgumentError(f"CACHELAYER_LEASE_SECONDS is {setting!r}: set it to a number of seconds above 0")
-    return seconds
+    return seconds_of_environment("CACHELAYER_LEASE_SECONDS", EXPIRY)
 
 
 class Claims:
