@@ -34,6 +34,7 @@ from cachelayer.builds.source_files import refuse_changed
 from cachelayer.counting import count
 from cachelayer.engines.engine import is_worker
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError
+from cachelayer.locks import ProcessLock
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.progress import Progress, Waiting, current
@@ -57,6 +58,9 @@ _log = logger_of("builds")
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
 _WORKING_FOLDER = "CACHELAYER_WORKING_FOLDER"
 """The variable that tells children, which inherit it, the working folder of the build; it is there while that runs."""
+_marked: list[str] = []
+"""The working folders of the builds that run in this process."""
+_marking = ProcessLock()
 _UNDER_WAY: ContextVar[tuple[str, ...]] = ContextVar("cachelayer_builds_under_way", default=())
 """The versions whose builds this thread is in the middle of."""
 
@@ -293,16 +297,23 @@ def building(version: str) -> Iterator[None]:
 
 @contextmanager
 def marking_children(working_folder: Path) -> Iterator[None]:
-    """Mark the processes that are started meanwhile as children of the build that has this working folder."""
-    before = os.environ.get(_WORKING_FOLDER)
-    os.environ[_WORKING_FOLDER] = str(working_folder)
+    """Mark the processes that are started meanwhile as children of the build that has this working folder.
+
+    Of builds in several threads, which may end in any order, the last that began is named as long as it runs.
+    """
+    folder = str(working_folder)
+    with _marking.of_process():
+        _marked.append(folder)
+        os.environ[_WORKING_FOLDER] = folder
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(_WORKING_FOLDER, None)
-        else:
-            os.environ[_WORKING_FOLDER] = before
+        with _marking.of_process():
+            _marked.remove(folder)
+            if _marked:
+                os.environ[_WORKING_FOLDER] = _marked[-1]
+            else:
+                os.environ.pop(_WORKING_FOLDER, None)
 
 
 def refuse_to_await_parent(version: str, holder: str) -> None:

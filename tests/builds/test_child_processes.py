@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,28 @@ def test_a_child_of_a_source_is_refused_and_one_of_a_program_builds(tmp_path: Pa
     assert said == ["InvalidArgumentError"]
     assert started(method, tmp_path, "v3") == 1
     assert sorted(storage.versions("d")) == ["v1", "v3"]
+
+
+def test_builds_that_overlap_leave_no_mark_for_later_children(storage: Storage) -> None:
+    before = dict(os.environ)
+    second_runs, first_ended = threading.Event(), threading.Event()
+
+    def first() -> Iterator[int]:
+        yield 1
+        assert second_runs.wait(60)
+
+    def second() -> Iterator[int]:
+        second_runs.set()
+        yield 1
+        assert first_ended.wait(60)
+
+    with ThreadPoolExecutor(2) as threads:
+        ended = threads.submit(storage.submit, first, "first", "v1")
+        later = threads.submit(storage.submit, second, "second", "v1")
+        ended.result()
+        first_ended.set()
+        later.result()
+    assert dict(os.environ) == before
 
 
 def test_a_source_that_asks_for_its_own_version_is_refused(storage: Storage) -> None:
