@@ -254,8 +254,10 @@ class LocalStore:
                 try:
                     shutil.rmtree(self.local_path(folder))
                 except OSError as error:
-                    # Others that delete or write here at this time make files vanish or appear meanwhile.
-                    if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                    # Others that delete or write here at this time make files vanish or appear meanwhile. A folder that
+                    # is made anew while it is looked at counts as a link to shutil, whose error has no number.
+                    is_made_anew = error.errno is None and not path.is_symlink()
+                    if not is_made_anew and error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                         raise
 
 
