@@ -1,4 +1,4 @@
-"""What a dataset costs: build rates, opening and planning by the number of records, an epoch of 10 TB.
+"""The costs of a dataset: build rates, opening and planning by the number of records, an epoch of 10 TB.
 
 Run: ``python benchmarks/costs.py``; it takes a minute, and prints the tables of docs/howto-costs.md. What is
 multiplied says so, the rest is measured. `many_hosts.py 512 400` counts the requests of hosts

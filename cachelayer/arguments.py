@@ -118,7 +118,11 @@ def check_options(options: Iterable[str], known: Sequence[str], call: str = "") 
             cures = _cures(name)
             cure = next((write for keyword, write in cures.items() if keyword in known), cures.get(""))
             near = get_close_matches(name, known, 1, _NEAR)
-            meant = f"write {cure}; " if cure else f"did you mean {near[0]}? " if near else ""
+            meant = ""
+            if cure:
+                meant = f"write {cure}; "
+            elif near:
+                meant = f"did you mean {near[0]}? "
             here = f"{call}() has no option {name!r}" if call else f"there is no option {name!r}"
             raise UnknownOptionError(f"{here}: {meant}there are {', '.join(known) or 'none'}")
 
@@ -148,7 +152,7 @@ def no_attribute(owner: object, name: str, cure: str) -> AttributeError:
 
 def _explained(function: Any) -> Any:
     if hasattr(function, "__signature__"):
-        # What gave it another signature checks its keywords.
+        # The decorator that gave the function another signature checks its keywords.
         return function
     code = unwrap(function).__code__
     known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]

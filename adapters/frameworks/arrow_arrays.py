@@ -176,7 +176,8 @@ def _leaf_array(kind: pa.DataType, values: Any, path: str) -> pa.Array:
         values, nulls = values.values, ~values.valid
     flat, splits = _levels(values)
     if isinstance(flat, Nullable):
-        flat, null_values = flat.values.reshape(-1), ~flat.valid.reshape(-1)
+        null_values = ~flat.valid.reshape(-1)
+        flat = flat.values.reshape(-1)
     if flat.dtype.kind in "mM":
         hidden = nulls if not splits else null_values
         missing = np.isnat(flat) if hidden is None else np.isnat(flat) & ~hidden

@@ -239,7 +239,9 @@ class Lists:
     def row_nulls(self) -> Nulls:
         """The nulls of rows that are not in lists: of their values, and of the structs around them."""
         nulls = _nulls_of(self.values)
-        return nulls if self.nulls is None else np.where(self.nulls, self.nulls, False if nulls is None else nulls)
+        if self.nulls is None:
+            return nulls
+        return np.where(self.nulls, self.nulls, False if nulls is None else nulls)
 
     @property
     def splits(self) -> Ints:
@@ -269,7 +271,7 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
     """Return the leaves of nested values, in the structure of an element.
 
     Args:
-        path: where the values are in an element.
+        path: the place of the values in an element.
         lists: the values.
         files: the structs that stand for files.
         whole: the paths of values that are one leaf, whatever they are.
@@ -354,7 +356,8 @@ def _null_values(spec: LeafSpec, lists: Lists) -> Flat | None:
     if not spec.is_static:
         return Flat(nulls, lists.splits)
     # Of arrays of known shape, a row that is null has its values too.
-    rows, size = len(lists.levels[0]), prod(dim or 0 for dim in spec.shape)
+    rows = len(lists.levels[0])
+    size = prod(dim or 0 for dim in spec.shape)
     every = np.zeros((rows, size), np.bool_)
     every[slice(None) if lists.nulls is None else lists.nulls == 0] = nulls.reshape(-1, size)
     return Flat(every.reshape(-1), np.arange(rows + 1, dtype=np.int64) * size)

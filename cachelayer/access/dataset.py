@@ -98,7 +98,7 @@ class LeafRead:
         return replace(self, leaf=leaf)
 
     def of_rows(self, rows: Ints) -> LeafRead:
-        """Return what is read of some of the records."""
+        """Return the part of this reading that some rows take."""
         if self.starts is None or self.counts is None:
             return self
         return LeafRead(self.leaf, self.starts[rows], self.counts[rows], None if self.ends is None else self.ends[rows])
@@ -406,7 +406,7 @@ class DatasetView(BaseDataset):
         return self if self.name is None else replace(self, name=self.name.then(call))
 
     def digests_of_leaves(self, leaves: Sequence[int]) -> Digests:
-        """Return what the elements are known by where an order depends on the values, or lengths, of some leaves."""
+        """Return the digests of the elements for an order that depends on the values, or lengths, of some leaves."""
         base = self.base.leaves
         is_added = base is not None and base.has_added(leaves)
         return Digests.of(self.digests.elements) if is_added else self.digests

@@ -66,7 +66,8 @@ class Pairs:
         mine, theirs = (keys_of_view(view, "key", names, progress) for view in (one, other))
         first, second = numbered(mine, theirs)
         count = int(max(first.max(initial=0), second.max(initial=0))) + 1
-        in_one, in_other = rows_by_number(mine, first, count), rows_by_number(theirs, second, count)
+        in_one = rows_by_number(mine, first, count)
+        in_other = rows_by_number(theirs, second, count)
         found = in_other[first]
         return cls(
             mine.rows[found >= 0],
@@ -78,7 +79,8 @@ class Pairs:
 
     def place(self, one: int | None, other: int | None) -> RowPlace:
         """Return where a row is, by its record number in each."""
-        side, number = (0, one) if one is not None else (1, other)
+        number = other if one is None else one
+        side = 1 if one is None else 0
         key: Any = number
         if self.keys is not None and number is not None:
             key = self.keys[side].value(number)
@@ -86,7 +88,7 @@ class Pairs:
 
     @property
     def in_order(self) -> bool:
-        """Whether the rows that both have are in the same order."""
+        """True if the rows that both have are in the same order."""
         return bool((np.diff(self.other) > 0).all())
 
 
@@ -233,7 +235,7 @@ class _Changes:
 
 
 def side_of(view: DatasetView) -> Side:
-    """Return what is compared of a version, or of a view of one.
+    """Return a version, or a view of one, as a side of a comparison.
 
     Raises:
         InvalidTypeError: if it is no view of the records of one version.
@@ -260,8 +262,10 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
     """
     names = () if key is None else key_names("key", key)
     pairs = Pairs.by_key(one, other, names, progress) if names else Pairs.by_number(one, other)
-    mine, theirs = _Side.of(one), _Side.of(other)
-    changes, parts = _Changes(pairs), _parts(mine, theirs)
+    mine = _Side.of(one)
+    theirs = _Side.of(other)
+    parts = _parts(mine, theirs)
+    changes = _Changes(pairs)
     nbytes = max(1, mine.elements.info.read_nbytes, theirs.elements.info.read_nbytes)
     size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
     starts = range(0, len(pairs.one), size)
@@ -289,6 +293,7 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
 
 def _named(fields: Mapping[str, Rows], spec: Any) -> dict[str, Rows]:
     """Return fields by their names in place of their paths, in the order of a spec, unless a name means several."""
-    paths, names = [path for path, _ in tree.leaves(spec)], names_of_leaves(spec)
+    paths = [path for path, _ in tree.leaves(spec)]
+    names = names_of_leaves(spec)
     called = names if len(set(names)) == len(names) else paths
     return {name: fields[path] for path, name in zip(paths, called, strict=True) if path in fields}

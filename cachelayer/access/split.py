@@ -91,7 +91,8 @@ def folds(
         count: the number of folds.
         seed, by, stratify: see :func:`split`.
     """
-    count, key = integer("k", count, 2), check_seed(required("seed", seed))
+    count = integer("k", count, 2)
+    key = check_seed(required("seed", seed))
     fractions = (1 / count,) * count
     if by is not None:
         _refuse_both(by, stratify)

@@ -78,7 +78,7 @@ _WRITE = {
     "schema": "ref.element_spec",
     "shape": "len(ref) and ref.element_spec",
     "num_rows": "len(ref)",
-    # What a version has, and windows, packs, and several versions have not.
+    # A version has these; windows, packs and several versions do not.
     "stats": "stats() of each dataset that it comes from",
     "count_by": "count_by() of each dataset that it comes from",
 }

@@ -63,7 +63,7 @@ _SIGNS = {
     r"!(?!=)": "not",
     r"(?<![=!<>])=(?!=)": "== to compare",
 }
-"""What other languages write, and what is written here."""
+"""Signs of other languages, as patterns, and what to write here in place of each."""
 _WORDS = {"AND": "and", "OR": "or", "NOT": "not", "IN": "in", "IS": "is", "NULL": "None", "LIKE": ".startswith('a')"}
 _PYTHONS = {"and", "or", "not", "in", "is", "None", "True", "False"}
 """The keywords of Python that a condition has."""
@@ -188,7 +188,7 @@ class _Source:
 
     @property
     def hint(self) -> str:
-        """What to write in place of what no condition has, if it is known."""
+        """The advice for signs and words that no condition has; empty if there is none."""
         code = _TOKENS.sub(lambda match: "''" if match["text"] else match[0], self.code)
         words = [word for word in re.findall(r"[^\W\d]\w*", code) if keyword.iskeyword(word) and word not in _PYTHONS]
         hints = [f"write {word}" for sign, word in _SIGNS.items() if re.search(sign, code)]

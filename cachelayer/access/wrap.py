@@ -128,7 +128,7 @@ class WrappedItems(BaseDataset):
         spec = self._spec or (infer_spec(elements, first=1) if elements else self.element_spec)
         codec = codec_for(spec)
         columns = codec.columns(elements)
-        # What is None in some of them is marked, so that their batch says so.
+        # Leaves that are None in some of the elements are marked, so that the batch says so.
         return codec_for(marked(spec, codec.null_numbers(columns))).batch(columns)
 
     def declared(self) -> WrappedItems:

@@ -85,13 +85,14 @@ def built_again(version: StoredVersion, source: Any, options: Mapping[str, Any])
         if not isinstance(built, DataRef):
             raise InvalidArgumentError(f"source has the splits {', '.join(built)}: pass that of {version.dataset_id}")
         again = built._base.version
-        digests = (again.info.digest, version.info.digest)
-        if manifest is not None:
-            digests = (again.manifest.shards_digest, manifest.shards_digest)
-        if digests[0] != digests[1]:
+        if manifest is None:
+            found, expected = again.info.digest, version.info.digest
+        else:
+            found, expected = again.manifest.shards_digest, manifest.shards_digest
+        if found != expected:
             raise DigestMismatchError(
-                f"the source gives {again.info.records} records with digest sha256:{digests[0][:12]}, and "
-                f"{version.name} has {version.info.records} with sha256:{digests[1][:12]}: nothing is repaired. "
+                f"the source gives {again.info.records} records with digest sha256:{found[:12]}, and "
+                f"{version.name} has {version.info.records} with sha256:{expected[:12]}: nothing is repaired. "
                 f"{_advice(manifest)}"
             )
         yield again
@@ -140,6 +141,7 @@ def damaged_copies(version: StoredVersion, copies: CacheFolder | None, *, dry_ru
         for name, facts in files.items()
         if group.has(name, facts.nbytes) and file_checksum(group.path(name)) != facts.crc32c
     ]
-    for name in damaged if not dry_run else ():
-        group.drop(name)
+    if not dry_run:
+        for name in damaged:
+            group.drop(name)
     return tuple(str(group.path(name)) for name in damaged)

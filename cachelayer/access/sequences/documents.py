@@ -233,11 +233,11 @@ class DocumentRows(BaseDataset):
     @property
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
-        """What decides the rows, beside the documents."""
+        """The parameters that decide the rows, beside the documents."""
 
     @property
     def element_parameters(self) -> dict[str, Any]:
-        """What decides the elements, beside the documents and the rows."""
+        """The parameters that decide the elements, beside the documents and the rows."""
         values = [each.name for each in self.fields if each.every is None]
         every = {each.name: each.every for each in self.fields if each.every is not None}
         texts = {each.name: each.json_texts for each in self.fields if each.texts is not None}

@@ -74,12 +74,14 @@ def plan(lengths: Iterable[Ints], packing: Packing, segments: Sequence[int] = ()
 def _groups(parts: Iterable[Ints], segments: Sequence[int]) -> Iterator[Ints]:
     """Yield the same lengths, one group after another."""
     sizes = _group_sizes(segments)
-    pending, size = np.empty(0, np.int64), next(sizes)
+    pending = np.empty(0, np.int64)
+    size = next(sizes)
     for part in parts:
         pending = np.concatenate([pending, part])
         while len(pending) >= size:
             yield pending[:size]
-            pending, size = pending[size:], next(sizes)
+            pending = pending[size:]
+            size = next(sizes)
     if len(pending):
         yield pending
 

@@ -82,7 +82,7 @@ class PackRows(DocumentRows):
         return self._parameters_of(self.documents.records.segments)
 
     def _parameters_of(self, segments: Sequence[int]) -> dict[str, Any]:
-        """Return what decides the packs of the documents of some segments."""
+        """Return the parameters that decide the packs of the documents of some segments."""
         filled = [documents for documents in segments if documents]
         return {
             "leaves": list(self.documents.names),

@@ -197,4 +197,13 @@ def _distinct_tuples(columns: Sequence[Any]) -> tuple[list[tuple[Any, ...]], Int
 
 
 def _sort_key(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple((2, 0) if value is None else (1, 0) if value != value else (0, value) for value in values)
+    return tuple(map(_rank, values))
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    """Return what a value is sorted by: NaN comes after all others, and None last."""
+    if value is None:
+        return 2, 0
+    if value != value:
+        return 1, 0
+    return 0, value

@@ -215,7 +215,8 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
 
 def series_windows(records: DatasetView, length: Any, by: Any, order: Any, stride: Any) -> SeriesWindows:
     """Return the windows over series of a view; the arguments are those of :meth:`cachelayer.DataRef.rolling`."""
-    size, step = checked_length("length", length), checked_length("stride", stride)
+    size = checked_length("length", length)
+    step = checked_length("stride", stride)
     names = () if by is None else key_names("by", by)
     if order is not None and not isinstance(order, str):
         raise InvalidTypeError(f"order={order!r}: pass the name of a field, such as 'time'")

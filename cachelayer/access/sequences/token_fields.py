@@ -22,7 +22,7 @@ from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable
 
 FILL = ": some of its values may be None; store others in their place, with add_columns(replace=True)"
-"""What a user does with a field some of whose values are None."""
+"""The end of an error about a field that may be None, with what to do."""
 
 _CATEGORY = np.dtype(np.int32)
 
@@ -92,7 +92,7 @@ class TokenField:
         return np.array([number_of[text] for (text,) in values], np.int64)
 
     def reads(self, pieces: Pieces, lengths: Ints) -> list[LeafRead]:
-        """Return what is read of the documents of some pieces: one item, or none.
+        """Return the reading that the pieces of some documents take: one, or none.
 
         Args:
             pieces: the pieces.
