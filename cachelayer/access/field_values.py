@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
-from cachelayer.records.keys import KeyColumn, Keys, key_dtype
+from cachelayer.records.keys import KeyColumn, Keys, key_dtype, row_numbers
 from cachelayer.records.leaf_names import dict_named, leaf_number, leaf_numbers, names_of_leaves
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec
@@ -182,21 +183,36 @@ def refuse_made_of_records(view: DatasetView, call: str) -> None:
         view.stored_leaves(call)
 
 
-def values_of(view: DatasetView, names: Sequence[str], call: str) -> Iterator[tuple[Ints, list[list[Any]]]]:
-    """Yield the values of fields as Python has them, for some records at a time, with the numbers of these records.
+def different_rows(reader: FieldReader, names: Sequence[str]) -> tuple[list[tuple[Any, ...]], Ints]:
+    """Return the different values of some fields together, and which of them each record that is read has.
 
     Args:
-        view: stored records, of which erased ones are left out; or wrapped items.
+        reader: reads the fields.
         names: the fields; each has one value a record.
-        call: what the user called, for messages.
+
+    Returns:
+        For each combination of values that there is, these values as Python has them; NaN is one value, and so is None.
+        For each of ``reader.rows`` the number of its combination.
     """
-    refuse_made_of_records(view, call)
-    reader = FieldReader(view, call)
-    for name in names:
-        reader.leaf(name)
-    for numbers in reader.pieces(names):
-        columns = reader.read(numbers, names)
-        yield numbers, [python_values(columns[name]) for name in names]
+    dtypes = [reader.leaf(name).dtype for name in names]
+    known: dict[tuple[Any, ...], int] = {}
+    pieces = [np.empty(0, np.int64)]
+    for rows in reader.pieces(names):
+        read = reader.read(rows, names)
+        columns = [read[name] for name in names]
+        numbers = row_numbers([KeyColumn.of(dtype, column) for dtype, column in zip(dtypes, columns, strict=True)])
+        firsts = np.empty(int(numbers.max(initial=-1)) + 1, np.int64)
+        # The last of several assignments stays.
+        firsts[numbers[::-1]] = np.arange(len(numbers))[::-1]
+        values = zip(*(map(_with_one_nan, python_values(column[firsts])) for column in columns), strict=True)
+        of_piece = np.fromiter((known.setdefault(each, len(known)) for each in values), np.int64, len(firsts))
+        pieces.append(of_piece[numbers])
+    return list(known), np.concatenate(pieces)
+
+
+def _with_one_nan(value: Any) -> Any:
+    """Return a value, or one and the same object for every NaN: others differ even from themselves."""
+    return value if value == value else math.nan
 
 
 def python_values(column: Any) -> list[Any]:

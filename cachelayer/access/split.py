@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset import DatasetView
-from cachelayer.access.field_values import values_of
+from cachelayer.access.field_values import FieldReader, different_rows, refuse_made_of_records
 from cachelayer.arguments import integer, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.records.keys import key_names
@@ -233,14 +233,13 @@ class _Values:
 
     @classmethod
     def read(cls, view: DatasetView, names: Sequence[str], call: str) -> _Values:
+        refuse_made_of_records(view, call)
+        reader = FieldReader(view, call)
+        values, numbers = different_rows(reader, field_names(names))
         by_text: dict[str, int] = {}
-        known: dict[tuple[Any, ...], int] = {}
+        of_values = [by_text.setdefault(_json(each), len(by_text)) for each in values]
         number_of = np.full(len(view), -1, np.int64)
-        for rows, columns in values_of(view, field_names(names), call):
-            for row, values in zip(rows.tolist(), zip(*columns, strict=True), strict=True):
-                if values not in known:
-                    known[values] = by_text.setdefault(_json(values), len(by_text))
-                number_of[row] = known[values]
+        number_of[reader.rows] = np.array(of_values, np.int64)[numbers]
         return cls(list(by_text), number_of)
 
     def spread(self, part_of_value: Ints) -> Ints:

@@ -90,6 +90,11 @@ class KeyColumn:
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     @property
+    def comparable(self) -> NDArray[Any]:
+        """The values in a dtype that holds them exactly: one that numpy can sort; of texts and bytes, objects."""
+        return self.values.astype(object) if self.kind in ("text", "bytes") else sortable(self.values)
+
+    @property
     def title(self) -> str:
         """What errors call the values."""
         return self.dtype.name if isinstance(self.dtype, np.dtype) else self.kind
@@ -142,8 +147,7 @@ def numbered(one: Keys, other: Keys) -> tuple[Ints, Ints]:
     Raises:
         InvalidArgumentError: if a field has values of another kind in the other table.
     """
-    rows = len(one)
-    numbers: Ints = np.zeros(rows + len(other), np.int64)
+    columns = []
     for name, mine in one.columns.items():
         theirs = other.columns[name]
         if mine.kind != theirs.kind:
@@ -151,39 +155,43 @@ def numbered(one: Keys, other: Keys) -> tuple[Ints, Ints]:
                 f"{one.argument}={name!r}: its values are {mine.title} in {one.where}, and {theirs.title} in "
                 f"{other.where}: convert one of them"
             )
-        own = _field_numbers(mine, theirs)
+        columns.append(_together(mine, theirs))
+    numbers = row_numbers(columns)
+    return numbers[: len(one)], numbers[len(one) :]
+
+
+def row_numbers(columns: Sequence[KeyColumn]) -> Ints:
+    """Return a number from 0 on for each row of some columns: equal for rows of equal values, and for no others."""
+    numbers: Ints = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        own = _field_numbers(column)
         # Both are smaller than the number of rows, so that the product fits.
         numbers = _ranks(numbers * (int(own.max(initial=0)) + 1) + own)
-    return numbers[:rows], numbers[rows:]
+    return numbers
 
 
-def _field_numbers(one: KeyColumn, other: KeyColumn) -> Ints:
-    """Return a number for each value of one field in both tables, one table after the other."""
-    values = _together(one, other)
-    valid = np.concatenate(
-        [np.ones(len(each), np.bool_) if each.valid is None else each.valid for each in (one, other)]
-    )
+def _field_numbers(column: KeyColumn) -> Ints:
+    """Return a number for each value of a field: 0 for None."""
+    values = column.comparable
     if values.dtype != object:
-        return np.where(valid, _ranks(values) + 1, 0)
+        return np.where(column.is_valid, _ranks(values) + 1, 0)
     # Each value has the place where it comes first.
     first: dict[Any, int] = {}
     numbers = map(first.setdefault, values.tolist(), range(len(values)))
-    return np.where(valid, np.fromiter(numbers, np.int64, len(values)) + 1, 0)
+    return np.where(column.is_valid, np.fromiter(numbers, np.int64, len(values)) + 1, 0)
 
 
-def _together(one: KeyColumn, other: KeyColumn) -> NDArray[Any]:
-    """Return the values of both tables in one array in which equal ones are equal, and no others are."""
-    if one.kind in ("text", "bytes"):
-        return np.concatenate([one.values.astype(object), other.values.astype(object)])
-    arrays = [sortable(each.values) for each in (one, other)]
-    if one.kind != "integers":
-        return np.concatenate(arrays)
-    # numpy would compare int64 with uint64 as float64, in which neighbours are equal.
-    bounds = [int(bound) for array in arrays if len(array) for bound in (array.min(), array.max())]
-    dtype: Any = np.int64
-    if max(bounds, default=0) > _INT64_MAX:
-        dtype = np.uint64 if min(bounds) >= 0 else object
-    return np.concatenate([array.astype(dtype) for array in arrays])
+def _together(one: KeyColumn, other: KeyColumn) -> KeyColumn:
+    """Return the values of both tables in one column in which equal ones are equal, and no others are."""
+    arrays = [one.comparable, other.comparable]
+    if one.kind == "integers":
+        # numpy would compare int64 with uint64 as float64, in which neighbours are equal.
+        bounds = [int(bound) for array in arrays if len(array) for bound in (array.min(), array.max())]
+        dtype: Any = np.int64
+        if max(bounds, default=0) > _INT64_MAX:
+            dtype = np.uint64 if min(bounds) >= 0 else object
+        arrays = [array.astype(dtype) for array in arrays]
+    return KeyColumn(one.dtype, np.concatenate(arrays), np.concatenate([one.is_valid, other.is_valid]))
 
 
 def sortable(values: NDArray[Any]) -> NDArray[Any]:

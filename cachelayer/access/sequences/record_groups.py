@@ -7,8 +7,7 @@ are numbered by their values, ascending; None comes after all others, and NaN be
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset import DatasetView, derived_digest
-from cachelayer.access.field_values import FieldReader, python_values
+from cachelayer.access.field_values import FieldReader, different_rows, python_values
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
@@ -132,16 +131,10 @@ class RecordGroups:
         """Return the group of each record that the reader reads."""
         if not self.by:
             return np.zeros(len(reader.rows), np.int64)
-        numbers: dict[tuple[Any, ...], int] = {}
-        pieces = [np.empty(0, np.int64)]
-        for rows in reader.pieces(self.by):
-            columns = reader.read(rows, self.by)
-            values, codes = _distinct_tuples([columns[name] for name in self.by])
-            known = [numbers.setdefault(each, len(numbers)) for each in values]
-            pieces.append(np.array(known, np.int64)[codes])
-        ranks = np.empty(len(numbers), np.int64)
-        ranks[[numbers[each] for each in sorted(numbers, key=_sort_key)]] = np.arange(len(numbers))
-        return ranks[np.concatenate(pieces)]
+        values, numbers = different_rows(reader, self.by)
+        ranks = np.empty(len(values), np.int64)
+        ranks[sorted(range(len(values)), key=lambda number: _sort_key(values[number]))] = np.arange(len(values))
+        return ranks[numbers]
 
     def _sort_keys(self, reader: FieldReader, name: str) -> NDArray[Any]:
         """Return the values of the field that orders records."""
@@ -167,33 +160,6 @@ class RecordGroups:
                 f"{self.call}: record {numbers[0]}{others} has {value} in {name!r}, which has no place in an order: "
                 f"leave such records out with where({condition!r})"
             )
-
-
-def _distinct_values(column: Any) -> tuple[list[Any], Ints]:
-    """Return the different values of a column, and for each row which of them it has."""
-    valid = None
-    if isinstance(column, Nullable):
-        column, valid = column.values, column.valid
-    values = sortable(np.asarray(column))
-    different, codes = np.unique(values if valid is None else values[valid], return_inverse=True)
-    # NaN differs from itself, but not from the same object.
-    found = [math.nan if value != value else value for value in python_values(different)]
-    if valid is None or valid.all():
-        return found, codes
-    every = np.full(len(valid), len(found))
-    every[valid] = codes
-    return [*found, None], every
-
-
-def _distinct_tuples(columns: Sequence[Any]) -> tuple[list[tuple[Any, ...]], Ints]:
-    """Return the different rows of some columns, and for each row which of them it is."""
-    parts = [_distinct_values(column) for column in columns]
-    tuples: list[tuple[Any, ...]] = [()]
-    rows = np.zeros(len(parts[0][1]), np.int64)
-    for values, codes in parts:
-        found, rows = np.unique(rows * len(values) + codes, return_inverse=True)
-        tuples = [(*tuples[place // len(values)], values[place % len(values)]) for place in found.tolist()]
-    return tuples, rows
 
 
 def _sort_key(values: tuple[Any, ...]) -> tuple[Any, ...]:
