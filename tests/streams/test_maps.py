@@ -280,9 +280,12 @@ def test_functions_run_in_threads_at_once() -> None:
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_the_threads_of_an_iterator_call_the_function_to_its_end_and_end_with_it(prefetch: int) -> None:
     callers: set[threading.Thread] = set()
+    meeting = threading.Barrier(2)
 
     def fn(number: Any) -> Any:
-        callers.add(threading.current_thread())
+        if len(callers) < 2:
+            callers.add(threading.current_thread())
+            meeting.wait(60)
         return number
 
     iterator = iter(numbers(600).stream(5, prefetch=prefetch).map(fn, threads=2))
