@@ -32,8 +32,8 @@ from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
+from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.state import Awaited, load_state, save_state
 from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.streams.stream_options import Shuffle
 from cachelayer.user_warnings import warn

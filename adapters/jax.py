@@ -16,10 +16,10 @@ from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import end_threads
+from cachelayer.streams.checkpoint import Awaited, save_state
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.state import Awaited, save_state
 from cachelayer.streams.stream import Stream, reader_of
 
 try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cachelayer.errors import InvalidTypeError, MissingDependencyError
-from cachelayer.streams.state import read_state, write_state
+from cachelayer.streams.checkpoint import read_state, write_state
 
 try:
     import jax

@@ -86,14 +86,11 @@ if TYPE_CHECKING:
     )
     from cachelayer.records.values import Nullable as Nullable, Ragged as Ragged, Sparse as Sparse
     from cachelayer.storage.storage import Storage as Storage, open as open
-    from cachelayer.streams.iterator import (
-        ReadingStats as ReadingStats,
-        StreamIterator as StreamIterator,
-        StreamStats as StreamStats,
-    )
+    from cachelayer.streams.iterator import StreamIterator as StreamIterator
     from cachelayer.streams.order.blocks import Blocks as Blocks
     from cachelayer.streams.order.buckets import Buckets as Buckets
     from cachelayer.streams.stream import BatchStream as BatchStream, Stream as Stream
+    from cachelayer.streams.stream_stats import ReadingStats as ReadingStats, StreamStats as StreamStats
     from cachelayer.versions.damage import DamagedObject as DamagedObject
     from cachelayer.versions.diff import Diff as Diff
     from cachelayer.versions.gc import Collected as Collected
@@ -129,8 +126,9 @@ _HOMES = {
     "cachelayer.storage.storage": ("Storage", "open"),
     "cachelayer.streams.order.blocks": ("Blocks",),
     "cachelayer.streams.order.buckets": ("Buckets",),
-    "cachelayer.streams.iterator": ("ReadingStats", "StreamIterator", "StreamStats"),
+    "cachelayer.streams.iterator": ("StreamIterator",),
     "cachelayer.streams.stream": ("BatchStream", "Stream"),
+    "cachelayer.streams.stream_stats": ("ReadingStats", "StreamStats"),
     "cachelayer.versions.damage": ("DamagedObject",),
     "cachelayer.versions.diff": ("Diff",),
     "cachelayer.versions.log": ("LogEvent",),

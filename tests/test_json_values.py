@@ -22,7 +22,8 @@ from cachelayer.provenance.environment import checked_metadata
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_named
 from cachelayer.records.tree import leaves, namedtuple_class
-from cachelayer.streams.state import FILE, read_state, restore, state_of
+from cachelayer.streams.checkpoint import FILE, read_state
+from cachelayer.streams.state import restore, state_of
 from cachelayer.streams.stream_options import make_options
 from cachelayer.versions.log import LogEvent
 from cachelayer.versions.manifest import Kept, Manifest

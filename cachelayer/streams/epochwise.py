@@ -9,12 +9,13 @@ from typing import Any, Generic
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
-from cachelayer.streams.iterator import StreamIterator, StreamStats, continue_with, has_ended, state_at
+from cachelayer.streams.iterator import StreamIterator, continue_with, has_ended, state_at
 from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import epoch_of, state_of_loops
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream_options import StreamOptions
+from cachelayer.streams.stream_stats import StreamStats
 
 
 @dataclass(frozen=True)

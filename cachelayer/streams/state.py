@@ -1,29 +1,22 @@
-"""The state of a sampler: one small JSON object, the same on every shard; and how it is saved beside a model."""
+"""The state of a stream: one small JSON object, the same on every shard."""
 
 from __future__ import annotations
 
 import json
 import operator
-import os
-import secrets
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError, StorageError
+from cachelayer.errors import StateError
 from cachelayer.protocols import Digests
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.orders import Order
 from cachelayer.streams.steps import MOST_POSITIONS, Segment
 from cachelayer.streams.stream_options import StreamOptions
-from cachelayer.temporary_files import sync_path
 from cachelayer.user_warnings import warn
 
 FORMAT = 1
-FILE = "state.json"
-# Orbax awaits what saving and loading return, and then awaits the result of that.
-Awaited = Awaitable[Awaitable[None]]
 _LABELS = {
     ("order", "kind"): "order kind",
     ("order", "version"): "order version",
@@ -218,86 +211,3 @@ def _called(state: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> str:
     """Return a value of a state for a message, cut short."""
     return repr(value)[:200]
-
-
-class _Done:
-    """An awaitable of work that is done already; it can be awaited any number of times."""
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        yield from ()
-        return self
-
-
-def save_state(state: Mapping[str, Any], directory: Any, *, writes: bool = True) -> Awaited:
-    """Save a state as it is now: to a path at once, to the object that Orbax passes once the result was awaited twice.
-
-    Only one process ``writes`` the state, which is the same in all.
-    """
-    text = json.dumps(state)
-    if hasattr(directory, "await_creation"):
-        return _written_later(text, directory, writes=writes)
-    folder = _folder(directory)
-    if writes:
-        write_state(text, folder)
-    return _Done()
-
-
-async def _written_later(text: str, directory: Any, *, writes: bool) -> Awaitable[None]:
-    async def write() -> None:
-        created = await directory.await_creation()
-        if writes:
-            write_state(text, created)
-
-    return write()
-
-
-def write_state(text: str, directory: Any) -> None:
-    """Write the JSON of a state into a directory, durably, whole or not at all; several processes may do it at once."""
-    folder = _folder(directory)
-    # It is left to an object store to keep what was written.
-    is_local = "://" not in os.fspath(folder)
-    draft = folder / f"{FILE}.{secrets.token_hex(8)}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.write_text(text)
-            # Without this, a host that dies soon after may leave an empty file under the name.
-            if is_local:
-                sync_path(draft)
-            draft.replace(folder / FILE)
-            if is_local:
-                sync_path(folder)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StorageError(f"{folder / FILE}: the state cannot be written: {error}") from error
-
-
-def read_state(directory: Any) -> dict[str, Any]:
-    path = _folder(directory) / FILE
-    try:
-        state = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise StateError(f"{path}: cannot read a sampler state: {error}") from error
-    if not isinstance(state, dict):
-        raise StateError(f"{path}: not a sampler state")
-    return state
-
-
-def load_state(directory: Any, take: Callable[[dict[str, Any]], None]) -> Awaited:
-    """Load a state at once, and pass it on; the result need not be awaited."""
-    take(read_state(directory))
-    return _Done()
-
-
-def _folder(directory: Any) -> Any:
-    """Return the directory as an object with the methods of a path."""
-    if hasattr(directory, "write_text") and hasattr(directory, "replace"):
-        return directory
-    if not isinstance(directory, (str, os.PathLike)):
-        raise InvalidTypeError(f"directory {directory!r} of type {type(directory).__name__}: pass a path")
-    name = os.fsdecode(directory)
-    if "://" in name:
-        raise InvalidArgumentError(f"directory {name!r} is a URL: pass etils.epath.Path({name!r}), or a local path")
-    return Path(name)
