@@ -1,31 +1,42 @@
-"""Every exception that cachelayer raises, grouped by what a caller would do about it.
+"""Every exception that cachelayer raises, grouped by what a handler does.
 
 ::
 
     CacheLayerError
-    ├── InvalidArgumentError     ValueError          change the call
-    │   ├── InvalidNameError                         an id, version or tag outside the grammar
-    │   ├── UnknownOptionError   TypeError           an option that no build has
-    │   └── RefusedError                             what is stored forbids it: name another version, or force it
-    │       ├── StaleVersionError                    a version of another source, with on_change="error"
-    │       ├── ArgumentsMismatchError               a cacheable function called with other arguments than its version
-    │       └── DigestMismatchError                  other records were offered than a version has
-    ├── InvalidTypeError         TypeError           pass another kind of object
-    ├── MissingDependencyError   ImportError         install an extra
-    ├── NotFoundError            KeyError            name something that exists
+    │
+    │   change the call
+    ├── InvalidArgumentError     ValueError          a value that the call does not accept
+    │   ├── InvalidNameError                         a dataset id, version or tag outside the grammar of names
+    │   ├── UnknownOptionError   TypeError           a keyword that the call does not have
+    │   └── RefusedError                             what is stored forbids the call
+    │       ├── StaleVersionError                    the version was built from another source
+    │       ├── ArgumentsMismatchError               the version was built with other arguments
+    │       └── DigestMismatchError                  the version has other records than those offered
+    ├── InvalidTypeError         TypeError           an object of a type that the call does not accept
+    ├── AlreadyExistsError       FileExistsError     the version is published: choose another name
+    ├── StateError               ValueError          the state belongs to another stream
+    │
+    │   name something that exists
+    ├── NotFoundError            KeyError
     │   ├── DatasetNotFoundError
-    │   └── VersionNotFoundError
-    ├── RecordIndexError         IndexError          ask for a record that exists
-    ├── ErasedRecordError        LookupError         leave the record out, or let another stand in
-    ├── AlreadyExistsError       FileExistsError     choose another version
-    ├── ElementError             ValueError          fix the element, or declare an element spec that fits it
-    ├── SourceError              RuntimeError        fix the source
-    ├── BuildRevokedError        RuntimeError        build again: its shards were collected as garbage
-    ├── StateError               ValueError          restore the state where it belongs
-    ├── FormatError              ValueError          written by a newer release, or not ours at all
-    ├── CorruptionError          OSError             repair the version, or build again
-    └── StorageError             OSError             disk full, no permission, not reachable
-        └── BusyError                                others change the dataset all the time: try again later
+    │   └── VersionNotFoundError                     a version or a tag
+    ├── RecordIndexError         IndexError          a record number outside the dataset
+    ├── ErasedRecordError        LookupError         a record that was erased: leave it out
+    │
+    │   mend the data, or the environment
+    ├── ElementError             ValueError          an element that does not fit the element spec
+    ├── SourceError              RuntimeError        a source that failed, or broke a promise
+    ├── MissingDependencyError   ImportError         a package to install
+    ├── FormatError              ValueError          a file of a newer release, or not of cachelayer at all
+    ├── CorruptionError          OSError             stored bytes that changed: repair the version
+    │
+    │   try again
+    ├── BuildRevokedError        RuntimeError        the build lost its shards before it published: build again
+    └── StorageError             OSError             the disk is full, access is denied, the network is down
+        └── BusyError                                others change the dataset all the time
+
+    CacheLayerWarning            UserWarning         something works, but not as well as it could
+    └── StaleVersionWarning                          a version is used that another source would build anew
 
 Each also derives from the built-in exception beside it, so code that knows nothing of cachelayer handles it correctly.
 """
@@ -36,47 +47,133 @@ from typing import Any
 
 
 class CacheLayerError(Exception):
-    """Base of every exception that cachelayer raises."""
+    """Base of every exception that cachelayer raises.
+
+    Examples:
+        >>> try:
+        ...     cachelayer.Storage(folder).fetch("numbers@v1")
+        ... except cachelayer.CacheLayerError as error:
+        ...     print(type(error).__name__)
+        DatasetNotFoundError
+    """
 
 
 class InvalidArgumentError(CacheLayerError, ValueError):
-    """An argument has a value that the call does not accept."""
+    """An argument has a value that the call does not accept.
+
+    Examples:
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> ref.stream(0)
+        Traceback (most recent call last):
+        cachelayer.errors.InvalidArgumentError: global_batch_size 0: it must be at least 1
+    """
 
 
 class InvalidNameError(InvalidArgumentError):
-    """A dataset id, version or tag is outside the grammar of names."""
+    """A dataset id, version or tag is outside the grammar of names.
+
+    Examples:
+        >>> cachelayer.Storage(folder).fetch("my numbers@v1")
+        Traceback (most recent call last):
+        cachelayer.errors.InvalidNameError: dataset id 'my numbers': use 1 to 128 of A-Z a-z 0-9 . _ - and begin ...
+    """
 
 
 class UnknownOptionError(InvalidArgumentError, TypeError):
-    """A call has no option of this name."""
+    """A call has no option of this name.
+
+    Examples:
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> ref.stream(batch_size=2)
+        Traceback (most recent call last):
+        cachelayer.errors.UnknownOptionError: stream() has no option 'batch_size': write global_batch_size=64; ...
+    """
 
 
 class RefusedError(InvalidArgumentError):
-    """What is stored forbids the call, which would be right elsewhere."""
+    """What is stored forbids the call, which would be right elsewhere.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> storage.tag("numbers@v1", tag="best")
+        >>> storage.delete("numbers@v1")
+        Traceback (most recent call last):
+        cachelayer.errors.RefusedError: version 'v1' has the tag 'best': move it first, or delete it too: force=True
+    """
 
 
 class ArgumentsMismatchError(RefusedError):
-    """A cacheable function was called with other arguments than its version was built with."""
+    """A cacheable function was called with other arguments than its version was built with.
+
+    Examples:
+        >>> @cachelayer.Storage(folder).cacheable("rows", "v1")
+        ... def rows(size):
+        ...     return [size, size]
+        >>> rows(3)[0]
+        np.int64(3)
+        >>> rows(4)
+        Traceback (most recent call last):
+        cachelayer.errors.ArgumentsMismatchError: rows@v1 was built with other arguments: size was 3 and is 4. ...
+    """
 
 
 class DigestMismatchError(RefusedError):
-    """Other records were offered for a version than those that it has."""
+    """The records offered to repair a version are not the records of that version.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> three = storage.cache(range(3), "numbers", "v1")
+        >>> four = storage.cache(range(4), "numbers", "v2")
+        >>> next((folder / "numbers" / "shards").glob("*.index")).unlink()
+        >>> storage.repair("numbers@v1", from_=four)
+        Traceback (most recent call last):
+        cachelayer.errors.DigestMismatchError: ... has other records than numbers@v1, ...: nothing is repaired
+    """
 
 
 class StaleVersionError(RefusedError):
-    """The version exists but was built from another source, and ``on_change`` is ``"error"``."""
+    """The version was built from another source, and ``on_change`` is ``"error"``.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> storage.cache(range(4), "numbers", "v1", on_change="error")
+        Traceback (most recent call last):
+        cachelayer.errors.StaleVersionError: numbers@v1 was built from another source: length was 3 and is 4; ...
+    """
 
 
 class InvalidTypeError(CacheLayerError, TypeError):
-    """An argument has a type that the call does not accept."""
+    """An argument has a type that the call does not accept.
+
+    Examples:
+        >>> cachelayer.Storage(folder).cache(3, "numbers", "v1")
+        Traceback (most recent call last):
+        cachelayer.errors.InvalidTypeError: int 3 is not a source. Pass an iterable of elements, ...
+    """
 
 
 class MissingDependencyError(CacheLayerError, ImportError):
-    """A package that this feature needs is not installed."""
+    """A package that the call needs is not installed; the message says what to install.
+
+    Examples:
+        >>> cachelayer.open("dropbox://folder/numbers@v1")
+        Traceback (most recent call last):
+        cachelayer.errors.MissingDependencyError: dropbox://folder/numbers: a package is not installed ...
+    """
 
 
 class NotFoundError(CacheLayerError, KeyError):
-    """Something that was asked for by name does not exist."""
+    """A dataset, a version or a tag does not exist.
+
+    Examples:
+        >>> try:
+        ...     cachelayer.Storage(folder).fetch("numbers@v1")
+        ... except KeyError as error:
+        ...     print(type(error).__name__)
+        DatasetNotFoundError
+    """
 
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, which would quote the whole sentence.
@@ -84,19 +181,40 @@ class NotFoundError(CacheLayerError, KeyError):
 
 
 class DatasetNotFoundError(NotFoundError):
-    """The storage holds no dataset of this id."""
+    """The storage holds no dataset of this id.
+
+    Examples:
+        >>> cachelayer.Storage(folder).fetch("numbers")
+        Traceback (most recent call last):
+        cachelayer.errors.DatasetNotFoundError: no dataset 'numbers' in ...: it has no datasets
+    """
 
 
 class VersionNotFoundError(NotFoundError):
-    """The dataset has no version or tag of this name."""
+    """The dataset has no version or tag of this name.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> storage.fetch("numbers@v2")
+        Traceback (most recent call last):
+        cachelayer.errors.VersionNotFoundError: numbers: no version or tag 'v2': there are v1
+    """
 
 
 class RecordIndexError(CacheLayerError, IndexError):
-    """A record number is outside the dataset."""
+    """A record number is outside the dataset.
+
+    Examples:
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> ref[5]
+        Traceback (most recent call last):
+        cachelayer.errors.RecordIndexError: record 5 of 3: indices lie in [-3, 3)
+    """
 
 
 class ErasedRecordError(CacheLayerError, LookupError):
-    """The record was erased: its number stays, and nothing else of it.
+    """A record was erased: its number stays, and nothing else of it.
 
     It is no IndexError, which would end a loop over ``ref[0]``, ``ref[1]`` and so on in silence.
 
@@ -104,6 +222,14 @@ class ErasedRecordError(CacheLayerError, LookupError):
         version: the version, as ``<dataset id>@<version>``.
         record: the number of the record in that version.
         reason: why it was erased; empty if that is not known.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "users", "v1")
+        >>> erased = storage.erase("users", records=[1], of="v1", reason="request 5")
+        >>> storage.fetch("users")[1]
+        Traceback (most recent call last):
+        cachelayer.errors.ErasedRecordError: users@v1: record 1 was erased (request 5): leave it out with ...
     """
 
     def __init__(self, version: str, record: int, reason: str = "") -> None:
@@ -121,7 +247,15 @@ class ErasedRecordError(CacheLayerError, LookupError):
 
 
 class AlreadyExistsError(CacheLayerError, FileExistsError):
-    """The version is published already, and versions never change."""
+    """The version is published already, and versions never change.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.submit(range(3), "numbers", "v1")
+        >>> storage.submit(range(4), "numbers", "v1")
+        Traceback (most recent call last):
+        cachelayer.errors.AlreadyExistsError: numbers@v1 is published already: choose another version
+    """
 
 
 class ElementError(CacheLayerError, ValueError):
@@ -134,6 +268,11 @@ class ElementError(CacheLayerError, ValueError):
         got: what came.
         hint: what to do about it, or empty.
         place: where the element was read, such as a file and its line, or empty.
+
+    Examples:
+        >>> cachelayer.Storage(folder).cache([{"label": 1}, {"label": "cat"}], "labels", "v1")
+        Traceback (most recent call last):
+        cachelayer.errors.ElementError: record 1, leaf ['label']: expected int64, got str 'cat'.
     """
 
     def __init__(
@@ -157,7 +296,13 @@ class ElementError(CacheLayerError, ValueError):
     def at(
         self, *, path: str | None = None, record: int | None = None, hint: str | None = None, place: str = ""
     ) -> ElementError:
-        """Return the same error with its place filled in."""
+        """Return the same error with a place: the leaf, the record, or the file and line of the element.
+
+        Examples:
+            >>> error = cachelayer.ElementError("int64", "str 'cat'")
+            >>> str(error.at(path="['label']").at(record=7, place="labels.csv, line 9"))
+            "labels.csv, line 9, record 7, leaf ['label']: expected int64, got str 'cat'."
+        """
         return type(self)(
             self.expected,
             self.got,
@@ -183,36 +328,126 @@ def _element_error(expected: str, got: str, path: str, record: int | None, hint:
 
 
 class SourceError(CacheLayerError, RuntimeError):
-    """The source failed, or broke a promise that it made."""
+    """The source failed, or broke a promise that it made.
+
+    Examples:
+        >>> def rows():
+        ...     yield 1
+        ...     raise TimeoutError("the database is away")
+        >>> cachelayer.Storage(folder).cache(rows, "rows", "v1")
+        Traceback (most recent call last):
+        cachelayer.errors.SourceError: the source failed at record 1: TimeoutError: the database is away
+    """
 
 
 class BuildRevokedError(CacheLayerError, RuntimeError):
-    """Shards of a build were collected as garbage before it published its version."""
+    """Files of a build were deleted before it published its version: build again.
+
+    Garbage collection deletes them if the build gave no sign of life for longer than the grace.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> try:
+        ...     ref = storage.cache(range(3), "numbers", "v1")
+        ... except cachelayer.BuildRevokedError:
+        ...     ref = storage.cache(range(3), "numbers", "v1")
+        >>> len(ref)
+        3
+    """
 
 
 class StateError(CacheLayerError, ValueError):
-    """A sampler state does not belong to this stream."""
+    """The state of a stream does not belong to this stream.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> three = iter(storage.cache(range(3), "numbers", "v1").stream(2))
+        >>> four = iter(storage.cache(range(4), "numbers", "v2").stream(2))
+        >>> four.set_state(three.get_state())
+        Traceback (most recent call last):
+        cachelayer.errors.StateError: the state belongs to another stream: digest is ...
+    """
 
 
 class FormatError(CacheLayerError, ValueError):
-    """A file is not in a format that this release reads."""
+    """A file is not in a format that this release reads.
+
+    Examples:
+        >>> import google_crc32c
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> begin = b'{"format":99'  # an entry of the log, as a newer release may write it
+        >>> entry = b'%s,"crc32c":%d}' % (begin, google_crc32c.value(begin))
+        >>> written = (folder / "numbers" / "_log" / "0000000001.json").write_bytes(entry)
+        >>> cachelayer.Storage(folder).fetch("numbers")
+        Traceback (most recent call last):
+        cachelayer.errors.FormatError: ... log of format 99; this release reads up to 1: update cachelayer
+    """
 
 
 class CorruptionError(CacheLayerError, OSError):
-    """Stored bytes are not what was written."""
+    """Stored bytes are missing, or are not what was written.
+
+    Examples:
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> shard = next((folder / "numbers" / "shards").glob("*.array_record"))
+        >>> shard.write_bytes(b"other bytes")
+        11
+        >>> ref.verify().raise_if_bad()
+        Traceback (most recent call last):
+        cachelayer.errors.CorruptionError: numbers@v1: ...
+    """
 
 
 class StorageError(CacheLayerError, OSError):
-    """The storage failed: no space, no permission, not reachable."""
+    """The storage failed: no space is left, access is denied, or it cannot be reached.
+
+    Examples:
+        >>> (folder / "notes.txt").write_text("a file, where a folder should be")
+        32
+        >>> cachelayer.Storage(folder / "notes.txt").cache(range(3), "numbers", "v1")
+        Traceback (most recent call last):
+        cachelayer.errors.StorageError: cannot create .../notes.txt: ...
+    """
 
 
 class BusyError(StorageError):
-    """Others changed the dataset all the time."""
+    """Other writers changed the dataset all the time, for five minutes: try again later.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> try:
+        ...     storage.tag("numbers@v1", tag="best")
+        ... except cachelayer.BusyError:
+        ...     print("somebody publishes, tags or deletes in a loop")
+        >>> storage.tags("numbers")
+        {'best': 'v1'}
+    """
 
 
 class CacheLayerWarning(UserWarning):
-    """Something works, but not as well or not as strictly as it could."""
+    """Something works, but not as well or not as strictly as it could.
+
+    Examples:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", cachelayer.CacheLayerWarning)  # let warnings end the program
+        ...     ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> len(ref)
+        3
+    """
 
 
 class StaleVersionWarning(CacheLayerWarning):
-    """A version is used that was built from another source than it would be built from now."""
+    """A version is used that was built from another source than it would be built from now.
+
+    Examples:
+        >>> import warnings
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     same = storage.cache(range(4), "numbers", "v1")
+        >>> caught[0].category.__name__, len(same)
+        ('StaleVersionWarning', 3)
+    """

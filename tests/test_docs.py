@@ -115,7 +115,7 @@ for public in cachelayer.__all__:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_the_example_of_a_docstring_runs(example: doctest.DocTest, tmp_path: Path) -> None:
     example.globs["folder"] = tmp_path
-    done = doctest.DocTestRunner().run(example)
+    done = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
     assert (done.failed, done.attempted) == (0, len(example.examples))
 
 

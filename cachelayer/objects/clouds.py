@@ -25,7 +25,8 @@ def open_client(kind: str, url: str, options: Mapping[str, Any], timeout: float)
     try:
         cloud = CLOUDS.get(kind)
         return _open_other(url, options) if cloud is None else cloud.open_client(url, options, timeout / 4)
-    except ModuleNotFoundError as error:
+    # Not only ModuleNotFoundError: fsspec raises its base for file systems of other packages.
+    except ImportError as error:
         install = f"cachelayer[{kind}]" if kind in KINDS.values() else "the package that fsspec needs for this scheme"
         raise MissingDependencyError(f"{url}: a package is not installed ({error}): install {install}") from error
     except TypeError as error:
