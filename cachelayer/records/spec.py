@@ -1,4 +1,24 @@
-"""Leaf specs, which describe one leaf of every element."""
+"""Leaf specs: what one leaf of every element is.
+
+An element spec is a structure of dicts, lists and tuples, like the elements, with a leaf spec at each leaf::
+
+    element   {"image": <PNG file>,      "boxes": float32[7, 4],                    "meta": None}
+    spec      {"image": ImageSpec("L"),  "boxes": ArraySpec("float32", (None, 4)),  "meta": NullableDict(...)}
+
+============  ====================================  ============================================
+leaf spec     an element has                        a batch has
+============  ====================================  ============================================
+ArraySpec     an array, scalar, bytes or str        an array; a Ragged if dimensions are unknown
+RaggedSpec    a Ragged                              a Ragged of one more level
+SparseSpec    a Sparse                              a Sparse of one more dimension
+ImageSpec     an array of pixels                    a Ragged
+AudioSpec     an array of samples                   a Ragged
+JsonSpec      any value of JSON                     a list of such values
+============  ====================================  ============================================
+
+A batch has a Nullable of these if the leaf, or a value within it, may be None. A batch of Raggeds whose inner
+dimensions are unknown is an array of objects.
+"""
 
 from __future__ import annotations
 
@@ -63,22 +83,20 @@ def _shape(shape: Iterable[Any]) -> Shape:
 
 @dataclass(frozen=True, repr=False)
 class LeafSpec:
-    """The description of one leaf of every element.
-
-    Args:
-        dtype: a numpy dtype or its name, or ``bytes`` / ``str`` for strings of any length.
-        shape: the dimensions; None for one that differs from element to element.
-        nullable: whether the leaf may be None.
-        nullable_values: whether values within it may be None, which readers get as :class:`cachelayer.Nullable`.
-    """
+    """The description of one leaf of every element."""
 
     dtype: DType
+    """A numpy dtype or its name; ``bytes`` or ``str`` for strings of any length."""
     shape: Shape = ()
+    """The dimensions; None for a dimension that differs from element to element."""
     nullable: bool = False
+    """Whether the leaf may be None."""
     nullable_values: bool = field(default=False, kw_only=True)
+    """Whether values within the leaf may be None; readers get the leaf as a :class:`cachelayer.Nullable`."""
 
     if TYPE_CHECKING:
-        # What it takes is wider than what it holds. The subclasses say so again, since each has an __init__ of its own.
+        # The arguments have wider types than the fields, which type checkers learn from no dataclass. Each subclass is
+        # a dataclass with an __init__ of its own, so each repeats this.
         def __init__(
             self,
             dtype: DTypeLike,
@@ -98,32 +116,69 @@ class LeafSpec:
 
     @property
     def has_values(self) -> bool:
-        """True if the leaf has values within it that may be None."""
+        """True if the leaf consists of values that can be None one by one: an array with dimensions.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32", (3,)).has_values, cachelayer.ArraySpec("int32").has_values
+            (True, False)
+        """
         return bool(self.shape)
 
     @property
     def is_static(self) -> bool:
-        """True if the leaf has the same number of bytes in every element."""
+        """True if the leaf takes the same number of bytes in every element.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32", (3,)).is_static, cachelayer.ArraySpec("int32", (None,)).is_static
+            (True, False)
+        """
         return False
 
     @property
     def takes_none(self) -> bool:
-        """True if None is one of the values of the leaf, like any other."""
+        """True if None is a value of the leaf like any other, as null is in JSON.
+
+        Examples:
+            >>> cachelayer.JsonSpec().takes_none, cachelayer.ArraySpec("int32", nullable=True).takes_none
+            (True, False)
+        """
         return False
 
     def as_nullable(self) -> Self:
+        """Return the spec of the same leaf, which may be None.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32").as_nullable()
+            ArraySpec(int32, nullable=True)
+        """
         return replace(self, nullable=True)
 
     def with_nullable_values(self) -> Self:
+        """Return the spec of the same leaf, in which values may be None.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32", (None,)).with_nullable_values()
+            ArraySpec(int32, (None,), nullable_values=True)
+        """
         return replace(self, nullable_values=True)
 
     def without_nulls(self) -> Self:
-        """Return the spec of the same leaf that holds no null, for comparison."""
+        """Return the spec of the same leaf without any None, to compare leaves by their other properties.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32", (3,), nullable=True, nullable_values=True).without_nulls()
+            ArraySpec(int32, (3,))
+        """
         spec = replace(self, nullable=False)
         return replace(spec, nullable_values=False) if self.nullable_values else spec
 
     def describe(self) -> str:
-        """Return the spec as text for an error message, such as ``uint8[32, 32, 3]``."""
+        """Return the spec as text for an error message.
+
+        Examples:
+            >>> cachelayer.ArraySpec("uint8", (32, None, 3)).describe(), cachelayer.ImageSpec().describe()
+            ('uint8[32, None, 3]', 'the bytes of an image file (RGB)')
+        """
         dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
         name = f"{self._dtype_name} or None" if self.nullable_values else self._dtype_name
         return f"{name}[{dims}]" if self.shape else name
@@ -143,7 +198,17 @@ class LeafSpec:
 @explains_options
 @dataclass(frozen=True, repr=False)
 class ArraySpec(LeafSpec):
-    """The spec of a dense array, a scalar or a string; a scalar or a string has the shape ``()``."""
+    """The spec of a dense array, a scalar or a string; a scalar or a string has the shape ``()``.
+
+    Examples:
+        >>> spec = {"tokens": cachelayer.ArraySpec("int32", (None,)), "label": cachelayer.ArraySpec("int64")}
+        >>> rows = [{"tokens": [5, 6], "label": 1}, {"tokens": [], "label": 0}]
+        >>> ref = cachelayer.Storage(folder).cache(rows, "texts", "v1", element_spec=spec)
+        >>> ref[0]
+        {'tokens': array([5, 6], dtype=int32), 'label': np.int64(1)}
+        >>> ref.read([0, 1])["tokens"].to_list()  # a dimension that differs: a Ragged in batches
+        [[5, 6], []]
+    """
 
     if TYPE_CHECKING:
 
@@ -166,14 +231,22 @@ class ArraySpec(LeafSpec):
 class RaggedSpec(LeafSpec):
     """The spec of a ragged array, which readers get as :class:`cachelayer.Ragged`.
 
-    Args:
-        shape: the dimensions; None for one that is ragged or unknown.
-        ragged_rank: the number of levels of row splits.
-        splits_dtype: the dtype of the row splits, int32 or int64.
+    In its shape, None is a dimension that is ragged or unknown. ``(None, None)`` are rows of any lengths.
+
+    Examples:
+        >>> spec = {"boxes": cachelayer.RaggedSpec("int32", (None, None))}
+        >>> rows = [{"boxes": [[1, 2], [3]]}, {"boxes": [[], [4]]}]
+        >>> ref = cachelayer.Storage(folder).cache(rows, "boxes", "v1", element_spec=spec)
+        >>> ref[0]["boxes"].to_list(), ref[0]["boxes"].row_splits.tolist()
+        ([[1, 2], [3]], [0, 2, 3])
+        >>> ref.read([0, 1])["boxes"].to_list()
+        [[[1, 2], [3]], [[], [4]]]
     """
 
     ragged_rank: int = 1
+    """The number of levels of row splits."""
     splits_dtype: np.dtype[Any] = _INT64
+    """The dtype of the row splits: int32 or int64."""
 
     if TYPE_CHECKING:
 
@@ -206,7 +279,15 @@ class RaggedSpec(LeafSpec):
 @explains_options
 @dataclass(frozen=True, repr=False)
 class SparseSpec(LeafSpec):
-    """The spec of a sparse array, which readers get as :class:`cachelayer.Sparse`."""
+    """The spec of a sparse array, which readers get as :class:`cachelayer.Sparse`.
+
+    Examples:
+        >>> words = cachelayer.Sparse([[2], [7]], [1.0, 3.0], [10])  # 1.0 at place 2 of 10, 3.0 at place 7
+        >>> spec = {"words": cachelayer.SparseSpec("float64", (10,))}
+        >>> ref = cachelayer.Storage(folder).cache([{"words": words}], "texts", "v1", element_spec=spec)
+        >>> ref[0]["words"].to_dense().tolist()
+        [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0]
+    """
 
     if TYPE_CHECKING:
 
@@ -237,11 +318,21 @@ class EncodedSpec(LeafSpec, ABC):
     @property
     @abstractmethod
     def decoded(self) -> ArraySpec:
-        """The spec of the decoded leaf."""
+        """The spec of the leaf as readers get it.
+
+        Examples:
+            >>> cachelayer.ImageSpec("L").decoded, cachelayer.AudioSpec(channels=1).decoded
+            (ArraySpec(uint8, (None, None)), ArraySpec(float32, (None,)))
+        """
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the decoding, by name."""
+        """The options of the decoding, by name.
+
+        Examples:
+            >>> cachelayer.ImageSpec("L").options, cachelayer.AudioSpec(16_000).options
+            ({'mode': 'L'}, {'sampling_rate': 16000, 'channels': None})
+        """
         own = [item.name for item in fields(self) if item.name not in _OF_ALL_LEAVES]
         return {name: getattr(self, name) for name in own}
 
@@ -253,14 +344,26 @@ class EncodedSpec(LeafSpec, ABC):
 @explains_options
 @dataclass(frozen=True, repr=False)
 class ImageSpec(EncodedSpec):
-    """The bytes of an image file, decoded when they are read.
+    r"""The spec of images: records store the bytes of image files, and readers get them decoded.
 
-    Args:
-        mode: Pillow's mode that pixels are converted to: ``"RGB"`` gives uint8 ``[height, width, 3]``, ``"L"`` gives
-            uint8 ``[height, width]``, ``"I;16"`` gives uint16 ``[height, width]``.
+    An element that is cached may hold the bytes of the file, or the path or URL of the file.
+
+    Examples:
+        >>> import io, numpy as np, PIL.Image
+        >>> PIL.Image.fromarray(np.full((2, 3), 7, np.uint8)).save(folder / "gray.png")
+        >>> rows = [{"image": folder / "gray.png"}]
+        >>> spec = {"image": cachelayer.ImageSpec("L")}
+        >>> ref = cachelayer.Storage(folder / "cache").cache(rows, "images", "v1", element_spec=spec)
+        >>> ref[0]["image"].tolist(), ref.raw()[0]["image"][:4]
+        ([[7, 7, 7], [7, 7, 7]], b'\x89PNG')
     """
 
     mode: str = "RGB"
+    """Pillow's mode that pixels are converted to.
+
+    ``"RGB"`` gives uint8 ``[height, width, 3]``, ``"L"`` uint8 ``[height, width]``, ``"I;16"`` uint16
+    ``[height, width]``.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -276,27 +379,29 @@ class ImageSpec(EncodedSpec):
         return f"the bytes of an image file ({self.mode})"
 
     def sized(self, size: ImageSize) -> SizedImageSpec:
-        """Return the spec of the same files, decoded to images of one size."""
+        """Return the spec of the same files, decoded to images of one size. ``ref.decoded`` is its public form.
+
+        Examples:
+            >>> from cachelayer.records.spec import ImageSize
+            >>> cachelayer.ImageSpec("L").sized(ImageSize(height=32, width=48)).decoded
+            ArraySpec(uint8, (32, 48))
+        """
         return SizedImageSpec(self.mode, size, nullable=self.nullable)
 
 
 @dataclass(frozen=True)
 class ImageSize:
-    """The size to which a reader has images decoded.
-
-    Args:
-        height, width: the size in pixels.
-        crop: whether to cut off what makes the proportions differ, at both sides alike; else the image is stretched.
-    """
+    """The size to which a reader has images decoded."""
 
     height: int
     width: int
     crop: bool = False
+    """Whether to cut equal margins off an image of other proportions; else the image is stretched."""
 
 
 @dataclass(frozen=True, repr=False)
 class SizedImageSpec(ImageSpec):
-    """The bytes of an image file, decoded to an image of a size that the reader chose. No manifest holds it."""
+    """The spec of images that a view decodes to a size that its reader chose. No manifest holds it."""
 
     size: ImageSize = field(default=ImageSize(1, 1))
 
@@ -309,16 +414,28 @@ class SizedImageSpec(ImageSpec):
 @explains_options
 @dataclass(frozen=True, repr=False)
 class AudioSpec(EncodedSpec):
-    """The bytes of a sound file, decoded to float32 between -1 and 1 when they are read.
+    """The spec of sounds: records store the bytes of sound files, and readers get float32 between -1 and 1.
 
-    Args:
-        sampling_rate: in Hz; files with another rate are resampled. None keeps the rate of each file.
-        channels: 1 gives float32 ``[frames]``, the mean of a file's channels. A larger number gives
-            ``[frames, channels]``, and every file must have that many. None gives ``[frames, <channels of the file>]``.
+    An element that is cached may hold the bytes of the file, or the path or URL of the file.
+
+    Examples:
+        >>> import soundfile
+        >>> soundfile.write(folder / "silence.wav", [[0.0, 0.0]] * 160, samplerate=16_000)
+        >>> rows = [{"sound": folder / "silence.wav"}]
+        >>> spec = {"sound": cachelayer.AudioSpec(sampling_rate=16_000, channels=1)}
+        >>> ref = cachelayer.Storage(folder / "cache").cache(rows, "sounds", "v1", element_spec=spec)
+        >>> ref[0]["sound"].shape, ref[0]["sound"].dtype.name
+        ((160,), 'float32')
     """
 
     sampling_rate: int | None = None
+    """The rate in Hz, to which files of other rates are resampled; None for the rate of each file."""
     channels: int | None = None
+    """How many channels readers get.
+
+    1 gives ``[frames]``, the mean of the channels of a file. A larger number gives ``[frames, channels]``, and every
+    file must have that many. None gives ``[frames, <channels of the file>]``.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -339,9 +456,9 @@ class AudioSpec(EncodedSpec):
 class JsonSpec(LeafSpec):
     """Any value of JSON, which may differ from element to element: chat messages, annotations, calls of tools.
 
-    Elements have the value: dicts with str keys, lists, str, numbers, bools and None. A batch has a list of values. It
-    is stored as canonical text, so the keys of a dict come back sorted. NaN, infinities, integers beyond 64 bits and
-    keys that are no str are refused.
+    A value consists of dicts with str keys, lists, str, numbers, bools and None. A batch has a list of values. Records
+    store canonical text, so the keys of a dict come back sorted. NaN, infinities, integers beyond 64 bits and keys that
+    are no str are refused.
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
@@ -374,13 +491,16 @@ class JsonSpec(LeafSpec):
 
 
 class NullableDict(dict[str, Any]):
-    """The spec of a dict that may be None: in batches it is a :class:`cachelayer.Nullable` of the dict.
+    """The spec of a dict that may be None. A batch has a :class:`cachelayer.Nullable` of the dict.
 
     Examples:
         >>> spec = {"meta": cachelayer.NullableDict(lang=cachelayer.ArraySpec(str))}
-        >>> storage = cachelayer.Storage(folder)
-        >>> storage.cache([{"meta": {"lang": "de"}}, {"meta": None}], "rows", "v1").element_spec == spec
-        True
+        >>> rows = [{"meta": {"lang": "de"}}, {"meta": None}]
+        >>> ref = cachelayer.Storage(folder).cache(rows, "rows", "v1", element_spec=spec)
+        >>> ref[1], ref.read([0, 1])["meta"].valid.tolist()
+        ({'meta': None}, [True, False])
+        >>> ref.element_spec == {"meta": {"lang": cachelayer.ArraySpec(str)}}  # which is never None
+        False
     """
 
     def __eq__(self, other: object) -> bool:

@@ -35,17 +35,28 @@ class NoArray:
 class Ragged(NoArray):
     """Rows of different lengths, as one flat array and the places where rows begin.
 
-    Args:
-        values: the rows one after another: an array of shape ``[total, ...]``, a Nullable of one if some values are
-            null, or a Ragged if rows are ragged too.
-        row_splits: integers of shape ``[rows + 1]``: row i is ``values[row_splits[i]:row_splits[i + 1]]``.
-        row_shapes: the dimensions of each row if rows are arrays in which several dimensions vary, such as images:
-            integers of shape ``[rows, levels]``; else None.
+    ::
+
+        rows         [7, 8]   [9]   []   [4, 5, 6]
+        values       7 8 9 4 5 6
+        row_splits   0   2 3 3     6                  row i is values[row_splits[i]:row_splits[i + 1]]
+
+    Examples:
+        >>> ragged = cachelayer.Ragged([7, 8, 9, 4, 5, 6], [0, 2, 3, 3, 6])
+        >>> ragged.to_list(), len(ragged), ragged[-1]
+        ([[7, 8], [9], [], [4, 5, 6]], 4, array([4, 5, 6]))
+        >>> cachelayer.Ragged(ragged, [0, 3, 4]).to_list()  # two levels: rows of rows
+        [[[7, 8], [9], []], [[4, 5, 6]]]
     """
 
     values: NDArray[Any] | Nullable | Ragged
+    """The rows one after another: an array of shape ``[total, ...]``; a Nullable of one if some values are null; a
+    Ragged if rows are ragged too."""
     row_splits: NDArray[Any]
+    """Where each row begins in the values, and the end: integers of shape ``[rows + 1]``."""
     row_shapes: NDArray[Any] | None = None
+    """The dimensions of each row, if rows are arrays in which several dimensions vary, such as images: integers of
+    shape ``[rows, levels]``; else None."""
 
     _ADVICE = "call to_dense() to pad its rows to one length, or use values, row_splits, or a row by its number"
 
@@ -58,7 +69,13 @@ class Ragged(NoArray):
         return max(len(self.row_splits) - 1, 0)
 
     def __getitem__(self, row: int) -> Any:
-        """Return a row: an array, or a Ragged if the row is ragged itself."""
+        """Return a row: an array, or a Ragged if the row is ragged itself.
+
+        Examples:
+            >>> ragged = cachelayer.Ragged([7, 8, 9], [0, 2, 3])
+            >>> ragged[0].tolist(), [row.tolist() for row in ragged]
+            ([7, 8], [[7, 8], [9]])
+        """
         rows = len(self)
         row = integer("row", row)
         if not -rows <= row < rows:
@@ -78,7 +95,12 @@ class Ragged(NoArray):
         return (self[row] for row in range(len(self)))
 
     def rows(self, start: int, stop: int) -> Ragged:
-        """Return some consecutive rows, without a copy of the values."""
+        """Return some consecutive rows, without a copy of the values.
+
+        Examples:
+            >>> cachelayer.Ragged([7, 8, 9, 4, 5, 6], [0, 2, 3, 3, 6]).rows(1, 4).to_list()
+            [[9], [], [4, 5, 6]]
+        """
         if not len(self):
             return self
         shapes = None if self.row_shapes is None else self.row_shapes[start:stop]
@@ -87,18 +109,38 @@ class Ragged(NoArray):
 
     @property
     def flat_values(self) -> Any:
-        """The innermost values: an array, or a Nullable of one."""
+        """The innermost values: an array, or a Nullable of one.
+
+        Examples:
+            >>> rows = cachelayer.Ragged([7, 8, 9], [0, 2, 3])
+            >>> cachelayer.Ragged(rows, [0, 2]).flat_values
+            array([7, 8, 9])
+        """
         return self.values.flat_values if isinstance(self.values, Ragged) else self.values
 
     @property
     def nested_row_splits(self) -> tuple[NDArray[Any], ...]:
-        """The row splits of every level, outermost first."""
+        """The row splits of every level, outermost first.
+
+        Examples:
+            >>> rows = cachelayer.Ragged([7, 8, 9], [0, 2, 3])
+            >>> cachelayer.Ragged(rows, [0, 2]).nested_row_splits  # one row, which has two rows
+            (array([0, 2]), array([0, 2, 3]))
+        """
         inner = self.values.nested_row_splits if isinstance(self.values, Ragged) else ()
         return (self.row_splits, *inner)
 
     @classmethod
     def from_nested(cls, flat_values: NDArray[Any] | Nullable, nested_row_splits: tuple[NDArray[Any], ...]) -> Ragged:
-        """Return a Ragged from its innermost values and the row splits of every level, outermost first."""
+        """Return a Ragged from its innermost values and the row splits of every level, outermost first.
+
+        Examples:
+            >>> cachelayer.Ragged.from_nested([7, 8, 9], ([0, 2], [0, 2, 3])).to_list()
+            [[[7, 8], [9]]]
+
+        Raises:
+            InvalidTypeError: if there are no row splits.
+        """
         values: NDArray[Any] | Nullable | Ragged = flat_values
         for row_splits in reversed(nested_row_splits):
             values = cls(values, row_splits)
@@ -107,16 +149,35 @@ class Ragged(NoArray):
         return values
 
     def to_list(self) -> list[Any]:
-        """Return the rows as nested lists."""
+        """Return the rows as nested lists.
+
+        Examples:
+            >>> cachelayer.Ragged([7, 8, 9], [0, 2, 2, 3]).to_list()
+            [[7, 8], [], [9]]
+        """
         return [_listed(row) for row in self]
 
     def with_flat(self, flat_values: NDArray[Any] | Nullable) -> Ragged:
-        """Return the same rows of other innermost values."""
+        """Return rows of the same lengths, with other innermost values.
+
+        Examples:
+            >>> ragged = cachelayer.Ragged([7, 8, 9], [0, 2, 3])
+            >>> ragged.with_flat(ragged.flat_values * 10).to_list()
+            [[70, 80], [90]]
+        """
         values = self.values.with_flat(flat_values) if isinstance(self.values, Ragged) else flat_values
         return Ragged(values, self.row_splits, self.row_shapes)
 
     def filled(self, value: Any) -> Ragged:
-        """Return the same rows, with a value in place of each that is null; see :meth:`Nullable.filled`."""
+        """Return the same rows with a value in place of each null within them.
+
+        Examples:
+            >>> import numpy as np
+            >>> values = cachelayer.Nullable(np.array([7, 0, 9]), np.array([True, False, True]))
+            >>> ragged = cachelayer.Ragged(values, [0, 2, 3])
+            >>> ragged.to_list(), ragged.filled(-1).to_list()
+            ([[7, None], [9]], [[7, -1], [9]])
+        """
         flat = self.flat_values
         return self.with_flat(flat.filled(value)) if isinstance(flat, Nullable) else self
 
@@ -131,6 +192,13 @@ class Ragged(NoArray):
                 the length of the longest row.
             value: the value to pad with; for strings, 0 stands for the empty string.
             truncate: cut rows that are longer than ``length`` instead of raising.
+
+        Examples:
+            >>> ragged = cachelayer.Ragged([7, 8, 9, 4, 5, 6], [0, 2, 3, 6])
+            >>> ragged.to_dense().tolist()
+            [[7, 8, 0], [9, 0, 0], [4, 5, 6]]
+            >>> ragged.to_dense(2, value=-1, truncate=True).tolist()
+            [[7, 8], [9, -1], [4, 5]]
 
         Returns:
             An array of shape ``[rows, length, ...]`` with the dtype of the values.
@@ -205,17 +273,22 @@ def _rows(values: Any, start: int, stop: int) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sparse(NoArray):
-    """A sparse array in coordinate form.
+    """A sparse array in coordinate form: the values that are not zero, and the place of each.
 
-    Args:
-        indices: int64 of shape ``[nnz, rank]``, the place of each value.
-        values: an array of shape ``[nnz]``.
-        dense_shape: int64 of shape ``[rank]``.
+    Examples:
+        >>> sparse = cachelayer.Sparse(indices=[[0, 1], [2, 0]], values=[5, 6], dense_shape=[3, 2])
+        >>> sparse
+        Sparse(nnz=2, dense_shape=[3, 2], dtype=int64)
+        >>> sparse.to_dense().tolist()
+        [[0, 5], [0, 0], [6, 0]]
     """
 
     indices: NDArray[np.int64]
+    """The place of each value: int64 of shape ``[nnz, rank]``, *nnz* being the number of values."""
     values: NDArray[Any]
+    """The values: an array of shape ``[nnz]``."""
     dense_shape: NDArray[np.int64]
+    """The shape of the dense array: int64 of shape ``[rank]``."""
 
     _ADVICE = "call to_dense(), or use indices and values"
 
@@ -223,7 +296,12 @@ class Sparse(NoArray):
         _make_arrays(self, "indices", "values", "dense_shape")
 
     def to_dense(self) -> NDArray[Any]:
-        """Return a dense array with zeros (``b""`` or ``""`` for strings) where there is no value."""
+        """Return a dense array with zeros (``b""`` or ``""`` for strings) where there is no value.
+
+        Examples:
+            >>> cachelayer.Sparse([[1], [3]], [0.5, 0.25], [4]).to_dense().tolist()
+            [0.0, 0.5, 0.0, 0.25]
+        """
         shape = tuple(int(n) for n in self.dense_shape)
         if self.values.dtype == object:
             dense = np.full(shape, type(self.values[0])() if len(self.values) else b"", dtype=object)
@@ -239,26 +317,44 @@ class Sparse(NoArray):
 @explains_options
 @dataclass(frozen=True, eq=False, repr=False)
 class Nullable(NoArray):
-    """A column in which some rows are null, or an array in which some values are.
+    """The rows of a field of a batch of which some are None, or an array in which some values are None.
 
-    Args:
-        values: the column, which is a dict for dicts of which some are None. What is null holds a filler: zeros, or
-            an empty string or array.
-        valid: bool, False for what is null: of shape ``[rows]``, or for an array also of the shape of ``values``.
+    Examples:
+        >>> rows = [{"score": 0.5}, {"score": None}, {"score": 2.0}]
+        >>> scores = cachelayer.Storage(folder).cache(rows, "scores", "v1").read([0, 1, 2])["score"]
+        >>> scores.to_list(), scores.values.tolist(), scores.valid.tolist()
+        ([0.5, None, 2.0], [0.5, 0.0, 2.0], [True, False, True])
+        >>> scores[1] is None, scores[::2].to_list()
+        (True, [0.5, 2.0])
     """
 
     values: Any
+    """The rows, with a filler in place of None: zeros, or an empty string or array. A dict if rows are dicts."""
     valid: NDArray[np.bool_]
+    """False for None: bool of shape ``[rows]``, or of the shape of ``values`` if single values of an array are None."""
 
     _ADVICE = "use filled(value), or values with a filler in each row that is null, and valid, which is False there"
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """True where a row is null, as in masked arrays of numpy, pandas and pyarrow: the opposite of ``valid``."""
+        """True where a row is None, as in masked arrays of numpy, pandas and pyarrow: the opposite of ``valid``.
+
+        Examples:
+            >>> import numpy as np
+            >>> cachelayer.Nullable(np.array([7, 0]), np.array([True, False])).mask.tolist()
+            [False, True]
+        """
         return ~self.valid
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return a row, None if it is null; or some rows, by a slice or an array; or a field of dicts, by its name."""
+        """Return a row, which may be None; several rows, by a slice or an array; or a field of dicts, by its name.
+
+        Examples:
+            >>> import numpy as np
+            >>> people = cachelayer.Nullable({"age": np.array([30, 0])}, np.array([True, False]))
+            >>> people[0], people[1], people["age"].to_list()
+            ({'age': np.int64(30)}, None, [30, None])
+        """
         if isinstance(rows, str):
             field = self.values[rows]
             if isinstance(field, Nullable) and field.valid.ndim == 1:
@@ -273,15 +369,26 @@ class Nullable(NoArray):
         return (self[row] for row in range(len(self)))
 
     def to_list(self) -> list[Any]:
-        """Return the values as a list, nested as they are, with None for those that are null."""
+        """Return the rows as a list, nested as they are, with None for a row or value that is null.
+
+        Examples:
+            >>> import numpy as np
+            >>> cachelayer.Nullable(np.array([[1, 2], [3, 0]]), np.array([[True, True], [True, False]])).to_list()
+            [[1, 2], [3, None]]
+        """
         return [_listed(row) for row in self]
 
     @explains_options
     def filled(self, value: Any) -> NDArray[Any]:
-        """Return the column as an array with a value in each row that is null.
+        """Return the rows as an array, with a value in place of None.
 
         Args:
             value: a value of one row, such as 0 or NaN.
+
+        Examples:
+            >>> import numpy as np
+            >>> cachelayer.Nullable(np.array([0.5, 0.0]), np.array([True, False])).filled(np.nan).tolist()
+            [0.5, nan]
 
         Raises:
             InvalidTypeError: if the rows are no array, or their dtype cannot hold the value.
