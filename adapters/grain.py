@@ -33,6 +33,7 @@ from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
+from cachelayer.streams.continuing import check_same_steps
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.streams.stream_options import Shuffle
@@ -276,7 +277,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         following.set_state(state)
         if self._workers > 1:
             # Workers read the steps of their stream, which must be those of the state.
-            reader_of(self._stream).check_same_steps(state)
+            check_same_steps(reader_of(self._stream), state)
         workers = state.get("workers", 1) if isinstance(state, dict) else 1
         # Grain restores each worker separately, and skips workers that have no state. At the beginning it takes the
         # state from an undivided dataset; only there does the number of workers not matter.

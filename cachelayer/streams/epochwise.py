@@ -9,6 +9,7 @@ from typing import Any, Generic
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
+from cachelayer.streams.continuing import advance_reader, restore_reader
 from cachelayer.streams.iterator import StreamIterator, continue_with, has_ended, state_at
 from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.step_reader import StepReader
@@ -228,7 +229,7 @@ class Epochwise(Generic[T]):
             StateError: if the state belongs to other records or another order.
         """
         steps = self._reader.options.steps
-        reader, position = self._reader.with_steps(replace(steps, num_epochs=None)).restored(state)
+        reader, position = restore_reader(self._reader.with_steps(replace(steps, num_epochs=None)), state)
         reader = reader.with_steps(replace(reader.options.steps, num_epochs=steps.num_epochs))
         if reader.options.steps.earlier and not self._is_endless:
             raise StateError(
@@ -261,7 +262,7 @@ class Epochwise(Generic[T]):
                 "number of the next"
             )
         iterator = iter(self)
-        reader = self._reader.advanced(newer, iterator.position)
+        reader = advance_reader(self._reader, newer, iterator.position)
         iterator.advance_to(newer)
         self._reader, self._options = reader, replace(reader.options, start=iterator.position)
 
@@ -311,6 +312,6 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         Raises:
             StateError: if the state belongs to other records or another order, or lies past the end.
         """
-        self._reader.restored(state)
+        restore_reader(self._reader, state)
         self._loops.set_state(state)
         self._is_new = True

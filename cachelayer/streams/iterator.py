@@ -12,6 +12,7 @@ from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
+from cachelayer.streams.continuing import advance_reader, restore_reader
 from cachelayer.streams.reading.failures import Failure, too_many
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Steps
@@ -216,7 +217,8 @@ class StreamIterator(Iterator[T]):
         Raises:
             StateError: if it belongs to other records or another order, or lies past the end.
         """
-        self._read_with(*self._reader.restored(state))
+        reader, position = restore_reader(self._reader, state)
+        self._read_with(reader, position)
         self._finished = None
 
     def advance_to(self, newer: Any) -> None:
@@ -238,7 +240,7 @@ class StreamIterator(Iterator[T]):
                 other fields; or if the stream is of a mixture, a sample or buckets.
             InvalidTypeError: if it has no records.
         """
-        self._read_with(self._reader.advanced(newer, self.position), self.position)
+        self._read_with(advance_reader(self._reader, newer, self.position), self.position)
         self._finished = None
 
     def save(self, directory: Any) -> Awaited:

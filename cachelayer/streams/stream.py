@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cachelayer.arguments import boolean, explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import Sources, T
+from cachelayer.streams.continuing import restore_reader
 from cachelayer.streams.epochwise import Epochs, Iterations
 from cachelayer.streams.iterator import ChunksWithStates, StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_step
@@ -367,7 +368,7 @@ def continued(stream: Stream[T], state: Any) -> Stream[T]:
     Raises:
         StateError: if the state belongs to other records or another order, or lies past the end.
     """
-    reader, position = stream._reader.restored(state)
+    reader, position = restore_reader(stream._reader, state)
     return stream_of(replace(reader, options=replace(reader.options, start=position)))
 
 

@@ -10,19 +10,17 @@ from typing import Any, cast
 import numpy as np
 
 from cachelayer.counting import Timed
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Dataset, Stacker, has_records, records_of
-from cachelayer.streams.order.blocks import BlockOrder
-from cachelayer.streams.order.buckets import BucketOrder
-from cachelayer.streams.order.orders import GROUP, ExactOrder
+from cachelayer.protocols import Dataset, Stacker
+from cachelayer.streams.order.orders import GROUP
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
 from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, clear_callers, is_of_element, too_many
 from cachelayer.streams.reading.map_run import HeldOf, MapRun, read_in_place
 from cachelayer.streams.reading.maps import ElementMap, returned_none
-from cachelayer.streams.state import restore, state_of
+from cachelayer.streams.state import state_of
 from cachelayer.streams.steps import Indices, Step, Steps
-from cachelayer.streams.stream_options import StreamOptions, order_over
+from cachelayer.streams.stream_options import StreamOptions
 
 
 @dataclass(eq=False)
@@ -90,75 +88,6 @@ class StepReader:
         The first takes a while if the records were chosen one by one, which have no digest before.
         """
         return state_of(self.records.digests, self.records.info.name, self.options, position)
-
-    def restored(self, state: Any) -> tuple[StepReader, int]:
-        """Return the reader that goes on from a state, with the steps of the state, and its position.
-
-        Raises:
-            StateError: if it belongs to other records or another order, or lies past the end.
-        """
-        options, position = restore(self.records.digests, self.records.info.name, self.options, state)
-        steps = options.steps
-        for segment in steps.earlier:
-            if not self.records.begins_with(segment.first + segment.records, segment.digest):
-                raise StateError(
-                    f"the state has advanced from records with the digest {segment.digest!r}, with which these do not "
-                    "begin: restore it over the version that advance_to() was given"
-                )
-        if steps.last_state is not None and position > steps.last_state:
-            raise StateError(
-                f"position {position} of the state is past the end of this stream, {steps.end}: set it on "
-                "stream.epochs(), or pass a larger num_epochs, which a mixture does not have"
-            )
-        return replace(self, options=options), position
-
-    def check_same_steps(self, state: Any) -> None:
-        """Raise a StateError unless a state has the order and the steps of this reader, which cannot follow others."""
-        restored, _ = self.restored(state)
-        options = self.options
-        if restored.options.steps != options.steps or restored.options.order != options.order:
-            raise StateError(
-                "the state leaves out steps, or has advanced to more records, and what reads here cannot follow it: "
-                f"pass stream.without(...) with the same steps (positions {list(restored.options.steps.left_out)}), or "
-                "restore it with an iterator of the stream itself"
-            )
-
-    def advanced(self, newer: Any, position: int) -> StepReader:
-        """Return the reader that goes on over a newer version from the end of the epoch that a position lies in."""
-        if isinstance(self.options.order, BucketOrder):
-            raise InvalidArgumentError(
-                f"advance_to({newer!r}): new records would change the batches of buckets: at the end of an epoch, "
-                "begin newer.stream(..., buckets=...)"
-            )
-        if not isinstance(self.options.order, (ExactOrder, BlockOrder)):
-            raise InvalidArgumentError(
-                f"advance_to({newer!r}): a mixture, or a sample, draws from all of its records at any position, so it "
-                f"does not advance: begin a stream of the newer one at this position: stream(..., start={position})"
-            )
-        if not has_records(newer):
-            raise InvalidTypeError(
-                f"advance_to takes a DataRef of a newer version, or a view of it, not a {type(newer).__name__}"
-            )
-        records, old = records_of(newer), self.records
-        if records.digests.rows == old.digests.rows:
-            return self
-        if len(old) == 0 or not records.begins_with(len(old), old.digests.rows):
-            raise InvalidArgumentError(
-                f"advance_to({newer!r}): it does not begin with the {len(old)} elements of this stream, of digest "
-                f"{old.digests.rows!r}: pass the same view of the version that append() made. Elements of some views "
-                "change or move with new records, such as a last window that is padded, rows in reverse, or the second "
-                "part of a concat(): begin a stream of those at the end of an epoch, newer.stream(...)"
-            )
-        if records.element_spec != old.element_spec:
-            raise InvalidArgumentError(
-                f"advance_to({newer!r}): its elements are {records.element_spec}, and those of this stream "
-                f"{old.element_spec}: pass the same view of the newer version, such as newer.fields(...)"
-            )
-        if len(records) == len(old):
-            return replace(self, records=records)
-        order = order_over(self.options.order, len(records))
-        steps = self.options.steps.advanced(position, len(records), old.digests.rows, records.digests.rows)
-        return replace(self, records=records, options=replace(self.options, order=order, steps=steps))
 
     def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:
         """Return the reader of some rows of each global batch, for a process that holds part of a sharded array.

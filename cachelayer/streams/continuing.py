@@ -1,0 +1,89 @@
+"""Go on with a stream: from a state, or over a newer version to which records were appended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
+from cachelayer.protocols import has_records, records_of
+from cachelayer.streams.order.blocks import BlockOrder
+from cachelayer.streams.order.buckets import BucketOrder
+from cachelayer.streams.order.orders import ExactOrder
+from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.state import restore
+from cachelayer.streams.stream_options import order_over
+
+
+def restore_reader(reader: StepReader, state: Any) -> tuple[StepReader, int]:
+    """Return the reader that goes on from a state, with the steps that the state leaves out, and its position.
+
+    Raises:
+        StateError: if the state belongs to other records or another order, or lies past the end.
+    """
+    options, position = restore(reader.records.digests, reader.records.info.name, reader.options, state)
+    steps = options.steps
+    for segment in steps.earlier:
+        if not reader.records.begins_with(segment.first + segment.records, segment.digest):
+            raise StateError(
+                f"the state has advanced from records with the digest {segment.digest!r}, with which these do not "
+                "begin: restore it over the version that advance_to() was given"
+            )
+    if steps.last_state is not None and position > steps.last_state:
+        raise StateError(
+            f"position {position} of the state is past the end of this stream, {steps.end}: set it on "
+            "stream.epochs(), or pass a larger num_epochs, which a mixture does not have"
+        )
+    return replace(reader, options=options), position
+
+
+def check_same_steps(reader: StepReader, state: Any) -> None:
+    """Raise a StateError unless a state has the order and the steps of a reader that cannot follow others."""
+    restored, _ = restore_reader(reader, state)
+    mine, theirs = reader.options, restored.options
+    if theirs.steps != mine.steps or theirs.order != mine.order:
+        raise StateError(
+            "the state leaves out steps, or has advanced to more records, and what reads here cannot follow it: "
+            f"pass stream.without(...) with the same steps (positions {list(theirs.steps.left_out)}), or "
+            "restore it with an iterator of the stream itself"
+        )
+
+
+def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
+    """Return the reader that goes on over a newer version from the end of the epoch that a position lies in."""
+    order = reader.options.order
+    if isinstance(order, BucketOrder):
+        raise InvalidArgumentError(
+            f"advance_to({newer!r}): new records would change the batches of buckets: at the end of an epoch, "
+            "begin newer.stream(..., buckets=...)"
+        )
+    if not isinstance(order, (ExactOrder, BlockOrder)):
+        raise InvalidArgumentError(
+            f"advance_to({newer!r}): a mixture, or a sample, draws from all of its records at any position, so it "
+            f"does not advance: begin a stream of the newer one at this position: stream(..., start={position})"
+        )
+    if not has_records(newer):
+        raise InvalidTypeError(
+            f"advance_to takes a DataRef of a newer version, or a view of it, not a {type(newer).__name__}"
+        )
+    records = records_of(newer)
+    old = reader.records
+    if records.digests.rows == old.digests.rows:
+        return reader
+    if len(old) == 0 or not records.begins_with(len(old), old.digests.rows):
+        raise InvalidArgumentError(
+            f"advance_to({newer!r}): it does not begin with the {len(old)} elements of this stream, of digest "
+            f"{old.digests.rows!r}: pass the same view of the version that append() made. Elements of some views "
+            "change or move with new records, such as a last window that is padded, rows in reverse, or the second "
+            "part of a concat(): begin a stream of those at the end of an epoch, newer.stream(...)"
+        )
+    if records.element_spec != old.element_spec:
+        raise InvalidArgumentError(
+            f"advance_to({newer!r}): its elements are {records.element_spec}, and those of this stream "
+            f"{old.element_spec}: pass the same view of the newer version, such as newer.fields(...)"
+        )
+    if len(records) == len(old):
+        return replace(reader, records=records)
+    steps = reader.options.steps.advanced(position, len(records), old.digests.rows, records.digests.rows)
+    options = replace(reader.options, order=order_over(order, len(records)), steps=steps)
+    return replace(reader, records=records, options=options)
