@@ -117,6 +117,12 @@ class ArrayRecordDataSource:
         InvalidArgumentError, InvalidTypeError: if the paths are invalid.
         StorageError: if a file does not exist or cannot be opened.
         CorruptionError: if a file is not a complete ArrayRecord file.
+
+    Examples:
+        >>> ref = cachelayer.Storage(folder).submit([3, 1, 2], "numbers", "v1")
+        >>> source = cachelayer.ArrayRecordDataSource(f"{folder}/numbers/shards/*.array_record")
+        >>> len(source), type(source[0]), source[-1] == source.__getitems__([2])[0]
+        (3, <class 'bytes'>, True)
     """
 
     def __init__(

@@ -34,6 +34,12 @@ class Mirrored:
         nbytes: bytes of all shards of the version.
         local_nbytes: bytes of the shards that are here.
         folder: where these shards are.
+
+    Examples:
+        >>> storage = cachelayer.Storage(f"memory:/{folder}", local_cache=folder)
+        >>> mirrored = storage.submit([3, 1, 2], "mirrored", "v1").mirror()
+        >>> mirrored.shards, mirrored.local_shards, mirrored.nbytes == mirrored.local_nbytes
+        (1, 1, True)
     """
 
     shards: int
@@ -48,6 +54,16 @@ class DataRef(View[T], Generic[T]):
     """A published version, or a view of some of its records: random access, and streams over it.
 
     :class:`cachelayer.Storage` makes it. Picklable, thread-safe and fork-safe.
+
+    Examples:
+        >>> ref = cachelayer.Storage(folder).submit([{"text": "one"}, {"text": "two"}, {"text": "three"}], "rows", "v1")
+        >>> len(ref), ref[-1], ref[:2].read([1, 0])["text"].tolist()
+        (3, {'text': 'three'}, ['two', 'one'])
+        >>> f"{ref.dataset_id}@{ref.dataset_version}", ref.digest == cachelayer.open(ref.reference).digest
+        ('rows@v1', True)
+        >>> import pickle
+        >>> pickle.loads(pickle.dumps(ref))[0]
+        {'text': 'one'}
     """
 
     @property
@@ -60,22 +76,48 @@ class DataRef(View[T], Generic[T]):
 
     @property
     def dataset_id(self) -> str:
-        """The id of the dataset."""
+        """The id of the dataset.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> storage.submit([3, 1, 2], "numbers", "v1")[1:].dataset_id
+            'numbers'
+        """
         return self._base.version.dataset_id
 
     @property
     def dataset_version(self) -> str:
-        """The name of the version."""
+        """The name of the version.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit([3, 1, 2], "numbers", "v1")
+            >>> storage.fetch("numbers@latest").dataset_version
+            'v1'
+        """
         return self._base.version.info.version
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """How the version was built."""
+        """How the version was built.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit(range(3), "numbers", "v1", description="the first numbers")
+            >>> ref.provenance["description"], ref.provenance["source"]
+            ('the first numbers', 'range')
+        """
         return dict(self._base.version.manifest.provenance)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the version's shards; of a view, its share of them, by the number of its records."""
+        """Bytes of the version's shards; of a view, its share of them, by the number of its records.
+
+        Examples:
+            >>> import numpy as np
+            >>> ref = cachelayer.Storage(folder).submit(np.zeros((8, 1 << 20), np.uint8), "rows", "v1")
+            >>> ref.nbytes, ref[:2].nbytes
+            (8519680, 2129920)
+        """
         return self._records.nbytes if self._records.is_view else self._base.version.info.nbytes
 
     def stored_nbytes(self, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
@@ -89,6 +131,12 @@ class DataRef(View[T], Generic[T]):
 
         Raises:
             RecordIndexError: if there is no such record.
+
+        Examples:
+            >>> rows = [{"text": "a"}, {"text": "a" * 100}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1", compression="none")
+            >>> ref.stored_nbytes([0, 1]).tolist()
+            [16, 112]
         """
         shards = cast(LocalShards | RemoteShards, self._base.shards)
         return shards.stored_nbytes(self._records.selection.take(indices))
@@ -104,6 +152,12 @@ class DataRef(View[T], Generic[T]):
 
         Raises:
             InvalidArgumentError: if ``records`` is less than 1.
+
+        Examples:
+            >>> rows = [{"score": 0.5}, {"score": None}, {"score": 2.5}]
+            >>> (score,) = cachelayer.Storage(folder).submit(rows, "rows", "v1").stats().leaves
+            >>> score.nulls, score.numbers.minimum, score.numbers.maximum, score.numbers.mean
+            (1, 0.5, 2.5, 1.5)
         """
         from cachelayer.statistics import survey
 
@@ -117,6 +171,12 @@ class DataRef(View[T], Generic[T]):
 
         Raises:
             InvalidArgumentError: if there is no such field, or it has several values a record.
+
+        Examples:
+            >>> rows = [{"lang": "en"}, {"lang": "de"}, {"lang": None}, {"lang": "en"}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref.count_by("lang"), ref[2:].count_by("lang")
+            ({'en': 2, 'de': 1, None: 1}, {'en': 1, None: 1})
         """
         from cachelayer.statistics import count_by
 
@@ -135,6 +195,15 @@ class DataRef(View[T], Generic[T]):
         Raises:
             InvalidArgumentError: if the storage keeps no local copies.
             CacheLayerError: if a copy could not be made.
+
+        Examples:
+            >>> storage = cachelayer.Storage(f"memory:/{folder}", local_cache=folder)
+            >>> mirrored = storage.submit([3, 1, 2], "numbers", "v1").mirror()
+            >>> mirrored.local_shards == mirrored.shards
+            True
+            >>> ref = cachelayer.Storage(folder / "local").submit([3, 1, 2], "numbers", "v1")
+            >>> ref.mirror().folder == str(folder / "local/numbers")  # the shards themselves are on this host
+            True
         """
         records, version = self._base, self._base.version
         table, copies = version.manifest.shards, records.local_copies
@@ -148,7 +217,15 @@ class DataRef(View[T], Generic[T]):
         return Mirrored(len(table), len(here), table.nbytes, nbytes, str(records.copies.path))
 
     def raw(self) -> DataRef[Any]:
-        """Return the same records undecoded: images and audio as the bytes of their files."""
+        """Return the same records undecoded: images and audio as the bytes of their files.
+
+        Examples:
+            >>> files = [{"image": b"P6 4 2 255 " + bytes(24)}]  # black, in the format PPM
+            >>> spec = {"image": cachelayer.ImageSpec()}
+            >>> ref = cachelayer.Storage(folder).submit(files, "images", "v1", element_spec=spec)
+            >>> ref[0]["image"].shape, ref.raw()[0]["image"][:11]
+            ((2, 4, 3), b'P6 4 2 255 ')
+        """
         return DataRef(self._records.changed(self._elements.stored()).called(ViewCall("raw")))
 
     def _repr_html_(self) -> str:

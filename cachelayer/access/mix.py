@@ -46,6 +46,16 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
     Raises:
         InvalidArgumentError: if there are no datasets, or their specs differ; the message names the leaf.
         InvalidTypeError: for other objects.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> old = storage.submit([{"text": "one"}, {"text": None}], "old", "v1")
+        >>> new = storage.submit([{"text": "three"}], "new", "v1")
+        >>> both = cachelayer.concat([old, new, old[:1]])
+        >>> [element["text"] for element in both], both.sources(2)[0].dataset == new.reference
+        (['one', None, 'three', 'one'], True)
+        >>> cachelayer.concat([cachelayer.concat([old, new]), old[:1]]).digest == both.digest
+        True
     """
     if isinstance(refs, (View, Stream)) or not isinstance(refs, Iterable):
         raise InvalidTypeError(f"concat takes a list of DataRefs, not a {type(refs).__name__}: pass concat([a, b])")
@@ -74,6 +84,13 @@ class Mixture(Generic[T]):
         parts: the datasets and their weights, as the user passed them.
         turns: the dataset that each position belongs to.
         length: the number of positions of an epoch; a mixture without ``stop`` never comes to its end.
+
+    Examples:
+        >>> letters = cachelayer.wrap("abcd", identity="letters")
+        >>> digits = cachelayer.wrap("12", identity="digits")
+        >>> mixture = cachelayer.mix([(letters, 2), (digits, 1)], stop="all")
+        >>> [batch.tolist() for batch in mixture.stream(3)]
+        [['a', '1', 'b'], ['c', '2', 'd']]
     """
 
     def __init__(self, parts: Sequence[tuple[View[T], Any]], turns: Turns, length: int = ENDLESS) -> None:
@@ -98,12 +115,26 @@ class Mixture(Generic[T]):
         """SHA-256 over ``mixture`` and the digests (32 bytes each) of the datasets, in hexadecimal.
 
         States of the mixture hold it. They tell the weights before their position apart from it: later ones may change.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcd", identity="letters")
+            >>> digits = cachelayer.wrap("12", identity="digits")
+            >>> mixtures = [cachelayer.mix([(letters, weight), (digits, 1)]) for weight in (1, 2)]
+            >>> mixtures[0].digest == mixtures[1].digest, mixtures[0].digest == cachelayer.mix([(letters, 1)]).digest
+            (True, False)
         """
         return self._records.digests.elements
 
     @property
     def element_spec(self) -> Tree:
-        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
+        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> refs = [storage.submit([{"text": name}], name, "v1") for name in ("one", "two")]
+            >>> cachelayer.mix([(ref, 1) for ref in refs]).element_spec
+            {'text': ArraySpec(str)}
+        """
         return self._records.element_spec
 
     @property
@@ -134,6 +165,16 @@ class Mixture(Generic[T]):
         Raises:
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcd", identity="letters")
+            >>> digits = cachelayer.wrap("12", identity="digits")
+            >>> stream = cachelayer.mix([(letters, 2), (digits, 1)]).stream(6)
+            >>> iterator = iter(stream)
+            >>> [next(iterator).tolist() for _ in range(2)]
+            [['a', '1', 'b', 'c', '2', 'd'], ['a', '1', 'b', 'c', '2', 'd']]
+            >>> stream.record_numbers(0).tolist()  # those of the digits follow those of the letters
+            [0, 4, 1, 2, 5, 3]
         """
         start = options.get("start", 0)
         if not self._ends:
@@ -210,6 +251,18 @@ def mix(
         InvalidArgumentError: if there are no datasets, one is empty, a weight or a position is invalid, element specs
             differ, lengths are not known, or the end that ``stop`` asks for never comes.
         InvalidTypeError: for other objects.
+
+    Examples:
+        >>> letters = cachelayer.wrap("abcdef", identity="letters")
+        >>> digits = cachelayer.wrap("12", identity="digits")
+        >>> "".join(cachelayer.mix([(letters, 2), (digits, 1)], stop="first").stream())
+        'a1bc2'
+        >>> "".join(cachelayer.mix([(letters, 2), (digits, 1)], stop="all").stream())
+        'a1bc2de1f'
+        >>> stages = {0: (1, 1), 4: (1, 0)}
+        >>> iterator = iter(cachelayer.mix([(letters, 1), (digits, 1)], schedule=stages).stream())
+        >>> "".join(next(iterator) for _ in range(8))
+        'a1b2cdef'
     """
     pairs = _pairs(parts)
     if stop is not None and not (isinstance(stop, str) and stop in ("first", "all")):

@@ -45,6 +45,13 @@ class Sampled(Generic[T]):
     """Endless streams of records that are drawn by their weights, with replacement.
 
     :meth:`cachelayer.DataRef.sample` returns it.
+
+    Examples:
+        >>> letters = cachelayer.wrap("abcd", identity="letters")
+        >>> sampled = letters.sample([0, 1, 3, 0], seed=1)
+        >>> stream = sampled.stream(6)
+        >>> stream[0].tolist(), stream[10**9].tolist()
+        (['c', 'c', 'c', 'c', 'c', 'c'], ['c', 'b', 'b', 'c', 'c', 'b'])
     """
 
     def __init__(self, records: Dataset[T], order: WeightedOrder, name: ViewName | None = None) -> None:
@@ -58,6 +65,13 @@ class Sampled(Generic[T]):
 
         Raises:
             InvalidArgumentError: if no text names it: of several versions, or with weights that are no field.
+
+        Examples:
+            >>> rows = [{"text": "a", "weight": 1.0}, {"text": "b", "weight": 3.0}]
+            >>> sampled = cachelayer.Storage(folder).submit(rows, "rows", "v1").sample("weight", seed=0)
+            >>> opened = cachelayer.open(sampled.reference)
+            >>> opened.stream(4)[0]["text"].tolist() == sampled.stream(4)[0]["text"].tolist()
+            True
         """
         if self._name is None:
             raise InvalidArgumentError(f"{self!r} has no reference, for it is no sample of one version")
@@ -72,12 +86,24 @@ class Sampled(Generic[T]):
 
     @property
     def digest(self) -> str:
-        """The digest of the records that are drawn from, in hexadecimal."""
+        """The digest of the records that are drawn from, in hexadecimal.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcd", identity="letters")
+            >>> letters.sample([0, 1, 3, 0], seed=1).digest == letters.digest
+            True
+        """
         return self._records.digests.elements
 
     @property
     def element_spec(self) -> Tree:
-        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
+        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit([{"text": "a"}, {"text": "b"}], "rows", "v1")
+            >>> ref.sample([1, 3], seed=0).element_spec
+            {'text': ArraySpec(str)}
+        """
         return self._records.element_spec
 
     @overload
@@ -104,6 +130,13 @@ class Sampled(Generic[T]):
         Raises:
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcd", identity="letters")
+            >>> sampled = letters.sample([0, 1, 3, 0], seed=1)
+            >>> draws = [sampled.stream(8, shard=(host, 2))[0].tolist() for host in (0, 1)]
+            >>> draws, draws[0] + draws[1] == sampled.stream(8)[0].tolist()
+            ([['c', 'c', 'c', 'c'], ['c', 'c', 'b', 'c']], True)
         """
         checked = make_options(MOST_POSITIONS, global_batch_size, num_epochs=None, remainder="drop", **options)
         return stream_of(StepReader(self._records, replace(checked, order=self._order)))

@@ -112,6 +112,14 @@ class View(Generic[T]):
     """Records in an order of their own: those of a version, some of them, several versions, windows, packs, and so on.
 
     What makes a view copies nothing.
+
+    Examples:
+        >>> letters = cachelayer.wrap("abcdef", identity="letters")
+        >>> view = letters[1:].exclude([0])[::-1]
+        >>> list(view), view[0], len(view)
+        (['f', 'e', 'd', 'c'], 'f', 4)
+        >>> [batch.tolist() for batch in view.stream(3)]
+        [['f', 'e', 'd'], ['c']]
     """
 
     def __init__(self, records: DatasetView) -> None:
@@ -127,7 +135,14 @@ class View(Generic[T]):
 
     @property
     def element_spec(self) -> Tree:
-        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
+        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"image": np.zeros((2, 2), np.uint8), "text": "one"}]
+            >>> cachelayer.Storage(folder).submit(rows, "rows", "v1").element_spec
+            {'image': ArraySpec(uint8, (2, 2)), 'text': ArraySpec(str)}
+        """
         return self._records.element_spec
 
     @property
@@ -135,6 +150,11 @@ class View(Generic[T]):
         """The metadata of the version that the records come from: what the user passed, and what the source said.
 
         If they come from several versions, it is what the metadata of all of them have in common.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit([3, 1], "numbers", "v1", metadata={"license": "CC0"})
+            >>> ref.metadata, ref[:1].metadata
+            ({'license': 'CC0'}, {'license': 'CC0'})
         """
         return dict(self._records.info.metadata)
 
@@ -143,6 +163,13 @@ class View(Generic[T]):
         """The texts that numbers in the elements stand for, by field: those that stand beside tokens.
 
         See :meth:`windows`. They are found once, and stored beside the version.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array([1, 2, 3]), "lang": "en"}, {"tokens": np.array([4]), "lang": "de"}]
+            >>> windows = cachelayer.Storage(folder).submit(rows, "texts", "v1").windows("tokens", 4, beside="lang")
+            >>> windows.categories, windows[0]["lang"].tolist()
+            ({'lang': ['de', 'en']}, [1, 1, 1, 0])
         """
         return {key: [*texts] for key, texts in self._records.categories.items()}
 
@@ -161,7 +188,15 @@ class View(Generic[T]):
 
     @property
     def digest(self) -> str:
-        """SHA-256 that identifies the records and their order, in hexadecimal."""
+        """SHA-256 that identifies the records and their order, in hexadecimal.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit([3, 1, 2], "numbers", "v1")
+            >>> ref[::-1].digest == ref.select([2, 1, 0]).digest
+            True
+            >>> ref[::-1].digest == ref.digest
+            False
+        """
         return self._records.digests.elements
 
     @property
@@ -173,6 +208,13 @@ class View(Generic[T]):
         Raises:
             InvalidArgumentError: if no text names the view: of several versions, of none, chosen by a function or by
                 more than 256 record numbers.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit([{"x": 3}, {"x": 1}, {"x": 2}], "rows", "v1")
+            >>> ref.reference == f"{folder}/rows@v1@sha256:{ref.digest}"
+            True
+            >>> cachelayer.open(ref.where("x > 1").reference).read(slice(None))["x"].tolist()
+            [3, 2]
         """
         name = self._records.name
         if name is None:
@@ -187,6 +229,14 @@ class View(Generic[T]):
         """The numbers of the erased records of this view, ascending: reading one raises an ErasedRecordError.
 
         ``ref.exclude(ref.erased)`` is the view without them.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit([3, 1, 2], "numbers", "v1")
+            >>> report = storage.erase("numbers", records=[1], of="v1", reason="its author asked")
+            >>> ref = storage.fetch("numbers@v1")
+            >>> ref.erased.tolist(), ref.exclude(ref.erased).read(slice(None)).tolist()
+            ([1], [3, 2])
         """
         return self._records.erased
 
@@ -198,7 +248,13 @@ class View(Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
-        """Return one element, or a view of a slice."""
+        """Return one element, or a view of a slice.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcdef", identity="letters")
+            >>> letters[0], letters[-1], list(letters[::-2]), list(letters[1:][2:])
+            ('a', 'f', ['f', 'd', 'b'], ['d', 'e', 'f'])
+        """
         records = self._records
         if isinstance(index, slice):
             name, rows = records.name, sliced(index, len(records))
@@ -218,6 +274,11 @@ class View(Generic[T]):
         Raises:
             InvalidArgumentError: if it is negative.
             ErasedRecordError: if one of them was erased.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcdef", identity="letters")
+            >>> letters.head(2), letters[4:].head()
+            (['a', 'b'], ['e', 'f'])
         """
         return self.__getitems__(range(min(integer("n", n, 0), len(self))))
 
@@ -232,6 +293,11 @@ class View(Generic[T]):
 
         Raises:
             InvalidTypeError: if they are no records of one version, but windows, packs, or those of several.
+
+        Examples:
+            >>> report = cachelayer.Storage(folder).submit([3, 1, 2], "numbers", "v1")[:1].verify()
+            >>> report.records, report.problems
+            (3, ())
         """
         records = self._records
         version = None if records.base.leaves is None else records.base.leaves.home
@@ -252,6 +318,12 @@ class View(Generic[T]):
             MissingDependencyError: if pyarrow is not installed.
             InvalidTypeError: if Arrow has no type for a leaf, or cannot hold a value, or elements are not dicts.
             RecordIndexError: if a record does not exist.
+
+        Examples:
+            >>> rows = [{"text": "one", "label": 1}, {"text": "two", "label": 2}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref.to_arrow([1, 0]).to_pydict()
+            {'text': ['two', 'one'], 'label': [2, 1]}
         """
         # Adapters lie above this floor, and pyarrow is imported there alone.
         return import_module("cachelayer.adapters.pyarrow").to_arrow(self, indices)
@@ -280,6 +352,14 @@ class View(Generic[T]):
             InvalidTypeError: if one is no version, and no view of the records of one.
             InvalidArgumentError: if there is no such field, it has several values a record, or two rows of a version
                 have one key; names the first.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> old = storage.submit([{"id": 1, "x": 5}, {"id": 2, "x": 6}], "rows", "v1")
+            >>> new = storage.submit([{"id": 2, "x": 7}, {"id": 3, "x": 0}, {"id": 1, "x": 5}], "rows", "v2")
+            >>> rows = old.diff(new, key="id").rows
+            >>> rows.same, rows.came.count, rows.went.count, rows.changed.count, rows.fields["x"].first.key
+            (1, 1, 0, 1, 2)
         """
         if not isinstance(other, View):
             raise InvalidTypeError(f"diff takes a DataRef, not a {type(other).__name__}: open it first")
@@ -300,6 +380,14 @@ class View(Generic[T]):
             RecordIndexError: if there is no such record.
             InvalidArgumentError: if a mask has the wrong length.
             InvalidTypeError: if they are neither integers nor bools.
+
+        Examples:
+            >>> import numpy as np
+            >>> letters = cachelayer.wrap("abcdef", identity="letters")
+            >>> list(letters.select([5, 0, 0, -2]))
+            ['f', 'a', 'a', 'e']
+            >>> list(letters.select(np.arange(6) % 3 == 0))
+            ['a', 'd']
         """
         if isinstance(indices, slice):
             return self[indices]
@@ -315,6 +403,11 @@ class View(Generic[T]):
 
         Raises:
             RecordIndexError, InvalidArgumentError, InvalidTypeError: see :meth:`select`.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcdef", identity="letters")
+            >>> list(letters.exclude([1, -1])), list(letters.exclude(slice(0, None, 2)))
+            (['a', 'c', 'd', 'e'], ['b', 'd', 'f'])
         """
         unwanted = numbers_or_mask(indices, len(self))
         return self._select(self._records.selection.exclude(unwanted), rows_call("exclude", unwanted))
@@ -334,6 +427,17 @@ class View(Generic[T]):
         Raises:
             InvalidArgumentError: if the condition is none, or there is no such field.
             InvalidTypeError: if it is of another type, or the function returns something else.
+
+        Examples:
+            >>> rows = [{"text": "one", "score": 0.9}, {"text": "two", "score": None}, {"text": "three", "score": 0.2}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> conditions = ["score > 0.5", "not score > 0.5", "score is None"]
+            >>> [[row["text"] for row in ref.where(condition)] for condition in conditions]
+            [['one'], ['three'], ['two']]
+            >>> [row["text"] for row in ref.where("text.startswith('t') and len(text) > 3")]
+            ['three']
+            >>> [row["text"] for row in ref.where(lambda columns: columns["text"] == "two")]
+            ['two']
         """
         wanted = Condition.of(condition)
         chosen = self._records.selection.select(mask_of(self._records, wanted))
@@ -357,6 +461,14 @@ class View(Generic[T]):
 
         Raises:
             InvalidTypeError: if the function is none, or returns no bool.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array([1, 2, 3])}, {"tokens": np.array([4])}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> mask = ref.each(lambda element: element["tokens"].max() > 3)
+            >>> mask.tolist(), ref.select(mask)[0]["tokens"].tolist()
+            ([False, True], [4])
         """
         if not callable(function):
             raise InvalidTypeError(f"each() takes a function of an element, not {function!r}")
@@ -386,6 +498,14 @@ class View(Generic[T]):
             InvalidArgumentError: if a weight is negative, infinite, NaN or None, all are 0, there is another number of
                 them, there is no such field, or it is of another kind; the message names the record.
             InvalidTypeError: if an argument is of the wrong type.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit([{"label": label} for label in (0, 1, 1, 1)], "labels", "v1")
+            >>> ref.sample([0, 1, 1, 0], seed=0).stream(8).record_numbers(0).tolist()
+            [2, 2, 2, 1, 1, 1, 2, 1]
+            >>> batch = ref.sample("balanced:label", seed=0).stream(1000)[0]
+            >>> int((batch["label"] == 0).sum())
+            504
         """
         return sampled_of(self._records, weights, seed)
 
@@ -425,6 +545,15 @@ class View(Generic[T]):
                 or built, by itself, and ``by`` is not passed; if the view is a part of a split with the same seed,
                 which deals its records alike, so that the parts are far from the shares; if a part has no value of
                 ``by``, as may happen if these are few.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcdefgh", identity="letters")
+            >>> {name: list(view) for name, view in letters.split({"train": 0.75, "test": 0.25}, seed=0).items()}
+            {'train': ['a', 'b', 'c', 'd', 'f', 'g'], 'test': ['e', 'h']}
+            >>> clicks = cachelayer.Storage(folder).submit([{"user": user} for user in (7, 8, 9, 7, 8)], "clicks", "v1")
+            >>> parts = clicks.split({"train": 0.5, "test": 0.5}, seed=1, by="user")
+            >>> {name: view.read(slice(None))["user"].tolist() for name, view in parts.items()}
+            {'train': [7, 7], 'test': [8, 9, 8]}
         """
         return self._split(shares, seed=seed, by=by, stratify=stratify, warns=True)
 
@@ -470,6 +599,14 @@ class View(Generic[T]):
 
         Raises:
             InvalidArgumentError: if a fold would hold out no record, or an argument is invalid; see :meth:`split`.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcdef", identity="letters")
+            >>> for train, held_out in letters.folds(3, seed=0):
+            ...     print(list(train), list(held_out))
+            ['b', 'c', 'd', 'e'] ['a', 'f']
+            ['a', 'c', 'e', 'f'] ['b', 'd']
+            ['a', 'b', 'd', 'f'] ['c', 'e']
         """
         pairs = folds(self._records, k, seed, by, stratify)
         call = ViewCall("folds", (literal(k),), _given(seed=seed, by=by, stratify=stratify))
@@ -483,6 +620,12 @@ class View(Generic[T]):
 
         Args:
             indices: integers, of which negative ones count from the end; or a mask with one bool for each record.
+
+        Examples:
+            >>> import numpy as np
+            >>> letters = cachelayer.wrap("abcdef", identity="letters")
+            >>> letters.__getitems__([5, 0, -2]), letters.__getitems__(np.arange(6) > 3)
+            (['f', 'a', 'e'], ['e', 'f'])
         """
         return self._records.base.elements(self._records.selection.take(indices))
 
@@ -512,6 +655,14 @@ class View(Generic[T]):
             ErasedRecordError: if one was erased.
             InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
             InvalidTypeError: if the indices are neither integers nor bools.
+
+        Examples:
+            >>> rows = [{"text": "one", "label": 1}, {"text": "two", "label": 2}, {"text": "three", "label": 3}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref.read([2, 0, -1])
+            {'text': array(['three', 'one', 'three'], dtype=object), 'label': array([3, 1, 3])}
+            >>> ref.read(slice(2), fields="label")
+            {'label': array([1, 2])}
         """
         base, numbers = self._records.base, self._records.selection.take(indices)
         if fields is None:
@@ -536,6 +687,15 @@ class View(Generic[T]):
 
         Raises:
             RecordIndexError: if there is no such element.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array([1, 2, 3])}, {"tokens": np.array([4])}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref[::-1].sources(0)[0].record
+            1
+            >>> [(span.record, span.begin, span.end, span.offset) for span in ref.windows("tokens", 2).sources(1)]
+            [(0, 2, 3, 0), (1, 0, 1, 1)]
         """
         return self._records.base.sources(np.array([self._records.selection.number(index)])).spans()
 
@@ -603,6 +763,16 @@ class View(Generic[T]):
         Raises:
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcdefgh", identity="letters")
+            >>> [batch.tolist() for batch in letters.stream(3)]
+            [['a', 'b', 'c'], ['d', 'e', 'f'], ['g', 'h']]
+            >>> options = {"shuffle": True, "seed": 0, "num_epochs": 2}
+            >>> [batch.tolist() for batch in letters.stream(4, **options)]
+            [['d', 'a', 'h', 'f'], ['b', 'g', 'e', 'c'], ['f', 'd', 'g', 'c'], ['h', 'b', 'a', 'e']]
+            >>> [batch.tolist() for batch in letters.stream(4, **options, shard=(1, 2), start=8)]
+            [['g', 'c'], ['a', 'e']]
         """
         return self._stream(global_batch_size, options)
 
@@ -629,6 +799,15 @@ class View(Generic[T]):
 
         Raises:
             InvalidArgumentError: if there is no such field, or it is of another kind.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array([1, 2, 3]), "text": "für"}, {"tokens": np.array([4]), "text": ""}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref.lengths("tokens").tolist(), ref.lengths("text").tolist()
+            ([3, 1], [4, 0])
+            >>> ref.select(ref.lengths("tokens") > 2)[0]["text"]
+            'für'
         """
         return self._records.lengths(leaf).values()
 
@@ -640,6 +819,13 @@ class View(Generic[T]):
 
         Raises:
             InvalidArgumentError: see :meth:`lengths`.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array([1, 2, 3])}, {"tokens": np.array([4])}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref.total("tokens"), ref[1:].total("tokens")
+            (4, 1)
         """
         return self._records.lengths(leaf).total
 
@@ -656,6 +842,12 @@ class View(Generic[T]):
 
         Raises:
             InvalidArgumentError: if there is no such field.
+
+        Examples:
+            >>> rows = [{"text": "one", "meta": {"lang": "en", "url": "u7"}}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref.fields("meta/lang")[0], ref.fields("meta")[0]
+            ({'meta': {'lang': 'en'}}, {'meta': {'lang': 'en', 'url': 'u7'}})
         """
         leaves = self._records.stored_leaves("fields()")
         chosen = leaf_numbers(leaves.codec.spec, names)
@@ -679,6 +871,16 @@ class View(Generic[T]):
         Raises:
             InvalidArgumentError: if there are no such images, or the size is less than 1.
             InvalidTypeError: if an argument is of the wrong type.
+
+        Examples:
+            >>> files = [b"P6 4 2 255 " + bytes(24), b"P6 4 6 255 " + bytes(72)]  # black, in the format PPM
+            >>> images = [{"image": file} for file in files]
+            >>> spec = {"image": cachelayer.ImageSpec()}
+            >>> ref = cachelayer.Storage(folder).submit(images, "images", "v1", element_spec=spec)
+            >>> [element["image"].shape for element in ref]
+            [(2, 4, 3), (6, 4, 3)]
+            >>> ref.decoded(size=(5, 5)).read([0, 1])["image"].shape
+            (2, 5, 5, 3)
         """
         base = self._records.base
         if not isinstance(base, StoredElements):
@@ -734,6 +936,16 @@ class View(Generic[T]):
             InvalidArgumentError: if there is no such field, it is of another kind, or another argument is invalid; when
                 it is read, if the fields of a record have different lengths, or one beside them is None.
             InvalidTypeError: if an argument has the wrong type.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4], [5, 6])]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> [window["tokens"].tolist() for window in ref.windows("tokens", 4, stride=2)]
+            [[1, 2, 3, 4], [3, 4, 5, 6]]
+            >>> window = ref.windows("tokens", 5, separator=0, segments=True)[0]
+            >>> window["tokens"].tolist(), window["tokens_segment_ids"].tolist(), window["tokens_positions"].tolist()
+            ([1, 2, 3, 0, 4], [1, 1, 1, 1, 2], [0, 1, 2, 3, 0])
         """
         rows = window_rows(
             self._records,
@@ -790,6 +1002,15 @@ class View(Generic[T]):
             InvalidArgumentError: if there is no such field, it is of another kind, the fields of a record differ in
                 length, or another argument is invalid.
             InvalidTypeError: if an argument has the wrong type.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4, 5], [6], [7, 8])]
+            >>> packs = cachelayer.Storage(folder).submit(rows, "texts", "v1").packed("tokens", 4)
+            >>> [pack["tokens"].tolist() for pack in packs]
+            [[1, 2, 3, 6], [4, 5, 7, 8]]
+            >>> packs[0]["tokens_segment_ids"].tolist(), packs[0]["tokens_positions"].tolist()
+            ([1, 1, 1, 2], [0, 1, 2, 0])
         """
         rows = pack_rows(
             self._records,
@@ -841,10 +1062,9 @@ class View(Generic[T]):
             InvalidTypeError: if an argument has the wrong type.
 
         Examples:
-            >>> import cachelayer, numpy as np
-            >>> storage = cachelayer.Storage("memory://series")
+            >>> import numpy as np
             >>> rows = {"sensor": np.array([7, 7, 9, 7, 9]), "time": np.array([0, 2, 0, 1, 1])}
-            >>> windows = storage.cache(rows, "rows", "v1").rolling(2, by="sensor", order="time")
+            >>> windows = cachelayer.Storage(folder).submit(rows, "rows", "v1").rolling(2, by="sensor", order="time")
             >>> [(window["sensor"].tolist(), window["time"].tolist()) for window in windows]
             [([7, 7], [0, 1]), ([7, 7], [1, 2]), ([9, 9], [0, 1])]
             >>> [span.record for span in windows.sources(1)]
@@ -879,6 +1099,13 @@ class View(Generic[T]):
         Raises:
             InvalidArgumentError: if there is no such field, it is of another kind, or another argument is invalid.
             InvalidTypeError: if an argument has the wrong type.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4])]
+            >>> padded = cachelayer.Storage(folder).submit(rows, "texts", "v1").padded("tokens", 2, long="truncate")
+            >>> {name: values.tolist() for name, values in padded.read([0, 1]).items()}
+            {'tokens': [[1, 2], [4, 0]], 'tokens_length': [2, 1], 'tokens_mask': [[True, True], [True, False]]}
         """
         if isinstance(lengths, str):
             lengths = {lengths: required("length", length)}
@@ -894,11 +1121,26 @@ class View(Generic[T]):
 
 
 class Packed(View[dict[str, Any]]):
-    """Documents packed into rows of fixed length; :meth:`cachelayer.DataRef.packed` returns it."""
+    """Documents packed into rows of fixed length; :meth:`cachelayer.DataRef.packed` returns it.
+
+    Examples:
+        >>> import numpy as np
+        >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4, 5], [6])]
+        >>> packs = cachelayer.Storage(folder).submit(rows, "texts", "v1").packed("tokens", 4, segments=False)
+        >>> [(pack["tokens"].tolist(), pack["tokens_length"].item()) for pack in packs]
+        [([1, 2, 3, 6], 4), ([4, 5, 0, 0], 2)]
+    """
 
     @property
     def fill(self) -> float:
-        """The share of the cells of all packs, also of those that a slice leaves out, that are not padding."""
+        """The share of the cells of all packs, also of those that a slice leaves out, that are not padding.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4, 5], [6])]
+            >>> cachelayer.Storage(folder).submit(rows, "texts", "v1").packed("tokens", 4).fill
+            0.75
+        """
         return cast(PackRows, self._records.base).fill
 
 
@@ -906,16 +1148,38 @@ class Rolling(View[Any]):
     """Windows of consecutive records of a series; :meth:`cachelayer.DataRef.rolling` returns it.
 
     Series that a slice leaves out count too.
+
+    Examples:
+        >>> import numpy as np
+        >>> ref = cachelayer.Storage(folder).submit({"x": np.array([1, 2, 3, 4])}, "series", "v1")
+        >>> windows = ref.rolling(3)
+        >>> windows.read([0, 1])["x"].tolist(), windows.series, windows.short_series
+        ([[1, 2, 3], [2, 3, 4]], 1, 0)
     """
 
     @property
     def series(self) -> int:
-        """The number of series."""
+        """The number of series.
+
+        Examples:
+            >>> import numpy as np
+            >>> ref = cachelayer.Storage(folder).submit({"sensor": np.array([7, 9, 7, 7])}, "rows", "v1")
+            >>> windows = ref.rolling(2, by="sensor")
+            >>> windows.series, len(windows), windows[:1].series
+            (2, 2, 2)
+        """
         return len(self._windows.counts)
 
     @property
     def short_series(self) -> int:
-        """The number of series that are shorter than a window, and so have none."""
+        """The number of series that are shorter than a window, and so have none.
+
+        Examples:
+            >>> import numpy as np
+            >>> ref = cachelayer.Storage(folder).submit({"sensor": np.array([7, 9, 7, 7])}, "rows", "v1")
+            >>> ref.rolling(2, by="sensor").short_series  # sensor 9 has one record
+            1
+        """
         return int((self._windows.counts == 0).sum())
 
     @property
@@ -924,12 +1188,26 @@ class Rolling(View[Any]):
 
 
 class Padded(View[Any]):
-    """Records with padded leaves; :meth:`cachelayer.DataRef.padded` returns it."""
+    """Records with padded leaves; :meth:`cachelayer.DataRef.padded` returns it.
+
+    Examples:
+        >>> import numpy as np
+        >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4])]
+        >>> padded = cachelayer.Storage(folder).submit(rows, "texts", "v1").padded({"tokens": 4}, value=-1)
+        >>> padded[1]["tokens"].tolist(), padded[1]["tokens_length"].item(), padded.kept
+        ([4, -1, -1, -1], 1, 1.0)
+    """
 
     @property
     def kept(self) -> float:
         """The share of the values of the padded leaves that is kept, from their stored lengths; 1 if there are none.
 
         Records that a slice leaves out count too.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4])]
+            >>> cachelayer.Storage(folder).submit(rows, "texts", "v1").padded("tokens", 2, long="truncate").kept
+            0.75
         """
         return cast(PaddedElements, self._records.base).kept

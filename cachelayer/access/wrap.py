@@ -163,6 +163,15 @@ def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None)
     Raises:
         InvalidTypeError: if the object has no length or no items.
         InvalidArgumentError: if the identity is not a text.
+
+    Examples:
+        >>> squares = cachelayer.wrap([number**2 for number in range(6)], identity="squares")
+        >>> squares[3], squares.read([1, 2]).tolist()
+        (9, [1, 4])
+        >>> [batch.tolist() for batch in squares.stream(4, shuffle=True, seed=0, remainder="drop")]
+        [[9, 0, 25, 1]]
+        >>> squares.digest == cachelayer.wrap(range(6), identity="squares").digest  # the identity and the length
+        True
     """
     name = type(obj).__name__
     if not hasattr(obj, "__len__") or not hasattr(obj, "__getitem__"):
