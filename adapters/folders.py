@@ -21,6 +21,8 @@ from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 
+__all__ = ["from_audio_folder", "from_files", "from_image_folder"]
+
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
 Root = str | os.PathLike[str]

@@ -44,6 +44,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs Grain: pip install 'cachelayer[grain]'") from error
 
+__all__ = ["Sampler", "as_source", "iter_dataset"]
+
 # Grain shows in no other way that a dataset repeats forever: its length is sys.maxsize, which batches divide by their
 # size.
 _ENDLESS = 1 << 48

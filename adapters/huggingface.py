@@ -55,6 +55,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
 
+__all__ = ["as_source", "to_datasets"]
+
 METADATA = "huggingface_features"
 ROWS_AT_ONCE = 256
 _FILES_AT_ONCE = 64

@@ -28,6 +28,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
 
+__all__ = ["GlobalBatchIterator", "GlobalBatches", "global_batches", "shard_by_process"]
+
 # Before JAX takes down its devices, which it does at the end of the program too, nothing may be sent any more.
 atexit.register(end_threads)
 

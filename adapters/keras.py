@@ -41,6 +41,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs Keras and a backend: pip install 'cachelayer[keras]'") from error
 
+__all__ = ["Resume", "StreamDataset", "as_source", "to_keras"]
+
 _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys"
 
 

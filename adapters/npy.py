@@ -24,6 +24,8 @@ from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 
+__all__ = ["from_npy", "from_npz"]
+
 AnyPath = str | os.PathLike[str]
 _MOST_EMPTY_ROWS = 2**24
 

@@ -19,6 +19,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs Orbax: pip install 'cachelayer[orbax]'") from error
 
+__all__ = ["CheckpointRestore", "CheckpointSave"]
+
 
 class Stateful(Protocol):
     """An object with a state, such as an iterator of a stream or of ``global_batches``."""

@@ -36,6 +36,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs pandas: pip install 'cachelayer[pandas]'") from error
 
+__all__ = ["as_source", "to_pandas"]
+
 _FIXES = {
     pd.DatetimeTZDtype: ".dt.tz_convert('UTC').dt.tz_localize(None) makes it a moment in UTC",
     pd.PeriodDtype: ".dt.to_timestamp() makes it the time at which it begins",

@@ -25,6 +25,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs Polars: pip install 'cachelayer[polars]'") from error
 
+__all__ = ["as_source", "to_polars"]
+
 _FIXES: dict[Any, str] = {
     pl.Decimal: "cast(pl.Float64) rounds it, cast(pl.String) keeps its digits",
     pl.Object: "make it numbers, strings, lists or structs",

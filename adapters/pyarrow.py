@@ -37,6 +37,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
+__all__ = ["as_source", "from_csv", "from_ipc", "from_json", "from_parquet", "to_arrow"]
+
 Options = Mapping[str, Any] | None
 _FILES_AT_ONCE = 16
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}

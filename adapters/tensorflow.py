@@ -39,6 +39,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
 
+__all__ = ["as_source", "to_tf"]
+
 _DYNAMIC_BATCH = 256
 
 

@@ -25,6 +25,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs TensorFlow Datasets: pip install 'cachelayer[tfds]'") from error
 
+__all__ = ["as_source"]
+
 METADATA = "tfds"
 _RECORDS_AT_ONCE = 64
 

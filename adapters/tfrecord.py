@@ -23,6 +23,8 @@ from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 
+__all__ = ["from_tfrecord"]
+
 _PARSED_AT_ONCE = 256
 
 

@@ -39,6 +39,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs webdataset: pip install 'cachelayer[webdataset]'") from error
 
+__all__ = ["from_webdataset"]
+
 KEY = "__key__"
 _LOOK_AHEAD = 1000
 _SHOWN = 80

@@ -8,7 +8,7 @@ from cachelayer.engines.processes import Processes
 from cachelayer.engines.ray import Ray
 from cachelayer.errors import InvalidArgumentError
 
-__all__ = ["Beam", "Engine", "Processes", "Ray", "engine_of"]
+__all__ = ["Beam", "Engine", "Processes", "Ray"]
 
 
 def engine_of(engine: str | Engine, workers: int) -> Engine:
