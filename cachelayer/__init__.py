@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from cachelayer.builds.build_options import SubmitOptions as SubmitOptions
     from cachelayer.builds.sharded_source import Sharded as Sharded, sharded as sharded
     from cachelayer.counting import counters as counters
-    from cachelayer.protocols import RecordSpan as RecordSpan
+    from cachelayer.protocols import RecordSpan as RecordSpan, Sources as Sources
     from cachelayer.records.spec import (
         ArraySpec as ArraySpec,
         AudioSpec as AudioSpec,
@@ -86,13 +86,15 @@ if TYPE_CHECKING:
     )
     from cachelayer.records.values import Nullable as Nullable, Ragged as Ragged, Sparse as Sparse
     from cachelayer.storage.storage import Storage as Storage, open as open
+    from cachelayer.streams.epochwise import Epochs as Epochs
     from cachelayer.streams.iterator import StreamIterator as StreamIterator
     from cachelayer.streams.order.blocks import Blocks as Blocks
     from cachelayer.streams.order.buckets import Buckets as Buckets
+    from cachelayer.streams.reading.failures import Failure as Failure
     from cachelayer.streams.stream import BatchStream as BatchStream, Stream as Stream
     from cachelayer.streams.stream_stats import ReadingStats as ReadingStats, StreamStats as StreamStats
     from cachelayer.versions.damage import DamagedObject as DamagedObject
-    from cachelayer.versions.diff import Diff as Diff
+    from cachelayer.versions.diff import Diff as Diff, RowDiff as RowDiff, ValueChange as ValueChange
     from cachelayer.versions.gc import Collected as Collected
     from cachelayer.versions.log import LogEvent as LogEvent
     from cachelayer.versions.repair import RepairReport as RepairReport
@@ -112,7 +114,7 @@ _HOMES = {
     "cachelayer.builds.build_options": ("SubmitOptions",),
     "cachelayer.builds.sharded_source": ("Sharded", "sharded"),
     "cachelayer.counting": ("counters",),
-    "cachelayer.protocols": ("RecordSpan",),
+    "cachelayer.protocols": ("RecordSpan", "Sources"),
     "cachelayer.records.spec": (
         "ArraySpec",
         "AudioSpec",
@@ -126,11 +128,13 @@ _HOMES = {
     "cachelayer.storage.storage": ("Storage", "open"),
     "cachelayer.streams.order.blocks": ("Blocks",),
     "cachelayer.streams.order.buckets": ("Buckets",),
+    "cachelayer.streams.epochwise": ("Epochs",),
     "cachelayer.streams.iterator": ("StreamIterator",),
+    "cachelayer.streams.reading.failures": ("Failure",),
     "cachelayer.streams.stream": ("BatchStream", "Stream"),
     "cachelayer.streams.stream_stats": ("ReadingStats", "StreamStats"),
     "cachelayer.versions.damage": ("DamagedObject",),
-    "cachelayer.versions.diff": ("Diff",),
+    "cachelayer.versions.diff": ("Diff", "RowDiff", "ValueChange"),
     "cachelayer.versions.log": ("LogEvent",),
     "cachelayer.versions.gc": ("Collected",),
     "cachelayer.versions.repair": ("RepairReport",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import re
 import subprocess
@@ -99,25 +98,3 @@ def test_every_public_name_stands_in_the_reference() -> None:
     assert "::: cachelayer.errors" in page
     apart = {name for name in cachelayer.__all__ if not hasattr(errors, name)}
     assert apart <= set(re.findall(r"^::: cachelayer\.(\w+)$", page, re.M))
-
-
-def examples(name: str, thing: object) -> list[doctest.DocTest]:
-    """Return the examples in the docstrings of a public thing and of its methods."""
-    finder = doctest.DocTestFinder(recurse=thing is not cachelayer)
-    return [found for found in finder.find(thing, name, globs={"cachelayer": cachelayer}) if found.examples]
-
-
-EXAMPLES = examples("cachelayer", cachelayer)
-for public in cachelayer.__all__:
-    EXAMPLES += examples(public, getattr(cachelayer, public))
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_the_example_of_a_docstring_runs(example: doctest.DocTest, tmp_path: Path) -> None:
-    example.globs["folder"] = tmp_path
-    done = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
-    assert (done.failed, done.attempted) == (0, len(example.examples))
-
-
-def test_the_package_leads_with_an_example() -> None:
-    assert EXAMPLES[0].name == "cachelayer"

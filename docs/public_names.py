@@ -1,0 +1,119 @@
+"""Read the public names of the package from its source: no framework is imported.
+
+``python docs/public_names.py [ROOM]`` prints the names without an example in their docstring: those of a room such as
+``streams``, or all. With ``--write`` it takes the names that have one by now from ``tests/without_examples.txt``.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import griffe
+
+import cachelayer
+
+ROOT = Path(__file__).parents[1]
+LIST = ROOT / "tests" / "without_examples.txt"
+OF_THE_PACKAGE = {
+    "adapters.keras.Resume": "on_train_begin on_train_end on_epoch_begin on_epoch_end",
+    "adapters.keras.StreamDataset": "batches_per_epoch continue_after end_epoch on_epoch_begin",
+    "builds.sharded_source.Sharded": "source",
+    "protocols.Sources": "joined whole",
+    "records.spec": "as_nullable decoded describe has_values is_static options sized takes_none with_nullable_values "
+    "without_nulls",
+    "records.values.Ragged": "with_flat",
+    "streams.epochwise.Epochwise": "advance begin reader state_of_iteration",
+    "streams.order.blocks.Blocks": "order",
+    "versions.damage.DamagedObject": "in_dataset",
+    "versions.log.LogEvent": "of",
+    "versions.snapshot.VersionInfo": "file manifest",
+}
+"""Members of public classes that only the package itself calls, by their class or module: no user needs them."""
+
+
+@cache
+def package() -> griffe.Module:
+    """Return the package, as griffe reads it."""
+    loaded = griffe.load("cachelayer", search_paths=[ROOT], allow_inspection=False)
+    return cast(griffe.Module, loaded)
+
+
+def modules() -> list[str]:
+    """Return the modules, below ``cachelayer``, that have public names of their own."""
+    adapters = sorted(name for name in package()["adapters"].modules if not name.startswith("_"))
+    return ["engines", *(f"adapters.{name}" for name in adapters if package()[f"adapters.{name}"].exports is not None)]
+
+
+def exported() -> dict[str, Any]:
+    """Return what users import, by the name that they import it by."""
+    names = {f"cachelayer.{name}": package()[name] for name in cachelayer.__all__}
+    for module in modules():
+        names |= {f"cachelayer.{module}.{name}": package()[f"{module}.{name}"] for name in package()[module].exports}
+    return {name: resolved(found) for name, found in names.items()}
+
+
+def resolved(found: Any) -> Any:
+    """Return what an imported name stands for."""
+    return found.final_target if found.is_alias else found
+
+
+def is_documented(member: Any) -> bool:
+    """Return whether a member of a class is a method or a property; a field says beside itself what it is."""
+    return member.is_function or "property" in member.labels
+
+
+def is_for_users(member: Any) -> bool:
+    owner = member.parent.path.removeprefix("cachelayer.")
+    names = [names for where, names in OF_THE_PACKAGE.items() if owner == where or owner.startswith(f"{where}.")]
+    return not any(member.name in each.split() for each in names)
+
+
+def members(cls: Any) -> dict[str, Any]:
+    """Return the public methods and properties of a class, also those that it inherits from a class of the package."""
+    found = {name: resolved(member) for name, member in cls.all_members.items() if not name.startswith("_")}
+    return {name: member for name, member in found.items() if is_documented(member) and is_for_users(member)}
+
+
+def all_names() -> dict[str, Any]:
+    """Return every public function, class, method and property, by where it is defined."""
+    names = {"cachelayer": package()}
+    for found in exported().values():
+        if not (found.is_class or found.is_function):
+            continue
+        names[found.path] = found
+        if found.is_class:
+            names |= {member.path: member for member in members(found).values()}
+    return names
+
+
+def has_example(found: Any) -> bool:
+    return found.docstring is not None and ">>> " in found.docstring.value
+
+
+def without_examples() -> set[str]:
+    return {name for name, found in all_names().items() if not has_example(found)}
+
+
+def excused() -> set[str]:
+    """Return the names that may still lack an example."""
+    return {line for line in LIST.read_text().splitlines() if line and not line.startswith("#")}
+
+
+def write(names: set[str]) -> None:
+    """Write the list of these names, a block for each room."""
+    rooms: dict[str, list[str]] = {}
+    for name in sorted(names):
+        rooms.setdefault(name.split(".")[1], []).append(name)
+    lines = [line for room, names in rooms.items() for line in (f"# {room}", "", *names, "", "")]
+    LIST.write_text("\n".join(lines).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        write(excused() & without_examples())
+    else:
+        prefix = ".".join(["cachelayer", *sys.argv[1:2]])
+        print(*sorted(name for name in without_examples() if name.startswith(prefix)), sep="\n")

@@ -1,0 +1,45 @@
+"""Every public name has an example in its docstring, which runs and prints what stands there."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optional_packages import lacking
+from public_names import all_names, excused, has_example, without_examples
+
+import cachelayer
+
+
+def doctest_of(name: str, found: Any) -> doctest.DocTest:
+    lineno, globs = found.docstring.lineno, {"cachelayer": cachelayer}
+    return doctest.DocTestParser().get_doctest(found.docstring.value, globs, name, str(found.filepath), lineno)
+
+
+EXAMPLES = [doctest_of(name, found) for name, found in all_names().items() if has_example(found)]
+
+
+class Runner(doctest.DocTestRunner):
+    """Skips an example for which a framework is not installed."""
+
+    def report_unexpected_exception(self, out: Any, test: Any, example: Any, exc_info: Any) -> None:
+        if package := lacking(exc_info[1]):
+            pytest.skip(f"needs {package}")
+        super().report_unexpected_exception(out, test, example, exc_info)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name.removeprefix("cachelayer."))
+def test_the_example_of_a_docstring_prints_what_stands_there(example: doctest.DocTest, tmp_path: Path) -> None:
+    example.globs["folder"] = tmp_path
+    done = Runner(optionflags=doctest.ELLIPSIS).run(example)
+    assert (done.failed, done.attempted) == (0, len(example.examples))
+
+
+def test_every_public_name_has_an_example() -> None:
+    assert sorted(without_examples() - excused()) == []
+
+
+def test_the_list_of_names_without_an_example_only_gets_shorter() -> None:
+    assert sorted(excused() - without_examples()) == [], "run python docs/public_names.py --write"
