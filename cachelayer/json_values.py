@@ -78,12 +78,12 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:
     """Raise if this release cannot read the format of a document."""
-    found = whole("format", document["format"], 1)
+    found = integer("format", document["format"], 1)
     if found > newest:
         raise FormatError(f"{what} of format {found}; this release reads up to {newest}: update cachelayer")
 
 
-def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
+def integer(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
     """Return the value, an integer within these bounds."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{what} is {_shown(value)}, not an integer from {least} to {most}")
@@ -143,7 +143,7 @@ def shallow(what: str, value: Any) -> Any:
     return value
 
 
-Whole = Annotated[int, whole]
+Count = Annotated[int, integer]
 Sha256 = Annotated[str, sha256]
 
 
@@ -163,7 +163,7 @@ def decoded(kind: Any, what: str, value: Any) -> Any:
 
     Args:
         kind: a dataclass, ``str``, ``Any``, ``tuple[X, ...]``, ``frozenset[X]``, ``Mapping[X, Y]``, ``X | None``, or
-            ``Annotated[X, check]`` with a function such as :func:`whole`, which takes ``what`` and the value.
+            ``Annotated[X, check]`` with a function such as :func:`integer`, which takes ``what`` and the value.
         what: the value, for messages.
         value: JSON values.
     """

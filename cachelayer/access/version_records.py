@@ -83,7 +83,7 @@ class VersionRecords:
         return DatasetInfo(version.name, metadata, nbytes, nbytes, _RECORDS_PER_READ)
 
     def sources(self, numbers: Ints) -> Sources:
-        kept = self.version.kept
+        kept = self.version.selection
         if kept.progression() != (0, 1, len(self)):
             # A version that keeps some records of its shards, in any order, numbers those that it has.
             different, places = np.unique(numbers, return_inverse=True)
@@ -106,7 +106,7 @@ class VersionRecords:
         if len(erased):
             number = int(numbers[erased[0]])
             # Its number in the version, which may keep some records of its shards.
-            rows = self.version.kept.rows_of(np.array([number])).tolist()
+            rows = self.version.selection.rows_of(np.array([number])).tolist()
             raise ErasedRecordError(self.version.name, (*rows, number)[0], self.version.manifest.reason_of(number))
 
     @cached_property
@@ -161,7 +161,7 @@ class VersionRecords:
         if self.copies is None or self.is_local:
             return None
         copies = LocalCopies(self.copies, version.folder, self.stored.shards, self.verify)
-        copies.drop_files(version.manifest.gone)
+        copies.drop_files(version.manifest.erased_files)
         return copies
 
     def _shard_object(self, number: int) -> ShardObject:

@@ -140,7 +140,7 @@ class Erasure:
         numbers = np.concatenate(erased)
         kept_rows, *columns = [self._without_records(version, each, numbers, head, target) for each in before.sets]
         whole = before.without_records(numbers.tolist(), kept_rows, columns, self._reason)
-        manifest = whole if before.kept is None else keeping(whole, version.kept)
+        manifest = whole if before.kept is None else keeping(whole, version.selection)
         raw = replace(manifest, token=uuid.uuid4().hex).encode()
         progress.update(len(numbers), manifest.nbytes)
         info = replace(

@@ -21,7 +21,7 @@ from cachelayer.objects.failures import Kind, RequestError, retried
 from cachelayer.objects.file_systems import METHODS, FileSystem, file_system, forget, in_order
 from cachelayer.objects.local import in_place, open_file, storage_errors
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
-from cachelayer.objects.store import KINDS, Buffer
+from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
 from cachelayer.temporary_files import scratch_folder
 
 _log = logger_of("stores")
@@ -200,7 +200,7 @@ class BucketStore:
         with self._opened("write", name) as (fs, target):
             retried(f"write {fs.url(target)}", attempt, self.timeout, nbytes)
 
-    def receive(self, name: str, fill: Callable[[Path], object]) -> None:
+    def write_atomically(self, name: str, fill: Callable[[Path], object]) -> None:
         with scratch_folder() as folder:
             fill(folder / "file")
             self.upload(folder / "file", name)
@@ -299,7 +299,7 @@ class BucketStore:
     @contextmanager
     def _opened(self, what: str, name: str) -> Iterator[tuple[FileSystem, str]]:
         """Yield the file system and the path of an object in it; say what went wrong with a request."""
-        if what in {"write", "delete"} and self.scheme not in {*KINDS, "memory"}:
+        if what in {"write", "delete"} and self.scheme not in {*CLOUD_OF_SCHEME, "memory"}:
             raise InvalidArgumentError(
                 f"{self.url}: {self.scheme}:// has no put-if-absent, without which two writers may overwrite each "
                 "other: build on local disk, gs://, s3:// or az://"
@@ -326,7 +326,7 @@ class BucketStore:
         may_be_absent = " S3 also answers this for missing objects, unless you may list the bucket."
         return (
             f"refused: {error.reason.rstrip('.')}. Are the credentials valid, and do they allow it?"
-            f"{may_be_absent if KINDS.get(self.scheme) == 's3' else ''}{StorageOptions(self.options).hint}"
+            f"{may_be_absent if CLOUD_OF_SCHEME.get(self.scheme) == 's3' else ''}{StorageOptions(self.options).hint}"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.objects import azure, gcs, s3
 from cachelayer.objects.cloud_client import FIXED, Cloud, CloudClient
-from cachelayer.objects.store import KINDS
+from cachelayer.objects.store import CLOUD_OF_SCHEME
 
 CLOUDS: dict[str, Cloud] = {"gcs": gcs, "s3": s3, "azure": azure}
 
@@ -27,7 +27,11 @@ def open_client(kind: str, url: str, options: Mapping[str, Any], timeout: float)
         return _open_other(url, options) if cloud is None else cloud.open_client(url, options, timeout / 4)
     # Not only ModuleNotFoundError: fsspec raises its base for file systems of other packages.
     except ImportError as error:
-        install = f"cachelayer[{kind}]" if kind in KINDS.values() else "the package that fsspec needs for this scheme"
+        install = (
+            f"cachelayer[{kind}]"
+            if kind in CLOUD_OF_SCHEME.values()
+            else "the package that fsspec needs for this scheme"
+        )
         raise MissingDependencyError(f"{url}: a package is not installed ({error}): install {install}") from error
     except TypeError as error:
         raise InvalidArgumentError(f"storage_options of {url}: {error}") from error

@@ -22,7 +22,7 @@ from cachelayer.objects import obstore_ranges
 from cachelayer.objects.cloud_client import CONNECTIONS
 from cachelayer.objects.clouds import CLOUDS, open_client
 from cachelayer.objects.failures import Kind, RequestError, asking
-from cachelayer.objects.store import KINDS, Buffer
+from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 
@@ -53,7 +53,7 @@ class FileSystem:
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         scheme = url.partition("://")[0]
-        self._kind = KINDS.get(scheme, scheme)
+        self._kind = CLOUD_OF_SCHEME.get(scheme, scheme)
         self._scheme = scheme
         self._client = open_client(self._kind, url, options, timeout)
         self._fs = self._client.fs
@@ -179,7 +179,7 @@ def file_system(url: str, options: Mapping[str, Any], timeout: float) -> FileSys
     # Objects that are equal in words may hold different credentials.
     told = {name: value if isinstance(value, _PLAIN) else id(value) for name, value in options.items()}
     # Of URLs of buckets, only ``abfs://container@account/`` names the server.
-    server = rest.partition("/")[0].partition("@")[2] if scheme in KINDS else rest
+    server = rest.partition("/")[0].partition("@")[2] if scheme in CLOUD_OF_SCHEME else rest
     key = (scheme, server, timeout, repr(sorted(told.items())))
     # Opening may wait for hosts that are away; who opens another does not.
     with _opening.setdefault(key, threading.Lock()):

@@ -124,14 +124,14 @@ class LocalStore:
         return None
 
     def put(self, name: str, data: bytes) -> None:
-        self.receive(name, lambda path: _write(path, data))
+        self.write_atomically(name, lambda path: _write(path, data))
 
     def upload(self, path: Path, name: str) -> None:
         with storage_errors("read", path):
             open_file(path).close()
-        self.receive(name, lambda target: shutil.copyfile(path, target))
+        self.write_atomically(name, lambda target: shutil.copyfile(path, target))
 
-    def receive(self, name: str, fill: Callable[[Path], object]) -> None:
+    def write_atomically(self, name: str, fill: Callable[[Path], object]) -> None:
         with self._durable(name, fill) as temporary:
             temporary.replace(self.local_path(name))
 

@@ -12,13 +12,13 @@ from cachelayer.credentials_in_urls import has_user, without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.local import LocalStore, absolute
-from cachelayer.objects.store import KINDS
+from cachelayer.objects.store import CLOUD_OF_SCHEME
 
 if TYPE_CHECKING:
     from cachelayer.objects.bucket_store import BucketStore
 
 _TIMEOUT = 60.0
-_WITHOUT_USERS = sorted({*KINDS, "http", "https", "webdav", "webdavs"}, reverse=True)
+_WITHOUT_USERS = sorted({*CLOUD_OF_SCHEME, "http", "https", "webdav", "webdavs"}, reverse=True)
 """Schemes whose URLs may hold credentials before the host, and nothing else, except for the container of Azure."""
 _MAY_HAVE_USER = re.compile(rf"(?!{'|'.join(_WITHOUT_USERS)})[a-z][a-z0-9+.-]*://[^/:@]+@[^/:@]+(?:/|$)", re.IGNORECASE)
 _LOST_SLASH = re.compile(rf"({'|'.join(_WITHOUT_USERS)}|[a-z][a-z0-9+.-]*(?=:/))(?::/?|//)", re.IGNORECASE)
@@ -77,7 +77,7 @@ def _refuse_lost_slash(text: str) -> None:
 def names_no_bucket(url: str) -> bool:
     """Return whether a URL is of a store with buckets and names none. Its clients would ask the store for long."""
     scheme, _, rest = url.partition("://")
-    return scheme in KINDS and not rest.partition("/")[0].strip()
+    return scheme in CLOUD_OF_SCHEME and not rest.partition("/")[0].strip()
 
 
 def _seconds(timeout: Any) -> float:

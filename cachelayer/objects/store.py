@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 Buffer = bytes | memoryview
 """Bytes that came from a store; the caller's own."""
-KINDS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "az": "azure", "abfs": "azure", "abfss": "azure"}
+CLOUD_OF_SCHEME = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "az": "azure", "abfs": "azure", "abfss": "azure"}
 """Schemes of buckets, and what each is called: as the extra that it needs."""
 
 
@@ -79,7 +79,7 @@ class Store(Protocol):
     def upload(self, path: Path, name: str) -> None:
         """Copy a local file to an object, whole, replacing one that may exist; check its size."""
 
-    def receive(self, name: str, fill: Callable[[Path], object]) -> None:
+    def write_atomically(self, name: str, fill: Callable[[Path], object]) -> None:
         """Have ``fill`` write a file and make it the object, whole and durable, in place of one that may be there.
 
         Args:

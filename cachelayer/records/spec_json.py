@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.errors import CacheLayerError, FormatError, InvalidArgumentError
-from cachelayer.json_values import DEEPEST, flag, items, mapping, text, whole
+from cachelayer.json_values import DEEPEST, flag, integer, items, mapping, text
 from cachelayer.records import dtypes
 from cachelayer.records.spec import (
     ArraySpec,
@@ -103,7 +103,7 @@ def _array(node: dict[str, Any], _: int) -> LeafSpec:
 
 
 def _ragged(node: dict[str, Any], _: int) -> LeafSpec:
-    rank, splits_dtype = whole("ragged_rank", node["ragged_rank"]), text("splits_dtype", node["splits_dtype"])
+    rank, splits_dtype = integer("ragged_rank", node["ragged_rank"]), text("splits_dtype", node["splits_dtype"])
     return RaggedSpec(**_leaf(node), ragged_rank=rank, splits_dtype=splits_dtype)
 
 
@@ -113,7 +113,7 @@ def _sparse(node: dict[str, Any], _: int) -> LeafSpec:
 
 def _leaf(node: dict[str, Any]) -> dict[str, Any]:
     """Return what arrays of all kinds have."""
-    shape = [None if dim is None else whole("a dimension", dim) for dim in items("shape", node["shape"])]
+    shape = [None if dim is None else integer("a dimension", dim) for dim in items("shape", node["shape"])]
     if len(shape) > _MOST_DIMENSIONS:
         raise FormatError(
             f"a leaf of {len(shape)} dimensions in an element spec: at most {_MOST_DIMENSIONS} are allowed"

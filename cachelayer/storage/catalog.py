@@ -131,7 +131,7 @@ class Catalog:
             if version.manifest.erased:
                 records.local_copies  # noqa: B018 - looking at them removes local copies of what was erased
             name = ViewName(version.reference, version.manifest.records)
-            return DataRef(DatasetView(version_elements(records), version.kept, name=name))
+            return DataRef(DatasetView(version_elements(records), version.selection, name=name))
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""

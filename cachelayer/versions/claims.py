@@ -108,7 +108,7 @@ class Claims:
         if beat is None:
             return False
         before, since = self._seen.get(claim, (None, asked))
-        if _is_of_nobody(beat) or (beat == before and asked - since >= expiry()):
+        if _holder_is_gone(beat) or (beat == before and asked - since >= expiry()):
             _log.info(
                 "%s/%s: %s gives no sign of life, so its claim is taken over", self._folder.url, claim, _holder(beat)
             )
@@ -154,7 +154,7 @@ class ClaimState:
     total: int | None = None
 
 
-def look_at_claim(folder: Store, claim: str, idle: float) -> ClaimState:
+def claim_state(folder: Store, claim: str, idle: float) -> ClaimState:
     """Return what a claim tells, without waiting to be sure.
 
     Args:
@@ -168,7 +168,7 @@ def look_at_claim(folder: Store, claim: str, idle: float) -> ClaimState:
     told = [int(text) for text in beat[:200].split()[3:5] if text.isdigit()]
     done, total = (*told, None, None)[:2]
     state: State = "running" if idle < expiry() else "unknown"
-    return ClaimState("interrupted" if _is_of_nobody(beat) else state, _holder(beat), done, total)
+    return ClaimState("interrupted" if _holder_is_gone(beat) else state, _holder(beat), done, total)
 
 
 def _holder(beat: bytes) -> str:
@@ -176,20 +176,20 @@ def _holder(beat: bytes) -> str:
     return "".join(filter(str.isprintable, beat[:200].decode("ascii", "replace").partition(" ")[0]))
 
 
-def _is_of_nobody(beat: bytes) -> bool:
+def _holder_is_gone(beat: bytes) -> bool:
     """Return whether the holder of a claim was on this host and is gone, or was interrupted in this process."""
     holder, token = _holder(beat), beat.decode("ascii", "replace").partition(" ")[2].partition(" ")[0]
     return token not in _held if holder == process_name() else has_ended(holder)
 
 
-def is_at_work(folder: Store, age: Callable[[str], float]) -> bool:
+def has_running_build(folder: Store, age: Callable[[str], float]) -> bool:
     """Return whether somebody may build a version of a dataset.
 
     Args:
         folder: that of the dataset.
         age: returns the seconds since an object was written, by the clock of the store.
     """
-    return any(look_at_claim(folder, claim, age(claim)).state == "running" for claim in _claims_of(folder))
+    return any(claim_state(folder, claim, age(claim)).state == "running" for claim in _claims_of(folder))
 
 
 def _claims_of(folder: Store) -> Iterator[str]:

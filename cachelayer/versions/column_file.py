@@ -15,7 +15,7 @@ import google_crc32c
 import numpy as np
 
 from cachelayer.errors import CorruptionError, SourceError
-from cachelayer.json_values import Sha256, Whole
+from cachelayer.json_values import Count, Sha256
 from cachelayer.objects import paths
 from cachelayer.records import tree
 from cachelayer.records.codec import TYPED, Codec, codec_named
@@ -46,13 +46,13 @@ class ColumnFile:
         generation: that of the log when it was put.
     """
 
-    records: Whole
-    record_nbytes: Whole
-    nbytes: Whole
+    records: Count
+    record_nbytes: Count
+    nbytes: Count
     sha256: Sha256
-    crc32c: Whole
-    crc32cs: tuple[Whole, ...]
-    generation: Whole
+    crc32c: Count
+    crc32cs: tuple[Count, ...]
+    generation: Count
 
     @property
     def file(self) -> str:

@@ -94,7 +94,7 @@ class VersionCopy:
     def _publish(self, manifest: Manifest) -> VersionInfo:
         source = self._source
         has_file = manifest.kept is not None and manifest.kept.has_file
-        numbers = stored_numbers(source.kept) if has_file else None
+        numbers = stored_numbers(source.selection) if has_file else None
         manifest = replace(manifest, token=uuid.uuid4().hex, numbers=numbers)
         change = event("copy", version=self._version, source=source.reference)
         replaces = self._replaced(self._log.head().versions.get(self._version))

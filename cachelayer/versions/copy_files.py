@@ -110,7 +110,7 @@ def _copy_object(source: Store, to: Store, name: str, facts: FileChecksum, new_n
             )
 
     if local is None:
-        to.receive(new_name, lambda path: check(source.download(name, path, facts.nbytes)))
+        to.write_atomically(new_name, lambda path: check(source.download(name, path, facts.nbytes)))
     else:
         check(source.crc32c(name))
         to.upload(local, new_name)

@@ -106,7 +106,7 @@ def damage_beside_manifest(version: StoredVersion, manifest: Manifest) -> dict[s
     found: dict[str, Problem] = {}
     if manifest.kept is not None and manifest.kept.has_file:
         try:
-            version.kept  # noqa: B018 - reading the numbers checks them
+            version.selection  # noqa: B018 - reading the numbers checks them
         except CorruptionError:
             name = paths.kept(version.info.file)
             found[name] = "damaged" if version.folder.exists(name) else "missing"

@@ -81,7 +81,7 @@ def appended(base: StoredVersion, added: Manifest) -> Manifest:
     if before.kept is None:
         return whole
     came = np.arange(before.rows.records, whole.rows.records)
-    return keeping(whole, Selection(np.concatenate([*base.kept.pieces(), came])))
+    return keeping(whole, Selection(np.concatenate([*base.selection.pieces(), came])))
 
 
 def keeping(whole: Manifest, kept: Selection) -> Manifest:

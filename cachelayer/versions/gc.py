@@ -25,7 +25,7 @@ from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
 from cachelayer.temporary_files import left_over, parent_folder, remove_left_over
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, is_at_work
+from cachelayer.versions.claims import CLAIM, has_running_build
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.notes import PLAN_HASH
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
@@ -190,7 +190,7 @@ def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted
     # In this order: what is listed and unnamed by a later head belongs to no version of that head.
     listing: Listing = {} if only_deleted else list_objects(dataset)
     ended = _left_over(dataset) if listing else []
-    if listing and is_at_work(dataset, age):
+    if listing and has_running_build(dataset, age):
         listing = {}
     needs, reasons = Needs(Snapshot(), frozenset(), {}), dict[str, str]()
 
@@ -315,7 +315,7 @@ def collect_erased(dataset: Store) -> None:
         collect(dataset, 0.0)
     except _UNREADABLE as error:
         warn(f"nothing of {dataset.name!r} is collected: {error}", room="log")
-    if is_at_work(dataset, lambda name: time.time() - (dataset.modified(name) or 0.0)):
+    if has_running_build(dataset, lambda name: time.time() - (dataset.modified(name) or 0.0)):
         warn(
             f"a build of {dataset.name!r} is at work, so files that no version names stay, and may hold what was "
             "erased: call gc(grace=0) when it has ended",

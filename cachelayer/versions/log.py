@@ -129,7 +129,7 @@ class Log:
         """Return the number of an entry, from which the newest one is found soon; 0 if it is missing or damaged."""
         raw = self.folder.read(paths.LOG_HEAD)
         with suppress(CorruptionError, FormatError), json_values.decoding(paths.LOG_HEAD, "pointer"):
-            return json_values.whole("sequence", json_values.unsealed(raw or b"")["sequence"])
+            return json_values.integer("sequence", json_values.unsealed(raw or b"")["sequence"])
         return 0
 
     def _entry(self, sequence: int) -> Snapshot | None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.json_values import Sha256, Whole
+from cachelayer.json_values import Count, Sha256
 from cachelayer.locks import cached_property
 from cachelayer.records.tree import Tree
 from cachelayer.versions.column_file import ColumnFile
@@ -42,10 +42,10 @@ class Kept:
             else None, and a file beside the manifest holds the numbers as little-endian int64.
     """
 
-    records: Whole
+    records: Count
     digest: Sha256
-    start: Whole | None = None
-    step: Annotated[int, partial(json_values.whole, least=-json_values.MOST)] | None = None
+    start: Count | None = None
+    step: Annotated[int, partial(json_values.integer, least=-json_values.MOST)] | None = None
 
     @property
     def has_file(self) -> bool:
@@ -65,7 +65,7 @@ class Kept:
 class _Erasure:
     """What the provenance says of the records that were erased at one time."""
 
-    records: tuple[Whole, ...]
+    records: tuple[Count, ...]
     reason: str
     files: tuple[str, ...]
 
@@ -206,7 +206,7 @@ class Manifest:
         return ""
 
     @property
-    def gone(self) -> list[str]:
+    def erased_files(self) -> list[str]:
         """The shards that erased records were in, without suffixes, relative to the dataset."""
         return [str(file) for erasure in self.erasures.get("erasures", []) for file in erasure["files"]]
 
@@ -247,12 +247,12 @@ class Manifest:
                 rows=ShardSet.from_json(data["rows"]),
                 provenance=_provenance(document["provenance"]),
                 token=json_values.text("token", document["token"]),
-                segments=json_values.decoded(tuple[Whole, ...], "segments", data["segments"]),
+                segments=json_values.decoded(tuple[Count, ...], "segments", data["segments"]),
                 kept=json_values.decoded(Kept | None, "kept", data["kept"]),
-                erased=json_values.decoded(tuple[Whole, ...], "erased", data["erased"]),
+                erased=json_values.decoded(tuple[Count, ...], "erased", data["erased"]),
                 columns=tuple(map(ShardSet.from_json, json_values.items("columns", data["columns"]))),
                 supersedes=json_values.decoded(tuple[Sha256, ...], "supersedes", document["supersedes"]),
-                unerased_nbytes=json_values.decoded(Whole | None, "unerased_nbytes", document["unerased_nbytes"]),
+                unerased_nbytes=json_values.decoded(Count | None, "unerased_nbytes", document["unerased_nbytes"]),
             )
             records = manifest.rows.records
             if manifest.segments and sum(manifest.segments) != records:

@@ -94,7 +94,7 @@ def _mend_files(
     files |= {place: copy for place, copy in copies.items() if copy.name not in failed}
     numbers = paths.kept(version.info.file)
     if numbers in wrong and source.manifest.kept is not None:
-        folder.put(numbers, stored_numbers(source.kept))
+        folder.put(numbers, stored_numbers(source.selection))
     elif numbers in wrong:
         left.append(numbers)
     info = version.info
@@ -103,7 +103,7 @@ def _mend_files(
     else:
         needs_manifest = list(files.values()) != manifest.files and numbers not in left
     if needs_manifest:
-        info = _publish(version, source, manifest.with_files(files.values()), version.kept)
+        info = _publish(version, source, manifest.with_files(files.values()), version.selection)
     elif version.indices in wrong and not left:
         put_indices(version)
     _delete_withdrawn(version, copies.values())

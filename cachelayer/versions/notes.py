@@ -21,7 +21,7 @@ from typing import Any
 
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, StorageError
-from cachelayer.json_values import Whole
+from cachelayer.json_values import Count
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
@@ -53,9 +53,9 @@ class PartResult:
     """
 
     shards: tuple[ShardFile, ...] = ()
-    nullable: frozenset[Whole] = frozenset()
-    elements: Whole = 0
-    left_out: Whole = 0
+    nullable: frozenset[Count] = frozenset()
+    elements: Count = 0
+    left_out: Count = 0
     first_left_out: tuple[str, ...] = ()
 
     def then(self, later: PartResult) -> PartResult:

@@ -13,7 +13,7 @@ from cachelayer.errors import (
     RefusedError,
     VersionNotFoundError,
 )
-from cachelayer.json_values import Sha256, Whole
+from cachelayer.json_values import Count, Sha256
 from cachelayer.objects import paths
 
 FORMAT = 1
@@ -36,10 +36,10 @@ class VersionInfo:
 
     version: Name
     manifest_sha256: Sha256 = field(repr=False)
-    generation: Whole = field(repr=False)
+    generation: Count = field(repr=False)
     digest: Sha256
-    records: Whole
-    nbytes: Whole
+    records: Count
+    nbytes: Count
     time: str
 
     @property
@@ -64,7 +64,7 @@ class Deletion:
     """
 
     info: VersionInfo
-    sequence: Whole
+    sequence: Count
     grace: Annotated[float, json_values.seconds]
 
 
@@ -106,11 +106,11 @@ class Snapshot:
         event: what the entry changed, by whom and when.
     """
 
-    sequence: Whole = 0
+    sequence: Count = 0
     versions: Mapping[Name, VersionInfo] = field(default_factory=dict)
     tags: Mapping[Name, Name] = field(default_factory=dict)
     deleted: tuple[Deletion, ...] = ()
-    sweeps: tuple[Whole, ...] = ()
+    sweeps: tuple[Count, ...] = ()
     swept: frozenset[Annotated[str, _file]] = frozenset()
     superseded: Mapping[Sha256, Superseded] = field(default_factory=dict)
     event: Mapping[str, Any] = field(default_factory=dict)

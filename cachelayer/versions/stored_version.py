@@ -83,7 +83,7 @@ class StoredVersion:
         return self.manifest.segments or (self.manifest.rows.records,)
 
     @cached_property
-    def kept(self) -> Selection:
+    def selection(self) -> Selection:
         """The records of the shards that the version has."""
         kept, records = self.manifest.kept, self.manifest.rows.records
         if kept is None:

@@ -11,7 +11,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.temporary_files import host_and_pid
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, ClaimState, State, look_at_claim
+from cachelayer.versions.claims import CLAIM, ClaimState, State, claim_state
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 
@@ -99,7 +99,7 @@ def _build(builds: Store, plan: str) -> UnpublishedBuild:
     objects = {CLAIM, *(f"{plan}/{name}" for name in notes.names("") if plan)}
     now = time.time()
     ages = {name: now - when for name in objects if (when := builds.modified(name)) is not None}
-    claims = [look_at_claim(builds, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
+    claims = [claim_state(builds, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
     alive = [each for each in claims if each.state != "interrupted"]
     told = next(iter([*alive, *(each for each in claims if each.holder)]), ClaimState("interrupted"))
     host, pid = host_and_pid(told.holder)

@@ -188,10 +188,10 @@ def test_files_are_made_objects_and_those_on_this_machine_have_paths(store: Stor
         for file in files:
             file.write_bytes(data)
         folder.move_in(files)
-        folder.receive("c/three", lambda path, data=data: path.write_bytes(data))  # type: ignore[misc]
+        folder.write_atomically("c/three", lambda path, data=data: path.write_bytes(data))  # type: ignore[misc]
         assert [folder.read(name) for name in ("b/one", "b/two", "c/three")] == [data] * 3
     path = folder.local_path("b/one")
     assert path is None or path.read_bytes() == b"other"
     with pytest.raises(ZeroDivisionError):
-        folder.receive("c/three", lambda _: 1 // 0)
+        folder.write_atomically("c/three", lambda _: 1 // 0)
     assert folder.read("c/three") == b"other"

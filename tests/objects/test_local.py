@@ -125,7 +125,7 @@ USES = {
     "put": lambda store, name: store.put(name, b"ours"),
     "put if absent": lambda store, name: store.put_if_absent(name, b"ours"),
     "upload": lambda store, name: store.upload(Path(__file__), name),
-    "receive": lambda store, name: store.receive(name, lambda path: path.touch()),
+    "write_atomically": lambda store, name: store.write_atomically(name, lambda path: path.touch()),
     "download": lambda store, name: store.download(name, Path("/nowhere/file"), 5),
     "read ranges": lambda store, name: store.read_ranges([(name, 0, 1)]),
     "move in": lambda store, name: store.move_in({Path("/nowhere/file"): name}),

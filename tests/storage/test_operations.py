@@ -154,9 +154,9 @@ class Meanwhile(LocalStore):
         self._count()
         return super().put_if_absent(name, data)
 
-    def receive(self, name: str, fill: Callable[[Path], None]) -> None:
+    def write_atomically(self, name: str, fill: Callable[[Path], None]) -> None:
         self._count()
-        super().receive(name, fill)
+        super().write_atomically(name, fill)
 
 
 def replace_base(storage: Storage) -> None:

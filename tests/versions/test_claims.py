@@ -19,7 +19,7 @@ from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.temporary_files import process_name
-from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, ClaimState, expiry, is_at_work, look_at_claim
+from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, ClaimState, claim_state, expiry, has_running_build
 
 FOLDER = paths.builds("v1")
 NAME = f"{FOLDER}/{CLAIM}"
@@ -51,7 +51,7 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
         together.wait(60)
         with claims.hold(CLAIM) as is_ours:
             assert claims.is_busy(CLAIM)
-            assert look_at_claim(store, NAME, 0.0).state == "running"
+            assert claim_state(store, NAME, 0.0).state == "running"
             together.wait(60)
         return is_ours
 
@@ -60,7 +60,7 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
     claims = Claims(store.folder(FOLDER))
     assert not claims.is_busy(CLAIM)
     assert not claims.is_alive(CLAIM)
-    assert look_at_claim(store, NAME, 0.0).state == "interrupted"
+    assert claim_state(store, NAME, 0.0).state == "interrupted"
     assert store.names(FOLDER) == []
 
 
@@ -79,11 +79,11 @@ def test_a_claim_tells_who_and_nothing_that_a_terminal_obeys(bucket: BucketStore
     with claims.hold(CLAIM):
         assert claims.is_busy(CLAIM)
         assert process_name() in claims.holder(CLAIM)
-        assert look_at_claim(bucket, NAME, 0.1) == ClaimState("running", process_name())
-        assert look_at_claim(bucket, NAME, 0.4) == ClaimState("unknown", process_name())
+        assert claim_state(bucket, NAME, 0.1) == ClaimState("running", process_name())
+        assert claim_state(bucket, NAME, 0.4) == ClaimState("unknown", process_name())
     for raw in (b"", b"\xff\x00\x1b[2J\n", b"a" * 1000, f"{HOST}-{'9' * 100} t 1".encode()):
         bucket.put(NAME, raw)
-        found = look_at_claim(bucket, NAME, 0.0)
+        found = claim_state(bucket, NAME, 0.0)
         assert found.state == "running"
         assert found.holder.isprintable()
         assert len(found.holder) <= 200
@@ -99,8 +99,8 @@ def test_a_process_of_this_host_that_is_gone_or_was_interrupted_is_not_waited_fo
     child.start()
     child.join()
     store.put(NAME, f"{HOST}-{os.getpid() if is_this_one else child.pid} token 1".encode())
-    assert not is_at_work(store, lambda _: 0.0)
-    assert look_at_claim(store, NAME, 0.0).state == "interrupted"
+    assert not has_running_build(store, lambda _: 0.0)
+    assert claim_state(store, NAME, 0.0).state == "interrupted"
     with Claims(store.folder(FOLDER)).hold(CLAIM) as is_ours:
         assert not is_ours
     assert not Claims(store.folder(FOLDER)).is_busy(CLAIM)
@@ -167,8 +167,8 @@ def test_somebody_is_at_work_while_a_claim_beats(
     bucket: BucketStore, claim: str, seconds: float, expected: bool
 ) -> None:
     bucket.put(f"d/_builds/{claim}", DEAD)
-    assert is_at_work(bucket.folder("d"), lambda _: seconds) is expected
-    assert not is_at_work(bucket.folder("e"), lambda _: 0.0)
+    assert has_running_build(bucket.folder("d"), lambda _: seconds) is expected
+    assert not has_running_build(bucket.folder("e"), lambda _: 0.0)
 
 
 @pytest.mark.parametrize("told", ["", "soon", "0", "nan", "inf"])
