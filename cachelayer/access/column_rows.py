@@ -45,7 +45,7 @@ class ColumnRows:
 
     def record(self, number: int) -> bytearray:
         """Return one row; the caller may change it."""
-        return bytearray(self.records(np.array([number])).copied().memory())
+        return bytearray(self.records(np.array([number])).packed_copy().memory())
 
     def records(self, numbers: Ints) -> Records:
         """Return the rows of these numbers."""
@@ -56,7 +56,7 @@ class ColumnRows:
 
     def hold(self, numbers: Ints) -> HeldBlock:
         """Fetch a block of rows."""
-        return HeldBlock(numbers, self.records(numbers).copied())
+        return HeldBlock(numbers, self.records(numbers).packed_copy())
 
     @cached_property
     def _whole(self) -> Bytes:

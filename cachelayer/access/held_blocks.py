@@ -9,7 +9,7 @@ import numpy as np
 
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Ints, groups_of, splits_of
-from cachelayer.records.record_buffers import PackedRecords, Records, joined
+from cachelayer.records.record_buffers import PackedRecords, Records, join_records
 
 _LONG = 1 << 14
 """From this size on, records stay where they are."""
@@ -90,7 +90,7 @@ def gathered(parts: Sequence[PackedRecords], owner: Ints, rows: Ints) -> Records
     sizes = {part.uniform_nbytes for part in parts}
     uniform = sizes.pop() if len(sizes) == 1 else None
     if uniform is not None and uniform >= _LONG:
-        return joined(len(rows), [(mine, parts[part][rows[mine]]) for part, mine in groups_of(owner, len(parts))])
+        return join_records(len(rows), [(mine, parts[part][rows[mine]]) for part, mine in groups_of(owner, len(parts))])
     # A batch has records of hundreds of buffers: Python finds each in less time than numpy looks at each buffer.
     memories, places = [part.memory() for part in parts], list(zip(owner.tolist(), rows.tolist(), strict=True))
     start_of = [part.starts.item for part in parts]

@@ -31,7 +31,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.infer import common_spec
 from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
-from cachelayer.records.record_buffers import Records, joined
+from cachelayer.records.record_buffers import Records, join_records
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
@@ -258,7 +258,7 @@ class Joined(BaseDataset):
             (rows, source_of(member), member.selection.numbers_of(own)) for member, rows, own in self.groups(numbers)
         ]
         if self._local_shards is None:
-            return joined(len(numbers), [(rows, source.records(own, held)) for rows, source, own in groups])
+            return join_records(len(numbers), [(rows, source.records(own, held)) for rows, source, own in groups])
         shards, first_of = self._local_shards
         places = np.empty_like(numbers)
         for rows, source, own in groups:

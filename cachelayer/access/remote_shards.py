@@ -11,7 +11,7 @@ from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.counting import count
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
-from cachelayer.records.record_buffers import Records, joined
+from cachelayer.records.record_buffers import Records, join_records
 
 # A caller that reads only a few records does not need copies of whole shards.
 _FEW_RECORDS = 64
@@ -46,7 +46,7 @@ class RemoteShards:
 
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it. ``number`` is less than ``len(self)``."""
-        return bytearray(self.records(np.array([number])).copied().memory())
+        return bytearray(self.records(np.array([number])).packed_copy().memory())
 
     def records(self, numbers: Ints) -> Records:
         """Return the records of these numbers, each less than ``len(self)``."""
@@ -98,7 +98,7 @@ class RemoteShards:
             records, damaged = self._ranged.fetch(shards, numbers[far] - self._splits[shards])
             groups.append((far, records))
             broken = frozenset(far[sorted(damaged)].tolist())
-        return joined(len(numbers), groups), broken
+        return join_records(len(numbers), groups), broken
 
     def _can_be_read(
         self, copies: LocalCopies, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]

@@ -13,7 +13,7 @@ from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.mapping import MappedRecords
 from cachelayer.errors import CorruptionError, InvalidArgumentError
 from cachelayer.records.memory import memory_of, splits_of
-from cachelayer.records.record_buffers import PackedRecords, Records, joined
+from cachelayer.records.record_buffers import PackedRecords, Records, join_records
 
 _LEVELS = range(-7, 23)
 _DEFAULT_LEVEL = 3
@@ -81,7 +81,7 @@ def decompress_some(
     if broken is not None:
         broken.update(packed[sorted(failed)].tolist())
     groups = [(packed, values), (plain, stored[plain])]
-    return joined(len(stored), [group for group in groups if len(group[0])])
+    return join_records(len(stored), [group for group in groups if len(group[0])])
 
 
 def decompress(stored: PackedRecords | MappedRecords, broken: set[int] | None = None) -> PackedRecords:
@@ -121,7 +121,7 @@ def _decompress_at_once(stored: PackedRecords | MappedRecords) -> PackedRecords:
 
     nbytes = np.zeros(len(stored), np.int64)
     frames = []
-    for rows, records in stored.in_one_piece():
+    for rows, records in stored.contiguous_groups():
         ends = records.starts + records.lengths
         sizes, begins = varints.decode_each(records.buffer, records.starts, ends)
         if len(sizes) and (int(sizes.max()) > _MAX_RECORD_NBYTES or int(sizes.min()) < 0):

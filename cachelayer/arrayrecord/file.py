@@ -71,14 +71,14 @@ def fingerprint(file: ByteFile) -> str:
     """Return a hash of the size, the footer and up to 256 chunk headers, which hold hashes of their chunks."""
     state = hashlib.sha256(file.nbytes.to_bytes(8, "little"))
     footer = int(to_logical(read_postscript(file)))
-    state.update(file.records(np.array([footer]), np.array([to_logical(file.nbytes) - footer])).copied().memory())
+    state.update(file.records(np.array([footer]), np.array([to_logical(file.nbytes) - footer])).packed_copy().memory())
     try:
         offsets = read_footer(file).chunk_offsets
     except FormatError:
         # We cannot read its compression. The header of the footer chunk, which is hashed, holds a hash of the offsets.
         return state.hexdigest()
     sampled = offsets[np.linspace(0, len(offsets) - 1, min(len(offsets), _SAMPLED_HEADERS)).astype(np.int64)]
-    state.update(file.records(to_logical(sampled), np.full(len(sampled), CHUNK_HEADER)).copied().memory())
+    state.update(file.records(to_logical(sampled), np.full(len(sampled), CHUNK_HEADER)).packed_copy().memory())
     return state.hexdigest()
 
 

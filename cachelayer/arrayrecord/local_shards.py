@@ -192,7 +192,7 @@ class LocalShards:
     def records(self, numbers: Ints) -> Records:
         """Return the records of these numbers; of uncompressed ones, no bytes are read before they are used."""
         if len(numbers) == 0:
-            return PackedRecords.of([])
+            return PackedRecords.of_bytes([])
         shard_of, within = self._in_shards(numbers)
         # Otherwise each record would cause a page fault of its own, which also reads much around the record. To look
         # takes a while, so it is done only if the system had to read pages from the disk since the last time.

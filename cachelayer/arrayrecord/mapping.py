@@ -23,7 +23,7 @@ import numpy as np
 from cachelayer.arrayrecord.riegeli import HEADER, PAYLOAD, check_inside, pieces, to_logical, to_position
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, memory_of, range_nbytes
-from cachelayer.records.record_buffers import PackedRecords, Records, renamed
+from cachelayer.records.record_buffers import PackedRecords, Records, names_of_rows
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 UNIT = max(2 << 20, _PAGE)
@@ -263,13 +263,13 @@ class MappedRecords(Records):
     name: Callable[[int], str]
 
     def __getitem__(self, rows: Ints | slice) -> MappedRecords:
-        name = renamed(self, rows)
+        name = names_of_rows(self, rows)
         return MappedRecords(self.buffer, self.logical[rows], self.lengths[rows], self.uniform_nbytes, name)
 
-    def row(self, row: int) -> MappedRecords:
+    def single(self, row: int) -> MappedRecords:
         return self[row : row + 1]
 
-    def in_one_piece(self) -> list[tuple[Ints, PackedRecords]]:
+    def contiguous_groups(self) -> list[tuple[Ints, PackedRecords]]:
         """Return groups of the records, with the rows of each: those in one piece where they lie, and copies of others.
 
         A block header lies within the others.
@@ -278,13 +278,13 @@ class MappedRecords(Records):
         whole, cut = np.flatnonzero(~is_cut), np.flatnonzero(is_cut)
         records = self[whole]
         in_place = PackedRecords(self.buffer, to_position(records.logical), records.lengths, name=records.name)
-        return [(whole, in_place), (cut, self[cut].copied())]
+        return [(whole, in_place), (cut, self[cut].packed_copy())]
 
     def _ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         _, _, begins, counts = pieces(self.logical + starts, lengths)
         return gather_ranges(self.buffer, begins, counts)
 
-    def _slab(self, offset: int, nbytes: int) -> Bytes:
+    def _same_range(self, offset: int, nbytes: int) -> Bytes:
         logical = self.logical + offset
         width = range_nbytes(nbytes, len(self))
         if width < nbytes:

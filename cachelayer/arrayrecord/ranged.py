@@ -64,7 +64,7 @@ def fetch_ranges(
         name: returns what errors call a range, by its number.
     """
     if len(logical) == 0:
-        return PackedRecords.of([])
+        return PackedRecords.of_bytes([])
     # A view may have its records in another order than they lie in.
     order = np.lexsort((logical, file_of))
     file_of, logical, sizes = file_of[order], logical[order], lengths[order]
@@ -139,7 +139,7 @@ class RangedShards:
 
     def _fetch(self, shard_of: Ints, within: Ints) -> tuple[PackedRecords, frozenset[int]]:
         if len(within) == 0:
-            return PackedRecords.of([]), frozenset()
+            return PackedRecords.of_bytes([]), frozenset()
         shards, shard_at, logical, lengths, checksums, name = self._locate(shard_of, within)
         names = [self._shards(shard).name for shard in shards]
         records = fetch_ranges(self._read_ranges, names, shard_at, logical, lengths, name)

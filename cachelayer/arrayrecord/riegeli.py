@@ -17,7 +17,7 @@ import numpy as np
 from cachelayer.arrayrecord import varints
 from cachelayer.errors import CorruptionError, FormatError
 from cachelayer.records.memory import Bytes, Ints, splits_of
-from cachelayer.records.record_buffers import Records, outside
+from cachelayer.records.record_buffers import Records, lie_outside
 
 BLOCK = 1 << 16
 HEADER = 24
@@ -85,7 +85,7 @@ def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[
         name: returns the name of a range in error messages, given its number.
         first: the least logical offset of a range.
     """
-    wrong = outside(logical, lengths, room) | (logical < first)
+    wrong = lie_outside(logical, lengths, room) | (logical < first)
     if wrong.any():
         raise CorruptionError(f"{name(int(wrong.argmax()))} does not lie in its file: the file or its index is damaged")
 
@@ -211,7 +211,7 @@ def simple_chunk(file: ByteFile, logical: int) -> tuple[Bytes, Ints]:
 
 
 def _range(file: ByteFile, logical: int, nbytes: int) -> Bytes:
-    return file.records(np.array([logical]), np.array([nbytes])).copied().buffer
+    return file.records(np.array([logical]), np.array([nbytes])).packed_copy().buffer
 
 
 def parse_chunk(header: Bytes, data: Bytes, name: str) -> tuple[Bytes, Ints]:

@@ -133,7 +133,7 @@ class ShardWriter:
         """Append one record without a further copy of it in Python, and wait until it is hashed."""
         self._hash.add(len(record).to_bytes(PREFIX, "little"))
         self._hash.add(record)
-        self._count(PackedRecords.of([record]))
+        self._count(PackedRecords.of_bytes([record]))
         self._append([[record]])
         self._sync.written(len(record))
         self._hash.wait(0)
@@ -266,7 +266,7 @@ def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[n
 
 def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[np.void]:
     chunks = to_logical(footer.chunk_offsets)
-    heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).slab(0, _CHUNK_HEAD)
+    heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).same_range(0, _CHUNK_HEAD)
     data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
     size_of_sizes, after = varints.decode_rows(heads, CHUNK_HEADER + 1)
     values = after + size_of_sizes

@@ -239,7 +239,7 @@ class AddingColumns:
 
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
         """Put columns of fixed size that were built as shards into one file."""
-        rows = (records.slab(0, int(records.lengths[0])) for records in _records_of(self.base, built))
+        rows = (records.same_range(0, int(records.lengths[0])) for records in _records_of(self.base, built))
         return put_column_file(target, spec, built.records, rows)
 
     def _checked(self, spec: Tree) -> dict[str, Tree]:

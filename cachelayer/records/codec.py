@@ -26,7 +26,15 @@ from cachelayer.records.layout import NULL, NULL_DICT, Column, Flat, Layout, Lea
 from cachelayer.records.leaf_names import chosen_spec, varying_leaves
 from cachelayer.records.leaves import FixedLeaf, Leaf, leaf_of
 from cachelayer.records.media import MediaFiles
-from cachelayer.records.memory import KEPT_BESIDE, Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
+from cachelayer.records.memory import (
+    MAX_SHARED_NBYTES,
+    Bytes,
+    Ints,
+    move_ranges,
+    rows_sharing_memory,
+    scatter_rows,
+    splits_of,
+)
 from cachelayer.records.null_marks import InnerDict, NullBits
 from cachelayer.records.record_buffers import PackedRecords, Records
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
@@ -352,12 +360,13 @@ class Codec:
         starts, nbytes = self.varying_ranges(records)
         nulls: Any = self._nulls(records) if self._can_be_null else None
         null_values = self._null_values(records, starts, nbytes) if self.with_nulls else {}
+        fixed_rows = _separate_fixed_rows if separate_rows else _fixed_rows
         columns = []
         for leaf in self.leaves:
             values: list[Any] = []
             for place, part in leaf.parts:
                 if part.shape is not None:
-                    values.append(_fixed(records, place, part, separate_rows=separate_rows))
+                    values.append(fixed_rows(records, place, part))
                 else:
                     flat = records.ranges(starts[:, place], nbytes[:, place]).view(part.dtype)
                     values.append(Flat(flat, splits_of(nbytes[:, place] // part.dtype.itemsize)))
@@ -373,10 +382,10 @@ class Codec:
     def element(self, record: bytearray) -> Any:
         """Return the element of one record. It may share the memory of the record."""
         if self.with_nulls:
-            return self.elements(self.decode(PackedRecords.of([bytes(record)]), separate_rows=True), 1)[0]
+            return self.elements(self.decode(PackedRecords.of_bytes([bytes(record)]), separate_rows=True), 1)[0]
         layout, size = self.layout, len(record)
         element_of_fixed = self._element_of_fixed
-        if element_of_fixed is not None and size <= KEPT_BESIDE:
+        if element_of_fixed is not None and size <= MAX_SHARED_NBYTES:
             if size != layout.fixed_nbytes:
                 raise _damaged(size, layout.fixed_nbytes)
             return element_of_fixed(record)
@@ -395,7 +404,7 @@ class Codec:
             if self._can_be_null:
                 nulls = int.from_bytes(record[layout.nulls : layout.nulls + layout.null_nbytes], "little")
         # Of a large record, small parts are copied, so that keeping one does not keep the record.
-        least = size // 2 if size > KEPT_BESIDE else 0
+        least = size // 2 if size > MAX_SHARED_NBYTES else 0
         memory = memoryview(record)
         values: list[Any] = []
         for leaf in self.leaves:
@@ -436,7 +445,11 @@ class Codec:
         layout = self.layout
         held, width = records.lengths > 0, 4 * layout.varying_count
         nbytes = np.zeros((len(records), layout.varying_count), np.int64)
-        raw = records.slab(layout.lengths, width) if held.all() else records.ranges(held * layout.lengths, held * width)
+        raw = (
+            records.same_range(layout.lengths, width)
+            if held.all()
+            else records.ranges(held * layout.lengths, held * width)
+        )
         nbytes[held] = raw.view("<u4").reshape(np.count_nonzero(held), layout.varying_count)
         parts = [part for part, _ in self.varying.values()]
         return nbytes[:, parts] // np.array([dtype.itemsize for _, dtype in self.varying.values()], np.int64)
@@ -486,7 +499,7 @@ class Codec:
         """
         plan = self.leaves[number]
         [(place, part)] = plan.parts
-        values = _fixed(records, place, part, separate_rows=False)
+        values = _fixed_rows(records, place, part)
         return Nullable(values, plan.marks(self._nulls(records)) == 0) if plan.nulls else values
 
     def varying_ranges(self, records: Records) -> tuple[Ints, Ints]:
@@ -502,7 +515,7 @@ class Codec:
             raise _damaged(int(lengths[short[0]]), layout.fixed_nbytes)
         nbytes = np.empty((len(lengths), 0), np.int64)
         if layout.varying_count:
-            nbytes = records.slab(layout.lengths, 4 * layout.varying_count).view("<u4").astype(np.int64)
+            nbytes = records.same_range(layout.lengths, 4 * layout.varying_count).view("<u4").astype(np.int64)
         ends = np.cumsum(padded(nbytes), axis=1) + layout.fixed_nbytes
         starts = ends - padded(nbytes)
         end = ends[:, -1] if layout.varying_count else np.full(len(lengths), layout.fixed_nbytes)
@@ -544,7 +557,7 @@ class Codec:
         return found
 
     def _nulls(self, records: Records) -> Any:
-        raw = records.slab(self.layout.nulls, self.layout.null_nbytes)
+        raw = records.same_range(self.layout.nulls, self.layout.null_nbytes)
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
 
 
@@ -657,15 +670,26 @@ def _batch_with_null_values(batch: Any, null_values: Flat) -> Any:
     return _with_null_values(batch, null_values.values)
 
 
-def _fixed(records: Records, offset: int, part: LeafPart, *, separate_rows: bool) -> Any:
-    """Return a fixed part of records; with ``separate_rows`` as a list of arrays of which only few share memory."""
-    dtype, shape = part.dtype, part.shape or ()
-    if not separate_rows or not shape or not part.nbytes:
-        # One call does what a view and a reshape would do, without a copy.
-        slab = records.slab(offset, part.nbytes) if part.nbytes else None
-        return np.ndarray((len(records), *shape), dtype, slab)
-    slabs = records.slabs(offset, part.nbytes, rows_together(part.nbytes))
-    return [row for slab in slabs for row in np.ndarray((len(slab), *shape), dtype, slab)]
+def _fixed_rows(records: Records, offset: int, part: LeafPart) -> NDArray[Any]:
+    """Return a fixed part of records, stacked on a leading axis."""
+    # One call does what a view and a reshape would do, without a copy.
+    raw = records.same_range(offset, part.nbytes) if part.nbytes else None
+    return np.ndarray((len(records), *(part.shape or ())), part.dtype, raw)
+
+
+def _separate_fixed_rows(records: Records, offset: int, part: LeafPart) -> list[NDArray[Any]] | NDArray[Any]:
+    """Return a fixed part of each record as arrays of which few share memory; scalars as one array."""
+    shape = part.shape or ()
+    if not shape or not part.nbytes:
+        return _fixed_rows(records, offset, part)
+    together = rows_sharing_memory(part.nbytes)
+    if together == 1:
+        # Long rows are not copied twice.
+        groups = [records.single(row).same_range(offset, part.nbytes) for row in range(len(records))]
+    else:
+        raw = records.same_range(offset, part.nbytes)
+        groups = [raw[start : start + together].copy() for start in range(0, len(raw), together)]
+    return [row for group in groups for row in np.ndarray((len(group), *shape), part.dtype, group)]
 
 
 def _move(frames: Frames, starts: Ints, flat: Flat, nbytes: Ints) -> None:

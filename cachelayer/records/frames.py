@@ -59,7 +59,7 @@ class Frames:
         frames = cls.allocate(lengths, zeros=False)
         uniform = frames.uniform_nbytes
         if uniform is not None:
-            frames.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:] = records.slab(0, uniform)
+            frames.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:] = records.same_range(0, uniform)
         else:
             values = records.ranges(np.zeros(len(lengths), np.int64), lengths)
             move_ranges(frames.buffer, frames.starts, values, splits_of(lengths)[:-1], lengths)

@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.memory import Ints, rows_apart, rows_together, splits_of
+from cachelayer.records.memory import Ints, rows_sharing_memory, separate_rows, splits_of
 
 U32 = np.dtype("<u4")
 U8 = np.dtype(np.uint8)
@@ -139,11 +139,11 @@ class Flat:
     def row(self, index: int) -> NDArray[Any]:
         return self.values[self.splits[index] : self.splits[index + 1]]
 
-    def rows_apart(self) -> list[NDArray[Any]]:
+    def separate_rows(self) -> list[NDArray[Any]]:
         """Return each row, such that keeping one keeps little memory of others alive."""
         bounds = pairwise(self.splits.tolist())
         rows = max(1, len(self.splits) - 1)
-        if rows <= rows_together(self.values.nbytes // rows):
+        if rows <= rows_sharing_memory(self.values.nbytes // rows):
             return [self.values[start:stop] for start, stop in bounds]
         return [self.values[start:stop].copy() for start, stop in bounds]
 
@@ -181,5 +181,5 @@ NULL, NULL_DICT = 1, 2
 def listed(part: PartRows) -> list[Any]:
     """Return the rows of a part, such that keeping one keeps little memory of others alive."""
     if isinstance(part, Flat):
-        return part.rows_apart()
-    return part if isinstance(part, list) else rows_apart(part)
+        return part.separate_rows()
+    return part if isinstance(part, list) else separate_rows(part)

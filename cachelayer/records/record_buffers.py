@@ -1,4 +1,14 @@
-"""Stored records that lie in memory, in one buffer or in several."""
+"""Stored records in memory. Codecs read only those bytes of the records that they need.
+
+How records lie in memory depends on where they come from; how they are read does not::
+
+    PackedRecords  one buffer: aaaaBBBccccc      starts 0 4 7, lengths 4 3 5
+    MappedRecords  a mapped shard: aaaaB<block header>BBccccc    (see arrayrecord.mapping)
+    JoinedRecords  several places: records 0 and 2 in one buffer, record 1 in another
+
+    same_range(1, 2)              aa BB cc    the same range of all records: uint8 of shape [3, 2]
+    ranges([0, 1, 4], [2, 2, 1])  aaBBc       a range of its own of each record: uint8 of shape [5]
+"""
 
 from __future__ import annotations
 
@@ -15,104 +25,106 @@ from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, m
 
 
 class Records(ABC):
-    """Stored records that lie in memory: codecs read those of their bytes that they need.
-
-    Attributes:
-        lengths: bytes of each record.
-        uniform_nbytes: the bytes of every record if all are known to be equal, else None.
-        name: returns what errors call a record, by its row.
-    """
+    """Stored records in memory. All that is read of them is copied."""
 
     lengths: Ints
+    """The bytes of each record."""
     uniform_nbytes: int | None
+    """The bytes of every record, if all records are known to have one size."""
     name: Callable[[int], str]
+    """Returns what errors call a record, given its row."""
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     @abstractmethod
-    def row(self, row: int) -> Records:
+    def single(self, row: int) -> Records:
         """Return one of the records."""
 
     @abstractmethod
-    def _slab(self, offset: int, nbytes: int) -> Bytes:
-        """See :meth:`slab`; all records are long enough."""
+    def _same_range(self, offset: int, nbytes: int) -> Bytes:
+        """Copy a range that lies within every record."""
 
     @abstractmethod
     def _ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        """See :meth:`ranges`; all ranges lie in their records."""
+        """Copy ranges that lie within their records."""
 
-    def slab(self, offset: int, nbytes: int) -> Bytes:
-        """Return the same range of each record: a new uint8 array of shape ``[rows, nbytes]``."""
+    def same_range(self, offset: int, nbytes: int) -> Bytes:
+        """Return the same range of all records.
+
+        Returns:
+            A new uint8 array of shape ``[rows, nbytes]``: bytes ``offset`` to ``offset + nbytes`` of each record.
+
+        Raises:
+            CorruptionError: if a record is shorter.
+        """
         uniform = self.uniform_nbytes
         if uniform is None or not 0 <= offset <= offset + nbytes <= uniform:
-            self._refuse_short(outside(offset, nbytes, self.lengths))
-        return self._slab(offset, nbytes)
-
-    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
-        """Return the result of :meth:`slab` as arrays of ``rows`` rows each, which share no memory."""
-        if rows == 1:
-            # Long rows are not copied twice.
-            return [self.row(row).slab(offset, nbytes) for row in range(len(self))]
-        slab = self.slab(offset, nbytes)
-        return [slab[start : start + rows].copy() for start in range(0, len(self), rows)]
+            self._refuse_short(lie_outside(offset, nbytes, self.lengths))
+        return self._same_range(offset, nbytes)
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        """Return a range of each record, all in one new uint8 array; ``starts`` counts from the record's first byte."""
-        self._refuse_short(outside(starts, lengths, self.lengths))
+        """Return a range of its own of each record.
+
+        Args:
+            starts: where the range of each record begins, counted from the first byte of the record.
+            lengths: the bytes of the range of each record.
+
+        Returns:
+            A new one-dimensional uint8 array: the ranges one after another.
+
+        Raises:
+            CorruptionError: if a record is shorter.
+        """
+        self._refuse_short(lie_outside(starts, lengths, self.lengths))
         return self._ranges(starts, lengths)
 
     def _refuse_short(self, is_short: NDArray[np.bool_]) -> None:
         if is_short.any():
             raise CorruptionError(f"{self.name(int(is_short.argmax()))} is shorter than its parts")
 
-    def copied(self) -> PackedRecords:
-        """Return the same records one after another in memory of their own."""
+    def packed_copy(self) -> PackedRecords:
+        """Return the same records in a new buffer."""
         uniform = self.uniform_nbytes
         if uniform is not None:
-            values = self.slab(0, uniform).reshape(-1)
+            values = self.same_range(0, uniform).reshape(-1)
         else:
             values = self.ranges(np.zeros(len(self), np.int64), self.lengths)
         return PackedRecords(values, splits_of(self.lengths)[:-1], self.lengths, uniform, self.name)
 
     def packed(self) -> PackedRecords:
-        """Return the same records in one buffer; copied if they do not lie in one already."""
-        return self.copied()
+        """Return the same records in one buffer: without a copy if they lie in one already."""
+        return self.packed_copy()
 
 
 @dataclass(frozen=True, eq=False)
 class PackedRecords(Records):
-    """Records in one buffer, each in one piece.
-
-    Args:
-        buffer: uint8, where they lie.
-        starts: where each record begins in the buffer.
-        lengths, uniform_nbytes, name: see :class:`Records`.
-    """
+    """Records in one buffer, each in one piece."""
 
     buffer: Bytes
     starts: Ints
+    """Where each record begins in the buffer."""
     lengths: Ints
     uniform_nbytes: int | None = None
     name: Callable[[int], str] = "record {}".format
 
     @classmethod
-    def of(cls, records: Sequence[bytes]) -> PackedRecords:
+    def of_bytes(cls, records: Sequence[bytes]) -> PackedRecords:
         lengths = np.fromiter(map(len, records), np.int64, len(records))
         return cls(np.frombuffer(b"".join(records), np.uint8), splits_of(lengths)[:-1], lengths)
 
     def __getitem__(self, rows: Ints | slice) -> PackedRecords:
-        name = renamed(self, rows)
+        name = names_of_rows(self, rows)
         return PackedRecords(self.buffer, self.starts[rows], self.lengths[rows], self.uniform_nbytes, name)
 
-    def row(self, row: int) -> PackedRecords:
+    def single(self, row: int) -> PackedRecords:
         return self[row : row + 1]
 
     def packed(self) -> PackedRecords:
         return self
 
-    def in_one_piece(self) -> list[tuple[Ints, PackedRecords]]:
-        """Return groups of the records, with the rows of each, such that each record lies in one piece."""
+    def contiguous_groups(self) -> list[tuple[Ints, PackedRecords]]:
+        """Return the records in groups whose records lie in one piece, with the rows of each group: all in one."""
         return [(np.arange(len(self)), self)]
 
     def memory(self) -> memoryview:
@@ -120,7 +132,7 @@ class PackedRecords(Records):
 
     @cached_property
     def stride(self) -> int | None:
-        """The bytes of every record if all are equal and follow one another, else None."""
+        """The bytes of every record if all records have one size and follow one another, else None."""
         starts, lengths = self.starts, self.lengths
         if len(starts) == 0:
             return None
@@ -129,69 +141,71 @@ class PackedRecords(Records):
             return None
         return nbytes if (starts[1:] - starts[:-1] == nbytes).all() else None
 
-    def _slab(self, offset: int, nbytes: int) -> Bytes:
-        starts, stride = self.starts + offset, self.stride
+    def _same_range(self, offset: int, nbytes: int) -> Bytes:
+        starts = self.starts + offset
+        stride = self.stride
         if stride is None or not nbytes:
             return gather_rows(self.buffer, starts, nbytes)
+        # The range of the next record begins one record further: numpy copies a matrix with such rows in one call.
         return np.ndarray((len(starts), nbytes), np.uint8, self.buffer, starts.item(0), (stride, 1)).copy()
 
     def _ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         return gather_ranges(self.buffer, self.starts + starts, lengths)
 
     def to_list(self) -> list[bytes]:
-        memory, ends = self.memory(), self.starts + self.lengths
+        memory = self.memory()
+        ends = self.starts + self.lengths
         return [bytes(memory[start:end]) for start, end in zip(self.starts.tolist(), ends.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
 class JoinedRecords(Records):
-    """Records that lie in several places.
-
-    Args:
-        lengths, uniform_nbytes: see :class:`Records`.
-        groups: for each place, the rows that lie there, and their records.
-    """
+    """Records that lie in several places."""
 
     lengths: Ints
     uniform_nbytes: int | None
     groups: Sequence[tuple[Ints, Records]]
+    """For each place, the rows of the records that lie there, and these records."""
 
     @cached_property
-    def _places(self) -> dict[int, tuple[Records, int]]:
+    def _place_of_row(self) -> dict[int, tuple[Records, int]]:
         return {row: (records, place) for rows, records in self.groups for place, row in enumerate(rows.tolist())}
 
-    def row(self, row: int) -> Records:
-        records, place = self._places[row]
-        return records.row(place)
+    def single(self, row: int) -> Records:
+        records, place = self._place_of_row[row]
+        return records.single(place)
 
     def name(self, row: int) -> str:
-        records, place = self._places[row]
+        records, place = self._place_of_row[row]
         return records.name(place)
 
-    def _slab(self, offset: int, nbytes: int) -> Bytes:
+    def _same_range(self, offset: int, nbytes: int) -> Bytes:
         out = np.empty((len(self), nbytes), np.uint8)
         for rows, records in self.groups:
-            out[rows] = records.slab(offset, nbytes)
+            out[rows] = records.same_range(offset, nbytes)
         return out
 
     def _ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
         for rows, records in self.groups:
-            group, counts = records.ranges(starts[rows], lengths[rows]), lengths[rows]
+            counts = lengths[rows]
+            group = records.ranges(starts[rows], counts)
             move_ranges(out, splits[rows], group, splits_of(counts)[:-1], counts)
         return out
 
 
-def joined(count: int, groups: Sequence[tuple[Ints, Records]]) -> Records:
-    """Return records that were read in groups.
+def join_records(count: int, groups: Sequence[tuple[Ints, Records]]) -> Records:
+    """Return records that were read in groups, in the order of their rows.
 
     Args:
         count: the number of records.
-        groups: for each group, the rows that it has, and its records.
+        groups: for each group, the rows of its records, and these records.
     """
-    if len(groups) < 2:
-        return groups[0][1] if groups else PackedRecords.of([])
+    if not groups:
+        return PackedRecords.of_bytes([])
+    if len(groups) == 1:
+        return groups[0][1]
     lengths = np.empty(count, np.int64)
     for rows, records in groups:
         lengths[rows] = records.lengths
@@ -199,11 +213,14 @@ def joined(count: int, groups: Sequence[tuple[Ints, Records]]) -> Records:
     return JoinedRecords(lengths, sizes.pop() if len(sizes) == 1 else None, groups)
 
 
-def renamed(records: Records, rows: Ints | slice) -> Callable[[int], str]:
-    """Return what errors call the records of these rows."""
+def names_of_rows(records: Records, rows: Ints | slice) -> Callable[[int], str]:
+    """Return the function that names the records of these rows in errors."""
     return lambda row: records.name(int(np.arange(len(records))[rows][row]))
 
 
-def outside(starts: Ints | int, lengths: Ints | int, room: Ints | int) -> NDArray[np.bool_]:
-    """Return which ranges do not lie in the ``room`` bytes that there are. Safe for any numbers: no sum overflows."""
+def lie_outside(starts: Ints | int, lengths: Ints | int, room: Ints | int) -> NDArray[np.bool_]:
+    """Return which ranges reach outside of the ``room`` bytes that there are.
+
+    Damaged files hold any numbers, so this compares without a sum that could overflow.
+    """
     return np.asarray((starts < 0) | (lengths < 0) | (lengths > room) | (starts > room - lengths))

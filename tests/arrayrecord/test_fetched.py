@@ -67,7 +67,7 @@ def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str,
     assert found.packed().to_list() == [values[number] for number in numbers]
     middle = min(found.lengths.tolist()) // 2
     nbytes = 3 if middle > 3 else 0
-    assert found.slab(middle, nbytes).tobytes() == b"".join(
+    assert found.same_range(middle, nbytes).tobytes() == b"".join(
         values[number][middle : middle + nbytes] for number in numbers
     )
 
@@ -99,6 +99,6 @@ def test_no_index_row_names_a_range_outside_of_the_shard(position: int) -> None:
 
 @pytest.mark.parametrize("row", [-1, 12, 2**40, -(2**63)])
 def test_no_row_is_read_that_a_block_does_not_have(row: int) -> None:
-    block = PackedRecords.of([b"x" * 9] * 12)
+    block = PackedRecords.of_bytes([b"x" * 9] * 12)
     with pytest.raises(IndexError):
         gathered([block, block], np.array([0, 1, 1]), np.array([11, 0, row]))

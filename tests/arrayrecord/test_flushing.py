@@ -87,7 +87,7 @@ def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
 ) -> None:
     monkeypatch.setattr(shard_writer, "_SYNCED_NBYTES", 1)
     writer = ShardWriter(tmp_path / "shard", tmp_path / "index", Compression())
-    writer.write(Frames.of(PackedRecords.of([bytes(1000)])))
+    writer.write(Frames.of(PackedRecords.of_bytes([bytes(1000)])))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:

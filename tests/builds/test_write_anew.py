@@ -45,7 +45,7 @@ def written(version: StoredVersion, erased: list[int]) -> ShardFile:
 def records_in(version: StoredVersion, shard: ShardFile, verify: Any = "always") -> list[bytes]:
     with version.shard_file(shard) as path:
         files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), shard.stats))
-        return LocalShards.of_file(files, shard.stats, verify).records(np.arange(COUNT)).copied().to_list()
+        return LocalShards.of_file(files, shard.stats, verify).records(np.arange(COUNT)).packed_copy().to_list()
 
 
 @pytest.mark.parametrize("erased", [[0], [7, 150, 151, COUNT - 1], list(range(COUNT))])

@@ -42,11 +42,11 @@ def records_of(codec: Codec, elements: list[Any]) -> list[bytes]:
 
 
 def elements_of(codec: Codec, records: list[bytes]) -> list[Any]:
-    return codec.elements(codec.decode(PackedRecords.of(records)), len(records))
+    return codec.elements(codec.decode(PackedRecords.of_bytes(records)), len(records))
 
 
 def batch_of(codec: Codec, records: list[bytes]) -> Any:
-    return codec.batch(codec.decode(PackedRecords.of(records)))
+    return codec.batch(codec.decode(PackedRecords.of_bytes(records)))
 
 
 def round_trip(spec: Any, elements: list[Any]) -> list[Any]:
@@ -428,7 +428,7 @@ def test_a_record_of_another_length_is_refused(version: tuple[Any, list[Any]], d
     change = data.draw(st.integers(-len(records[row]), 16).filter(bool))
     records[row] = records[row][:change] if change < 0 else records[row] + bytes(change)
     with pytest.raises(CorruptionError):
-        codec.decode(PackedRecords.of(records))
+        codec.decode(PackedRecords.of_bytes(records))
 
 
 def test_a_codec_of_a_newer_release_is_refused() -> None:

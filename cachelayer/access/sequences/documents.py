@@ -21,7 +21,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
-from cachelayer.records.memory import Ints, distinct, rows_apart
+from cachelayer.records.memory import Ints, distinct, separate_rows
 from cachelayer.records.spec import ArraySpec
 
 _LONGEST = 2**31 - 1
@@ -334,5 +334,5 @@ class DocumentRows(BaseDataset):
         return {**batch, **dict(zip(self._added_spec, added, strict=True))}
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
-        columns = {name: rows_apart(values) for name, values in self.batch(numbers, held).items()}
+        columns = {name: separate_rows(values) for name, values in self.batch(numbers, held).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
