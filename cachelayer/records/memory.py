@@ -58,8 +58,8 @@ def keep_freed_memory() -> None:
 def overlapping_ranges(buffer: Bytes, nbytes: int) -> NDArray[Any]:
     """Return an array whose item i is the range of ``nbytes`` that begins at byte i of a buffer, without a copy.
 
-    Of ``abcd`` with ``nbytes`` 2, the items are ``ab``, ``bc`` and ``cd``. To index them with an array gathers ranges at
-    memory speed; to assign to them scatters ranges.
+    Of ``abcd``, ranges of 2 bytes are ``ab``, ``bc`` and ``cd``. To index the result with an array gathers ranges at
+    memory speed; to assign to its items scatters ranges.
     """
     return np.ndarray((len(buffer) - nbytes + 1,), f"V{nbytes}", buffer, 0, (1,))
 
