@@ -1,50 +1,50 @@
 """Build a version and publish it: once, whole, or not at all.
 
-A build puts shards, which are named by what they hold. Then it puts the manifest, and the entry of the log that makes
-it a version. So a build may die anywhere. If its source comes in parts, each finished part is noted, and any other
-build with the same plan goes on after these notes; else it begins anew, and puts no shard that is there.
+::
 
-A child of a build never begins or awaits one: a worker of an engine, or of the source, such as of a ``DataLoader``. It
-would wait for the build that waits for it, or start children that do the same: a module that builds when it is imported
-is imported by each worker.
+    BuildRequest   what the user asks for: source, name, recipe, options
+       │ BuildPlan.of: opens the source, finds the spec, divides the source into parts if it can
+       v
+    Source ──batches──> Encoder ──records──> ShardPipeline ──shards──> store         write_source.py
+       │                                          │
+       │ once, or part by part (build_parts)      └──a note of each finished part    part_builds.py
+       v
+    manifest ──> entry of the log: the version exists                                _publish
+
+A build may die anywhere, because nothing counts before the entry of the log. Shards are named by their content, so a
+build that begins anew puts no shard that is there. If the source comes in parts, finished parts are noted, and any
+build with the same plan goes on after these notes.
+
+Who builds is settled in two ways. Without ``hosts``, one process holds the claim of the version and builds all of it,
+and the others wait. With ``hosts``, all of them build, each the parts that no other has claimed, and whoever sees all
+notes publishes. A claim only saves work: if two publish, the log takes one.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
-from cachelayer.builds.element_specs import needs_elements, spec_of_batches
-from cachelayer.builds.encode import Encoder
 from cachelayer.builds.extensions import AddingColumns
+from cachelayer.builds.nested_builds import building, marking_children, refuse_to_await_parent
 from cachelayer.builds.part_builds import Hosts, build_parts, build_parts_together, join_hosts
 from cachelayer.builds.parts import Parts
-from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, shard_target
-from cachelayer.builds.source import Source
+from cachelayer.builds.shard_pipeline import ShardTarget, shard_target
 from cachelayer.builds.source_files import refuse_changed
+from cachelayer.builds.write_source import write_source
 from cachelayer.counting import count
-from cachelayer.engines.engine import is_worker
-from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError
-from cachelayer.locks import ProcessLock
+from cachelayer.errors import AlreadyExistsError, SourceError
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
-from cachelayer.progress import Progress, Waiting, current
+from cachelayer.progress import Progress, Waiting
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
 from cachelayer.records.codec import codec_for
-from cachelayer.records.memory import keep_freed_memory
 from cachelayer.records.null_marks import marked
 from cachelayer.records.tree import Tree
-from cachelayer.temporary_files import maker_of, process_name
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.derive import base_of
@@ -56,17 +56,10 @@ from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("builds")
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
-_WORKING_FOLDER = "CACHELAYER_WORKING_FOLDER"
-"""The variable that tells children, which inherit it, the working folder of the build; it is there while that runs."""
-_marked: list[str] = []
-"""The working folders of the builds that run in this process."""
-_marking = ProcessLock()
-_UNDER_WAY: ContextVar[tuple[str, ...]] = ContextVar("cachelayer_builds_under_way", default=())
-"""The versions whose builds this thread is in the middle of."""
 
 
 def submit(request: BuildRequest) -> StoredVersion:
-    """Build and publish a version.
+    """Build and publish a version that does not exist yet.
 
     Raises:
         AlreadyExistsError: if it exists, or another process publishes it meanwhile.
@@ -80,18 +73,19 @@ def submit(request: BuildRequest) -> StoredVersion:
 
 
 def build_once(request: BuildRequest, hosts: Hosts | None = None) -> StoredVersion | None:
-    """Build and publish a version, one process at a time, or several hosts together.
+    """Build and publish a version, once among all processes that ask for it.
 
     Args:
-        request: what to build. Its source is touched by a process that builds alone.
-        hosts: the hosts that build it together, if the source has parts; None for one host.
+        request: what to build.
+        hosts: the hosts that build it together; None if one process builds it.
 
     Returns:
-        The version; None if another has published it meanwhile.
+        The version; None if another process has published it meanwhile.
     """
     with building(request.url):
         if hosts is None:
             return _build_in_turn(request)
+        # Every host opens the source, to see which parts there are.
         plan = BuildPlan.of(request)
         if plan.parts is not None:
             return _build_together(plan, plan.parts, hosts)
@@ -104,11 +98,11 @@ def build_once(request: BuildRequest, hosts: Hosts | None = None) -> StoredVersi
 
 
 def _build_in_turn(request: BuildRequest, plan: BuildPlan | None = None) -> StoredVersion | None:
-    """Build the version when no other process does; return None if another has published it.
+    """Wait until no other process builds the version, then build it; return None if another has published it.
 
     Args:
-        request: what to build.
-        plan: how, if that is decided already.
+        request: what to build. The user's source is not touched before it is this process's turn.
+        plan: the plan, if it is made already.
     """
     claims = Claims(request.log.folder.folder(paths.builds(request.version)))
     waiting = Waiting(request.name, request.options.progress)
@@ -119,7 +113,8 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None = None) -> Stor
                 return None
             if is_ours:
                 return _build_alone(BuildPlan.of(request) if plan is None else plan, progress)
-        # Watches the holder, and removes the claim of one that died.
+        # Another process has the claim. Looking at it again and again finds out whether that process has died; then
+        # its claim is removed, and the next turn of this loop may get it.
         if claims.is_busy(CLAIM):
             holder = claims.holder(CLAIM)
             refuse_to_await_parent(request.url, holder)
@@ -130,23 +125,29 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None = None) -> Stor
 
 
 def _build_alone(plan: BuildPlan, progress: Progress) -> StoredVersion:
-    """Build the version, and publish it."""
+    """Build all of the version in this process and those that it starts, and publish it."""
     progress.total = plan.length
     with _working(plan, progress) as target:
-        extension = plan.request.extension
-        if isinstance(extension, AddingColumns):
-            columns = extension.write_at_once(plan.source, plan.options, target)
-            if columns is not None:
-                return _publish(plan, columns, PartResult(), target)
-        if plan.parts is None:
-            spec, result = write_whole(plan.source, target, plan.options)
-        else:
-            spec, result = plan.options.element_spec, build_parts(plan, plan.parts, target)
-        return _publish(plan, _shard_set(spec, result), result, target)
+        built, result = _write(plan, target)
+        return _publish(plan, built, result, target)
+
+
+def _write(plan: BuildPlan, target: ShardTarget) -> tuple[ShardSet, PartResult]:
+    """Write the records, or the columns, of a version, and return them with what is known of the elements."""
+    extension = plan.request.extension
+    if isinstance(extension, AddingColumns):
+        columns = extension.write_at_once(plan.source, plan.options, target)
+        if columns is not None:
+            return columns, PartResult()
+    if plan.parts is None:
+        spec, result = write_source(plan.source, target, plan.options)
+        return _shard_set(spec, result), result
+    result = build_parts(plan, plan.parts, target)
+    return _shard_set(plan.options.element_spec, result), result
 
 
 def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersion | None:
-    """Build parts that no other host builds, and publish the version if no other does; return None if one has."""
+    """Build the parts that no other host builds, and publish the version; return None if another host has."""
     request = plan.request
     progress = Progress(f"{request.name} (host {hosts.index})", None, plan.options.progress)
     with Claims(plan.notes.folder).hold(hosts.claim, progress):
@@ -155,43 +156,15 @@ def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersio
             result = build_parts_together(plan, parts, hosts, target)
             if result is None:
                 return None
+            # All hosts see the last note at about the same time, and all try to publish. The log takes the first.
             with suppress(AlreadyExistsError):
                 return _publish(plan, _shard_set(plan.options.element_spec, result), result, target)
             return None
 
 
-def write_whole(source: Source, target: ShardTarget, options: BuildOptions) -> tuple[Tree, PartResult]:
-    """Write a source that is not divided.
-
-    Args:
-        source: the source.
-        target: where shards go.
-        options: the options. Without an element spec, the first elements tell it.
-
-    Returns:
-        The spec of the elements, and the result.
-    """
-    keep_freed_memory()
-    if options.workers > 1 and source.length != 0:
-        warn(
-            f"workers={options.workers}: a source of {source.kind} cannot be divided, so one process makes and writes "
-            "its elements. More processes can work on a sequence with a length, on most datasets, and on what "
-            "cachelayer.sharded(function, count) returns"
-        )
-    spec = options.element_spec
-    batches = current().waiting_for("the source", source.batches(stop=options.max_records))
-    if source.element_spec is None and needs_elements(spec, options):
-        spec, batches = spec_of_batches(batches, spec, as_json=source.as_json)
-    encoder = Encoder(codec_for(spec), options.on_error)
-    with ShardPipeline(target, replace(options, element_spec=spec)) as pipeline:
-        pipeline.write(map(encoder.encode, batches))
-        pipeline.end_part(0, encoder.result)
-        return spec, pipeline.finish()[0]
-
-
 @contextmanager
 def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go; meanwhile its progress is shown."""
+    """Yield where the shards of a build go; while it works, its progress is shown and its children are marked."""
     log = plan.request.log
     _log.info("%s: building from a source of %s", plan.request.name, plan.source.kind)
     with (
@@ -207,7 +180,20 @@ def _shard_set(spec: Tree, result: PartResult) -> ShardSet:
 
 
 def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget) -> StoredVersion:
-    request, extension = plan.request, plan.request.extension
+    """Publish what was built.
+
+    Args:
+        plan: the plan of the build.
+        built: the shards, or the file of columns.
+        result: what is known of the elements besides.
+        target: puts further files that the version needs.
+
+    Raises:
+        AlreadyExistsError: if another process has published the version.
+        SourceError: if the source changed while it was read, or had no element.
+    """
+    request = plan.request
+    extension = request.extension
     refuse_changed(plan.files, plan.source)
     if not built.files and not plan.options.allow_empty:
         raise _nothing_built(plan, result)
@@ -217,7 +203,8 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
             room="builds",
         )
     base = extension.base
-    change = event("publish", version=request.version, **({} if base is None else {"base": base.info.version}))
+    made_from = {} if base is None else {"base": base.info.version}
+    change = event("publish", version=request.version, **made_from)
     manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
     try:
         published = publish(request.log, request.version, manifest, change, base, read=plan.source.versions)
@@ -238,26 +225,34 @@ def _forget_notes(plan: BuildPlan) -> None:
 
 def _nothing_built(plan: BuildPlan, result: PartResult) -> SourceError:
     """Return the error of a build that has no records."""
-    name, recipe = plan.request.name, plan.recipe
-    made_by = recipe.name if callable(recipe.made_by) else None
-    of = f"a source of {plan.source.kind}" + (f", which {made_by}() made," if made_by else "")
+    name = plan.request.name
+    function = plan.recipe.name if callable(plan.recipe.made_by) else None
+    of = f"a source of {plan.source.kind}"
+    if function is not None:
+        of = f"{of}, which {function}() made,"
     if result.left_out:
         return SourceError(
             f"{name}: on_error='skip' left out all {result.left_out} elements of {of}; {ALLOW_EMPTY}. The first: "
             f"{result.first_left_out[0]}"
         )
-    once = "an iterator gives its elements once, so pass a function that returns a new one; "
-    return SourceError(f"{name}: {of} has no element: {'' if plan.source.length == 0 else once}{ALLOW_EMPTY}")
+    hint = ALLOW_EMPTY
+    if plan.source.length != 0:
+        hint = f"an iterator gives its elements once, so pass a function that returns a new one; {hint}"
+    return SourceError(f"{name}: {of} has no element: {hint}")
 
 
 def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:
     """Return the provenance: the user's description and metadata, and how the version was made."""
-    annotations, base, left_out = plan.options.annotations, plan.request.extension.base, result.left_out
+    annotations = plan.options.annotations
+    base = plan.request.extension.base
     inherited = {} if base is None else base.manifest.provenance.get("metadata") or {}
-    return {
+    provenance = {
         **annotations,
         "metadata": {**inherited, **plan.source.metadata, **annotations["metadata"]},
-        **({"left_out": {"records": left_out, "first": list(result.first_left_out)}} if left_out else {}),
+    }
+    if result.left_out:
+        provenance["left_out"] = {"records": result.left_out, "first": list(result.first_left_out)}
+    provenance |= {
         **plan.recipe.provenance,
         **commit_of(code_file(plan.recipe.made_by)),
         **plan.source.provenance,
@@ -266,72 +261,7 @@ def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:
         "time": now(),
         "duration_s": round(time.monotonic() - plan.started, 3),
         **environment(),
-        **({} if base is None else {"base": base_of(base.info)}),
     }
-
-
-@contextmanager
-def building(version: str) -> Iterator[None]:
-    """Mark this thread as one that builds a version.
-
-    Args:
-        version: the version, with the URL of its storage.
-
-    Raises:
-        InvalidArgumentError: if this process is a child of a build that is under way, or if the source of the version
-            asks for it.
-    """
-    folder = Path(os.environ.get(_WORKING_FOLDER, ""))
-    # A build of another user may have left its name here: its folder cannot be read.
-    is_child = folder.name and os.access(folder, os.R_OK) and maker_of(folder) != process_name()
-    if is_worker() or is_child:
-        raise _refusal(version)
-    if version in _UNDER_WAY.get():
-        raise InvalidArgumentError(f"{version} is built from itself: its source asks for it, and would wait for ever")
-    token = _UNDER_WAY.set((*_UNDER_WAY.get(), version))
-    try:
-        yield
-    finally:
-        _UNDER_WAY.reset(token)
-
-
-@contextmanager
-def marking_children(working_folder: Path) -> Iterator[None]:
-    """Mark the processes that are started meanwhile as children of the build that has this working folder.
-
-    Of builds in several threads, which may end in any order, the last that began is named as long as it runs.
-    """
-    folder = str(working_folder)
-    with _marking.of_process():
-        _marked.append(folder)
-        os.environ[_WORKING_FOLDER] = folder
-    try:
-        yield
-    finally:
-        with _marking.of_process():
-            _marked.remove(folder)
-            if _marked:
-                os.environ[_WORKING_FOLDER] = _marked[-1]
-            else:
-                os.environ.pop(_WORKING_FOLDER, None)
-
-
-def refuse_to_await_parent(version: str, holder: str) -> None:
-    """Raise if the build that is awaited runs in the process that started this one, and may wait for it.
-
-    Args:
-        version: the version that is to be built, with the URL of its storage.
-        holder: the name of the process that builds it.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is not None and holder == process_name(parent.pid):
-        raise _refusal(version)
-
-
-def _refusal(version: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{version}: this process was started by a build, and would begin or await one itself: both would wait, or "
-        "start processes, for ever. If a module builds when it is imported, as the workers of the build import it, "
-        'move the call into a function, or below `if __name__ == "__main__":`. If the source builds what it needs, '
-        "build that before"
-    )
+    if base is not None:
+        provenance["base"] = base_of(base.info)
+    return provenance

@@ -1,22 +1,33 @@
-"""Build the parts of a version in any processes: of this host, of a cluster, or of several hosts together."""
+"""Build the parts of a version: in this process, with an engine, or together with other hosts.
+
+::
+
+    note of a part         it is finished, and its shards are in the store
+    claim of a part        a process of some host is building it (only where hosts build together)
+
+    this process alone     build_parts            writes the missing parts one after another
+    an engine              build_parts            runs a PartTask on the number of each missing part
+    hosts, with or without build_parts_together   each runs PartTasks on parts without note and claim, until all have
+    an engine                                     notes
+
+A :class:`PartTask` returns a result, but only the note counts: a process or a node may die after it has put the note,
+and an engine need not return results.
+"""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Self
 
 from cachelayer.arguments import integer
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
-from cachelayer.builds.encode import Encoder, encode_with_workers
-from cachelayer.builds.parts import Part, Parts, Ranges, part_in_errors
-from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, shard_target
+from cachelayer.builds.parts import Parts, Ranges
+from cachelayer.builds.shard_pipeline import ShardTarget, shard_target
+from cachelayer.builds.write_source import write_parts
 from cachelayer.engines import Engine
 from cachelayer.engines.engine import Here
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError, StorageError
@@ -24,9 +35,6 @@ from cachelayer.logs import logger_of
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting, current, notice
 from cachelayer.provenance.stored_values import Wording, differences
-from cachelayer.records.codec import codec_for
-from cachelayer.records.frames import Frames
-from cachelayer.records.memory import keep_freed_memory
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
@@ -38,14 +46,10 @@ _log = logger_of("builds")
 
 @dataclass(frozen=True)
 class Hosts:
-    """The position of this process among those that build a version together.
-
-    Args:
-        index: which of them this is, from 0.
-        count: how many there are.
-    """
+    """The position of this host among those that build a version together."""
 
     index: int
+    """From 0."""
     count: int
 
     @classmethod
@@ -63,50 +67,61 @@ class Hosts:
 
     @property
     def claim(self) -> str:
-        """The claim that shows that this host is at work."""
+        """The claim that this host holds while it builds."""
         return f"host-{self.index:05}.{CLAIM}"
 
-    def in_order(self, count: int) -> list[int]:
-        """Return the numbers of all parts: this host's own first, then those of the hosts after it."""
-        return sorted(
-            range(count), key=lambda number: ((number * self.count // count - self.index) % self.count, number)
-        )
+    def in_order(self, part_count: int) -> list[int]:
+        """Return the numbers of all parts in the order in which this host tries to build them.
+
+        The parts are divided into as many runs as there are hosts. A host begins with its own run and goes on with
+        those of the hosts after it, so hosts meet at the same part only when the work comes to its end::
+
+            6 parts, 3 hosts     host 0: 0 1 2 3 4 5     host 1: 2 3 4 5 0 1     host 2: 4 5 0 1 2 3
+        """
+
+        def turn(part: int) -> int:
+            host = part * self.count // part_count
+            return (host - self.index) % self.count
+
+        # The sort is stable: the parts of one host stay in their order.
+        return sorted(range(part_count), key=turn)
 
 
 @dataclass(frozen=True)
 class PartTask:
-    """Builds parts of a version, one a call, in any process that has this task; it may be run more than once.
+    """Builds one part of a version for each call, in any process to which it is pickled.
 
-    Args:
-        notes: the notes of the build.
-        copies: keeps local copies of the shards; None for none.
-        generation: that of the log when the build began.
-        parts: the source.
-        options: how; with the element spec.
-        is_shared: whether other hosts build parts too.
+    Parts may be built twice, even at the same time: the shards have the same names, and the notes say the same.
     """
 
     notes: Notes
     copies: CacheFolder | None
+    """Keeps local copies of the shards; None for none."""
     generation: int
+    """The generation of the log when the build began."""
     parts: Parts
     options: BuildOptions
+    """The options, with the element spec and without what only the process needs that publishes."""
     is_shared: bool
+    """Whether other hosts build parts too, so that a part must be claimed."""
 
     @classmethod
     def of(cls, plan: BuildPlan, parts: Parts, target: ShardTarget, *, is_shared: bool) -> Self:
-        # Other processes need no more of the options. Where an engine runs the parts, each takes one process.
+        # An engine runs as many tasks at once as it has room for: each is one process.
         workers = plan.options.workers if plan.engine is None else 1
         options = replace(plan.options, annotations={}, engine=None, workers=workers)
         return cls(plan.notes, plan.copies, target.generation, parts, options, is_shared)
 
     def __call__(self, number: int) -> PartResult | None:
-        """Build a part and note it; return None if another process is building it."""
+        """Build a part and note it; return None if another process builds it or has built it."""
         try:
             if not self.is_shared:
                 return self._build(number)
             with Claims(self.notes.folder).hold(part_claim(number)) as is_ours:
-                return self._build(number) if is_ours and not self._is_noted(number) else None
+                # Another host may have finished the part, and let its claim go, since this host listed the notes.
+                if not is_ours or self._is_noted(number):
+                    return None
+                return self._build(number)
         except StorageError as error:
             raise StorageError(f"{self.describe(number)}, on host {platform.node()}: {error}") from error
 
@@ -114,11 +129,13 @@ class PartTask:
         return self.parts.describe(number)
 
     def _is_noted(self, number: int) -> bool:
-        """Return whether another process has built a part since the parts were listed."""
-        part, log = read_part(self.notes.folder, number), Log(self.notes.dataset)
+        """Return whether the part has a note, and all of its files are there."""
+        part = read_part(self.notes.folder, number)
         if part is None:
             return False
-        return not lost_files((shard.file for shard in part.shards), log, log.head()) | absent_files(part.shards, log)
+        log = Log(self.notes.dataset)
+        files = (shard.file for shard in part.shards)
+        return not lost_files(files, log, log.head()) and not absent_files(part.shards, log)
 
     def _build(self, number: int) -> PartResult:
         with shard_target(self.notes.dataset, self.copies, self.generation) as target:
@@ -129,10 +146,10 @@ def part_claim(number: int) -> str:
     return f"{number:05}.{CLAIM}"
 
 
-def _run_tasks(task: PartTask, engine: Engine, numbers: Iterable[int]) -> None:
-    """Build parts with an engine."""
+def _run_tasks(task: PartTask, engine: Engine, part_numbers: Iterable[int]) -> None:
+    """Run a task on parts. The results are for the progress alone: what is finished is read from the notes."""
     name = type(engine).__name__
-    results = engine.run(task, numbers)
+    results = engine.run(task, part_numbers)
     if not isinstance(results, Iterable):
         raise InvalidTypeError(f"engine {name}: run returned a {type(results).__name__}: yield the results of the task")
     for done in results:
@@ -145,30 +162,41 @@ def _run_tasks(task: PartTask, engine: Engine, numbers: Iterable[int]) -> None:
 
 
 def build_parts(plan: BuildPlan, parts: Parts, target: ShardTarget) -> PartResult:
-    """Build the parts of a source that no interrupted build has finished, and return the result of all."""
+    """Build the parts that no interrupted build has finished, and return the result of all parts together."""
     finished = _finished_before(plan) if plan.options.resume else {}
-    missing = [number for number in range(parts.count) if number not in finished]
     current().parts(len(finished), parts.count)
     if plan.engine is None:
-        # With one part there is nothing to go on after.
-        notes = plan.notes if plan.options.resume and parts.count > 1 else None
-        if notes is not None:
-            notes.begin()
-        built = {**finished, **write_parts(parts, missing, target, plan.options, notes)}
+        finished = _build_here(plan, parts, target, finished)
     else:
-        built = _run_all(plan, parts, plan.engine, target, finished)
-    return _joined(parts, built)
+        finished = _build_with_engine(plan, parts, plan.engine, target, finished)
+    return _joined(parts, finished)
 
 
-def _run_all(
+def _build_here(
+    plan: BuildPlan, parts: Parts, target: ShardTarget, finished: Mapping[int, PartResult]
+) -> dict[int, PartResult]:
+    """Build the parts that are not finished in this process, and return the results of all."""
+    missing = [number for number in range(parts.count) if number not in finished]
+    notes: Notes | None = None
+    # With one part there is nothing to go on after.
+    if plan.options.resume and parts.count > 1:
+        notes = plan.notes
+        notes.begin()
+    return {**finished, **write_parts(parts, missing, target, plan.options, notes)}
+
+
+def _build_with_engine(
     plan: BuildPlan, parts: Parts, engine: Engine, target: ShardTarget, finished: dict[int, PartResult]
 ) -> dict[int, PartResult]:
-    """Build the parts that are not finished with an engine, and return all."""
-    notes, task = plan.notes, PartTask.of(plan, parts, target, is_shared=False)
+    """Build the parts that are not finished with an engine, and return the results of all."""
+    notes = plan.notes
+    task = PartTask.of(plan, parts, target, is_shared=False)
     notes.begin()
+    # An engine may end without some parts, such as those of a node that died. As long as it gets on, it runs again.
     while missing := [number for number in range(parts.count) if number not in finished]:
         _run_tasks(task, engine, iter(missing))
-        before, finished = len(finished), notes.finished(plan.request.log, finished)
+        before = len(finished)
+        finished = notes.finished(plan.request.log, finished)
         current().parts(len(finished), parts.count)
         if len(finished) == before:
             raise _not_built(plan, parts, missing[0])
@@ -176,46 +204,62 @@ def _run_all(
 
 
 def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: ShardTarget) -> PartResult | None:
-    """Build the parts of a source that no other host builds.
+    """Build parts until all have notes, each by one host.
 
     Returns:
         The result of all parts, whoever has built them; None if another host has published the version.
     """
-    request, notes = plan.request, plan.notes
+    request = plan.request
+    notes = plan.notes
     finished = _finished_before(plan)
-    claims, waiting = Claims(notes.folder), Waiting(request.name, plan.options.progress)
-    engine, task = plan.engine or Here(), PartTask.of(plan, parts, target, is_shared=True)
+    claims = Claims(notes.folder)
+    waiting = Waiting(request.name, plan.options.progress)
+    engine = plan.engine or Here()
+    task = PartTask.of(plan, parts, target, is_shared=True)
     order = hosts.in_order(parts.count)
     while missing := [number for number in order if number not in finished]:
         current().parts(len(finished), parts.count)
         if request.is_published:
             return None
-        free = _unclaimed(claims, notes, missing)
-        _run_tasks(task, engine, iter(free))
-        before, finished = len(finished), notes.finished(request.log, finished)
+        unclaimed = _unclaimed(claims, notes, missing)
+        _run_tasks(task, engine, iter(unclaimed))
+        before = len(finished)
+        finished = notes.finished(request.log, finished)
         if len(finished) > before:
             continue
-        if free and free == _unclaimed(claims, notes, free):
-            raise _not_built(plan, parts, free[0])
+        # Nothing was finished. If nobody has claimed these parts meanwhile, the engine has left them out; else
+        # another host builds them, and finishes or dies.
+        if unclaimed and unclaimed == _unclaimed(claims, notes, unclaimed):
+            raise _not_built(plan, parts, unclaimed[0])
         waiting.wait_for("the parts that other hosts build")
         claims.pause()
     return None if request.is_published else _joined(parts, finished)
 
 
-def _unclaimed(claims: Claims, notes: Notes, numbers: Sequence[int]) -> list[int]:
-    """Return the parts that nobody is building, as far as a listing of the claims tells."""
-    claimed = set(notes.folder.names(""))
-    return [each for each in numbers if part_claim(each) not in claimed or not claims.is_busy(part_claim(each))]
+def _unclaimed(claims: Claims, notes: Notes, part_numbers: Sequence[int]) -> list[int]:
+    """Return the parts that no living process has claimed, in this order."""
+    # One listing, then a request for each claim in it, instead of a request for each part.
+    listed = set(notes.folder.names(""))
+    unclaimed = []
+    for number in part_numbers:
+        claim = part_claim(number)
+        if claim not in listed or not claims.is_busy(claim):
+            unclaimed.append(number)
+    return unclaimed
 
 
 def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
-    """Return what interrupted builds with the same plan have finished, and tell the user."""
-    name, notes = plan.request.name, plan.notes
+    """Return the parts that interrupted builds with the same plan have finished, and say so.
+
+    Warn if there are none because the interrupted build had another plan.
+    """
+    name = plan.request.name
+    notes = plan.notes
     try:
         finished = notes.finished(plan.request.log)
         others = {} if finished else notes.others()
     except StorageError as error:
-        # Building does not need the right to list.
+        # A user may have the right to put files, and not to list them: that is enough to build.
         warn(
             f"cannot see whether there is an interrupted build to resume, so all of it is built anew: {error}",
             room="builds",
@@ -237,60 +281,8 @@ def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
     return finished
 
 
-def write_parts(
-    parts: Parts, numbers: Iterable[int], target: ShardTarget, options: BuildOptions, notes: Notes | None
-) -> dict[int, PartResult]:
-    """Write parts of a source, in this order, and return them by number.
-
-    Args:
-        parts: the source.
-        numbers: the numbers of the parts.
-        target: where shards go.
-        options: the options, with the element spec.
-        notes: where each finished part is noted; None for nowhere.
-    """
-    keep_freed_memory()
-    if options.workers > 1 and isinstance(parts, Ranges) and parts.source.workers_make == "elements":
-        encoded = _encoded_by_workers(parts, numbers, options)
-    else:
-        encoded = _encoded_here(parts, numbers, options)
-    with ShardPipeline(target, options, notes) as pipeline, closing(encoded) as sequence:
-        for number, part, encoder, frames in sequence:
-            with part_in_errors(part):
-                pipeline.write(frames)
-            result = encoder.result
-            if part.name:
-                result = replace(result, first_left_out=tuple(f"{part.name}: {text}" for text in result.first_left_out))
-            pipeline.end_part(number, result)
-        return pipeline.finish()
-
-
-_Encoded = Generator[tuple[int, Part, Encoder, Iterator[Frames]], None, None]
-
-
-def _encoded_here(parts: Parts, numbers: Iterable[int], options: BuildOptions) -> _Encoded:
-    """Yield each part with its encoder, and its records as they are made in this process."""
-    for number in numbers:
-        part = parts.part(number)
-        encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
-        batches = current().waiting_for("the source", part.batches())
-        yield number, part, encoder, map(encoder.encode, batches)
-
-
-def _encoded_by_workers(parts: Ranges, numbers: Iterable[int], options: BuildOptions) -> _Encoded:
-    """Yield each part with its encoder, and its records as worker processes make them."""
-    ranges = {number: parts.range(number) for number in numbers}
-    encoded = encode_with_workers(parts.source, options.element_spec, options.on_error, options.workers, ranges)
-    with closing(encoded):
-        waited = current().waiting_for("the worker processes", encoded)
-        for number, group in groupby(waited, itemgetter(0)):
-            part = parts.part(number)
-            encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
-            yield number, part, encoder, (frames for _, some in group for frames in encoder.take(some))
-
-
 def _joined(parts: Parts, results: Mapping[int, PartResult]) -> PartResult:
-    """Return the result of all parts, in their order."""
+    """Return the result of all parts together, whose shards are in the order of the parts."""
     current().parts(len(results), parts.count)
     if not isinstance(parts, Ranges):
         _warn_of_equal_parts(results)
@@ -298,14 +290,14 @@ def _joined(parts: Parts, results: Mapping[int, PartResult]) -> PartResult:
 
 
 def _not_built(plan: BuildPlan, parts: Parts, number: int) -> SourceError:
-    """Return the error of an engine that has not built a part."""
-    # Who publishes deletes the notes.
+    """Return the error of an engine that has not built a part; raise another if the version is published."""
+    # Whoever publishes deletes the notes, so a part may seem unfinished because all of them are.
     refuse_if_taken(plan.request.log, plan.request.version)
     return SourceError(f"the engine ended without {parts.describe(number)}")
 
 
 def join_hosts(plan: BuildPlan) -> None:
-    """Note the plan; raise if another host builds something else under this name."""
+    """Note the plan of this host; raise if a living host builds something else under the name of the version."""
     if not plan.options.resume:
         raise InvalidArgumentError(
             "resume=False: hosts that build together go on from each other's notes: leave it out, or build on one"
@@ -315,7 +307,8 @@ def join_hosts(plan: BuildPlan) -> None:
     for plan_hash, facts in notes.others().items():
         folder = notes.version_folder.folder(plan_hash)
         claims = Claims(folder)
-        if any(claims.is_alive(name) for name in folder.names("") if name.endswith(CLAIM)):
+        held = [name for name in folder.names("") if name.endswith(CLAIM)]
+        if any(map(claims.is_alive, held)):
             differ = "; ".join(differences(facts, plan.facts, Wording.AMONG_HOSTS))
             raise InvalidArgumentError(
                 f"{plan.request.name}: another host builds something else: {differ}. Pass the same source, made by the "
@@ -324,10 +317,11 @@ def join_hosts(plan: BuildPlan) -> None:
 
 
 def _warn_of_equal_parts(parts: Mapping[int, PartResult]) -> None:
-    """Warn if two parts hold the same records: the function may have ignored its part number."""
-    seen: dict[tuple[str, ...], int] = {}
+    """Warn if two parts have the same records: the user's function may have ignored the number of the part."""
+    number_of: dict[tuple[str, ...], int] = {}
     for number, part in sorted(parts.items()):
-        other = seen.setdefault(tuple(shard.stats.sha256 for shard in part.shards), number)
+        content = tuple(shard.stats.sha256 for shard in part.shards)
+        other = number_of.setdefault(content, number)
         if other != number and part.records > 1:
             warn(
                 f"parts {other} and {number} have the same {part.records} records: make the elements of a part from "

@@ -1,0 +1,127 @@
+"""Write the elements of a source into shards: all of them, or part by part.
+
+::
+
+    source.batches() ──Batch──> Encoder.encode ──Frames──> ShardPipeline.write ──> shards, in the store
+                                                           ShardPipeline.end_part ──> note of the part
+
+The element spec must be known before the first record is encoded. A source in parts has it from its plan; of any other
+source the first elements show it. With ``workers``, other processes read and encode, and this one writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.element_specs import needs_elements, spec_of_batches
+from cachelayer.builds.encode import Encoder, encode_with_workers
+from cachelayer.builds.parts import Part, Parts, Ranges, part_in_errors
+from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget
+from cachelayer.builds.source import Source
+from cachelayer.progress import current
+from cachelayer.records.codec import codec_for
+from cachelayer.records.frames import Frames
+from cachelayer.records.memory import keep_freed_memory
+from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
+from cachelayer.versions.notes import Notes, PartResult
+
+
+def write_source(source: Source, target: ShardTarget, options: BuildOptions) -> tuple[Tree, PartResult]:
+    """Write a source that cannot be divided.
+
+    Args:
+        source: the source.
+        target: puts the shards.
+        options: the options. Without an element spec, the first elements show it.
+
+    Returns:
+        The spec of the elements, and the result.
+    """
+    keep_freed_memory()
+    if options.workers > 1 and source.length != 0:
+        warn(
+            f"workers={options.workers}: a source of {source.kind} cannot be divided, so one process makes and writes "
+            "its elements. More processes can work on a sequence with a length, on most datasets, and on what "
+            "cachelayer.sharded(function, count) returns"
+        )
+    spec = options.element_spec
+    batches = current().waiting_for("the source", source.batches(stop=options.max_records))
+    if source.element_spec is None and needs_elements(spec, options):
+        spec, batches = spec_of_batches(batches, spec, as_json=source.as_json)
+    encoder = Encoder(codec_for(spec), options.on_error)
+    with ShardPipeline(target, replace(options, element_spec=spec)) as pipeline:
+        pipeline.write(map(encoder.encode, batches))
+        pipeline.end_part(0, encoder.result)
+        return spec, pipeline.finish()[0]
+
+
+def write_parts(
+    parts: Parts, part_numbers: Iterable[int], target: ShardTarget, options: BuildOptions, notes: Notes | None
+) -> dict[int, PartResult]:
+    """Write parts of a source, in this order, and return their results by number.
+
+    Args:
+        parts: all parts.
+        part_numbers: the numbers of the parts to write.
+        target: puts the shards.
+        options: the options, with the element spec.
+        notes: gets a note of each finished part; None to note nothing.
+    """
+    keep_freed_memory()
+    if options.workers > 1 and isinstance(parts, Ranges) and parts.source.workers_make == "elements":
+        encoded = _encoded_by_workers(parts, part_numbers, options)
+    else:
+        encoded = _encoded_here(parts, part_numbers, options)
+    with ShardPipeline(target, options, notes) as pipeline, closing(encoded) as encoded_parts:
+        for encoded_part in encoded_parts:
+            part = encoded_part.part
+            with part_in_errors(part):
+                pipeline.write(encoded_part.frames)
+            result = encoded_part.encoder.result
+            if part.name:
+                left_out = tuple(f"{part.name}: {text}" for text in result.first_left_out)
+                result = replace(result, first_left_out=left_out)
+            pipeline.end_part(encoded_part.number, result)
+        return pipeline.finish()
+
+
+@dataclass(frozen=True)
+class _EncodedPart:
+    """A part whose records are made while ``frames`` is iterated; after that, ``encoder.result`` is complete."""
+
+    number: int
+    part: Part
+    encoder: Encoder
+    frames: Iterator[Frames]
+
+
+def _encoded_here(
+    parts: Parts, part_numbers: Iterable[int], options: BuildOptions
+) -> Generator[_EncodedPart, None, None]:
+    """Yield each part, whose records this process makes."""
+    for number in part_numbers:
+        part = parts.part(number)
+        encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
+        batches = current().waiting_for("the source", part.batches())
+        yield _EncodedPart(number, part, encoder, map(encoder.encode, batches))
+
+
+def _encoded_by_workers(
+    parts: Ranges, part_numbers: Iterable[int], options: BuildOptions
+) -> Generator[_EncodedPart, None, None]:
+    """Yield each part, whose records worker processes make, some ranges of records at a time."""
+    ranges = {number: parts.range(number) for number in part_numbers}
+    encoded = encode_with_workers(parts.source, options.element_spec, options.on_error, options.workers, ranges)
+    with closing(encoded):
+        waited = current().waiting_for("the worker processes", encoded)
+        for number, encoded_ranges in groupby(waited, itemgetter(0)):
+            part = parts.part(number)
+            encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
+            frames = (some for _, encoded_range in encoded_ranges for some in encoder.take(encoded_range))
+            yield _EncodedPart(number, part, encoder, frames)
