@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import Batch, Framed, RowBatch, batch_records
+from cachelayer.builds.batches import Batch, EncodedBatch, RowBatch, batch_records
 from cachelayer.builds.source import Source
 from cachelayer.errors import (
     CacheLayerError,
@@ -175,7 +175,7 @@ class _PipelineReader:
 
     def _encoded(self, batch: Any) -> Batch:
         columns = [_column(spec, parts) for spec, parts in zip(self._leaves, batch, strict=True)]
-        return Framed(self._codec.encode(columns, int(batch[0][0].shape[0])))
+        return EncodedBatch(self._codec.encode(columns, int(batch[0][0].shape[0])))
 
 
 def _without_graph_rewrites(dataset: Any) -> Any:

@@ -63,7 +63,7 @@ class TableRows:
     def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
         return self.columns_of(self.table)
 
-    def apart(self) -> Iterator[TableRows]:
+    def one_by_one(self) -> Iterator[TableRows]:
         return (TableRows(self.table[row : row + 1], self.columns_of) for row in range(len(self.table)))
 
 

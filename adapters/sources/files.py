@@ -156,8 +156,8 @@ class PlacedBatch:
         except ElementError as error:
             raise (error.at(place=self.place_of(self.first)) if len(self) == 1 else error) from error.__cause__
 
-    def apart(self) -> Iterator[PlacedBatch]:
-        for record, batch in enumerate(self.batch.apart(), self.first):
+    def one_by_one(self) -> Iterator[PlacedBatch]:
+        for record, batch in enumerate(self.batch.one_by_one(), self.first):
             yield PlacedBatch(batch, record, self.place_of)
 
 

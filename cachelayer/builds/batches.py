@@ -1,4 +1,13 @@
-"""Batches of elements, in each form that sources yield, and copies of elements that a source may change later."""
+"""Batches of elements, in the forms that sources yield, and copies of elements that a source may change later.
+
+::
+
+    ElementBatch   a list of elements                             generators, sequences, datasets
+    RowBatch       arrays with a row for each element             arrays, and elements that are alike
+    EncodedBatch   records, as the codec of the spec writes them  versions that are rewritten, tf.data
+
+An adapter may yield a form of its own, such as the rows of an Arrow table: whatever has the methods of :class:`Batch`.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +34,14 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
 BATCH_NBYTES = 1 << 22
+"""About the bytes of a batch."""
 MAX_BATCH_RECORDS = 1024
 MAX_STACKED_RECORDS = 8 * MAX_BATCH_RECORDS
 """The most records of a batch whose cost hardly grows with their number."""
 BATCH_SECONDS = 1.0
 """A batch of a slow source ends after about so long, so that its shard can be finished before a kill comes."""
 _VALUE_NBYTES = 8
+"""About the bytes of a value that is no array."""
 IMMUTABLE = frozenset({bool, int, float, complex, type(None), str, bytes})
 """Types of values that cannot change."""
 
@@ -41,15 +52,19 @@ class Batch(Protocol):
     def __len__(self) -> int: ...
 
     def columns(self, codec: Codec) -> list[Column]:
-        """Return the columns of the elements."""
+        """Return the leaves of the elements, one column a leaf, for the codec to encode.
 
-    def apart(self) -> Iterator[Batch]:
-        """Yield each element as a batch of its own: so those are found that do not fit."""
+        Raises:
+            ElementError: if an element does not fit the spec of the codec.
+        """
+
+    def one_by_one(self) -> Iterator[Batch]:
+        """Yield each element as a batch of its own, to find out which element does not fit."""
 
 
 @dataclass(frozen=True, eq=False)
 class ElementBatch:
-    """Elements one by one."""
+    """A list of elements."""
 
     items: Sequence[Any]
 
@@ -59,21 +74,18 @@ class ElementBatch:
     def columns(self, codec: Codec) -> list[Column]:
         return codec.columns(self.items)
 
-    def apart(self) -> Iterator[ElementBatch]:
+    def one_by_one(self) -> Iterator[ElementBatch]:
         return (ElementBatch([item]) for item in self.items)
 
 
 @dataclass(frozen=True, eq=False)
 class RowBatch:
-    """Elements with their leaves stacked on a leading axis.
-
-    Args:
-        batch: the structure of an element, with anything that has rows as leaves. A source may write into them later.
-        rows: the number of elements.
-    """
+    """Elements whose leaves are stacked on a leading axis."""
 
     batch: Tree
+    """The structure of an element, with anything that has rows as leaves. A source may write into them later."""
     rows: int
+    """The number of elements."""
 
     def __len__(self) -> int:
         return self.rows
@@ -81,34 +93,35 @@ class RowBatch:
     def columns(self, codec: Codec) -> list[Column]:
         with suppress(ElementError):
             return codec.batch_columns(self.batch)
-        # They may fit one by one.
+        # Leaves that are not stored as columns, such as lists, may fit element by element; if not, the error is that of
+        # an element.
         return self.elements().columns(codec)
 
     def elements(self) -> ElementBatch:
         return ElementBatch(list(map(snapshot, self.views())))
 
-    def apart(self) -> Iterator[ElementBatch]:
-        return self.elements().apart()
+    def one_by_one(self) -> Iterator[ElementBatch]:
+        return self.elements().one_by_one()
 
     def views(self) -> Iterator[Tree]:
         """Yield the elements, which share the memory of the batch."""
         return (tree.map_structure(self.batch, partial(_row, row)) for row in range(self.rows))
 
     def cut(self, start: int, stop: int, size: int) -> Iterator[RowBatch]:
-        """Yield the rows of a range in batches of this size."""
+        """Yield the rows from ``start`` to ``stop`` in batches of ``size`` rows."""
         for first in range(start, stop, size):
             yield self.take(slice(first, min(first + size, stop)))
 
     def copied(self) -> RowBatch:
-        """Return the batch with arrays of its own."""
+        """Return the batch with copies of the arrays that lie in memory of others."""
 
-        def own(_path: str, leaf: Any) -> Any:
+        def copy(_path: str, leaf: Any) -> Any:
             return leaf.copy() if isinstance(leaf, np.ndarray) and leaf.base is not None else leaf
 
-        return RowBatch(tree.map_structure(self.batch, own), self.rows)
+        return RowBatch(tree.map_structure(self.batch, copy), self.rows)
 
     def take(self, rows: slice | NDArray[Any]) -> RowBatch:
-        """Return some of the rows: of a range without a copy, or of these numbers."""
+        """Return some of the rows: those of a slice, without a copy, or those with these numbers."""
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         return RowBatch(tree.map_structure(self.batch, partial(_rows, rows)), count)
 
@@ -124,8 +137,8 @@ def _rows(rows: slice | NDArray[Any], _path: str, leaf: Any) -> Any:
 def snapshot(value: Any) -> Any:
     """Return a copy of an element that shares no memory with it.
 
-    Structures become dicts, lists and tuples; whatever has ``__array__`` becomes a numpy array. What cannot be stored
-    stays as it is: the encoder refuses it by its path.
+    Mappings become dicts, and objects with ``__array__`` become numpy arrays. A value that cannot be stored stays as it
+    is: the encoder names its path when it refuses the value.
     """
     kind: Any = type(value)
     if kind in IMMUTABLE:
@@ -160,25 +173,32 @@ def snapshot(value: Any) -> Any:
 
 
 def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, list[Any]]:
-    """Copy elements that are like a first one straight into arrays with a row for each: the quick way to keep them.
+    """Copy elements into the rows of arrays, for as long as they are like the first: the quick way to keep them.
 
-    A long element, which makes a batch alone, is not copied: the source may change it when the next one is drawn.
+    Elements are alike if they are flat dicts, tuples or lists with equal keys, whose arrays have equal dtypes and
+    shapes, and whose other values cannot change; or if each is one such leaf. Other elements are copied by
+    :func:`snapshot`, which takes anything and is several times slower.
 
-    These are flat dicts, tuples and lists of arrays of one dtype and shape and of values that cannot change, or one
-    such leaf. What is not alike is left to code that takes anything.
+    An element that makes a batch alone is not copied: the batch holds its arrays, which the source may change when it
+    makes the next element.
 
     Args:
         first: the first element.
-        elements: the elements after it; no more are taken than make a batch.
+        elements: the elements after it. No more are drawn than make a batch.
 
     Returns:
-        The batch, None if not even the first element can be copied so; and a list of the one that was taken but is not
-        like the first, if there is one.
+        The batch, or None if the first element itself cannot be stacked; and the elements that were drawn and are not
+        in the batch, of which there is one at most.
     """
     kind: Any = type(first)
     keys = list(first) if kind is dict else None
     is_tree = kind in (dict, list, tuple) or tree.is_namedtuple(first)
-    leaves = list(first.values()) if kind is dict else list(first) if is_tree else [first]
+    if kind is dict:
+        leaves = list(first.values())
+    elif is_tree:
+        leaves = list(first)
+    else:
+        leaves = [first]
     if not leaves or not all(map(_can_be_stacked, leaves)) or any(type(key) is not str for key in keys or ()):
         return None, [first]
     nbytes = sum(leaf.nbytes if type(leaf) is np.ndarray else _VALUE_NBYTES for leaf in leaves)
@@ -191,7 +211,11 @@ def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, l
     copied = numbered if most > 1 else []
     arrays = [(n, column, leaf.dtype, leaf.shape) for n, (leaf, column) in copied if type(leaf) is np.ndarray]
     values = [(n, column.append, IMMUTABLE | {type(leaf)}) for n, (leaf, column) in numbered if type(column) is list]
-    rows, texts, other, until = 0, 0, [], monotonic() + BATCH_SECONDS
+    rows = 0
+    text_nbytes = 0
+    other: list[Any] = []
+    until = monotonic() + BATCH_SECONDS
+    # This loop runs once for each element of a slow source, so it is written for speed: no calls, no allocations.
     for element in chain([first], elements):
         own: Any = element if is_tree else (element,)
         is_alike = type(element) is kind and len(own) == len(leaves)
@@ -213,23 +237,29 @@ def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, l
                 break
             append(leaf)
             if type(leaf) is str or type(leaf) is bytes:
-                texts += len(leaf)
+                text_nbytes += len(leaf)
         if not is_alike:
             other = [element]
             break
         rows += 1
-        if rows == most or texts + rows * nbytes >= BATCH_NBYTES or monotonic() > until:
+        if rows == most or text_nbytes + rows * nbytes >= BATCH_NBYTES or monotonic() > until:
             break
-    # A leaf before the one that differs may have been added already.
+    # The element that differs may have left some of its leaves in the columns: these are cut off.
     stacked = [np.fromiter(each[:rows], object, rows) if type(each) is list else each[:rows] for each in columns]
+    batch: Tree
     if keys is not None:
-        return RowBatch(dict(zip(keys, stacked, strict=True)), rows), other
-    batch = stacked[0] if not is_tree else kind._make(stacked) if hasattr(kind, "_make") else kind(stacked)
+        batch = dict(zip(keys, stacked, strict=True))
+    elif not is_tree:
+        batch = stacked[0]
+    elif hasattr(kind, "_make"):
+        batch = kind._make(stacked)
+    else:
+        batch = kind(stacked)
     return RowBatch(batch, rows), other
 
 
 def _room_for(leaf: NDArray[Any], rows: int) -> NDArray[Any]:
-    """Return an array for so many rows like a leaf; for one row the leaf itself, since it is long."""
+    """Return an empty array for rows like a leaf; for one row the leaf itself, which is too long to be copied."""
     return leaf[np.newaxis] if rows == 1 else np.empty((rows, *leaf.shape), leaf.dtype)
 
 
@@ -242,8 +272,8 @@ def _can_be_stacked(leaf: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Framed:
-    """Elements that are encoded already: records of the codec of the source's spec."""
+class EncodedBatch:
+    """Elements that are encoded already: records, as the codec of the source's spec writes them."""
 
     frames: Frames
 
@@ -254,10 +284,10 @@ class Framed:
         frames = self.frames
         return codec.decode(PackedRecords(frames.buffer, frames.starts, frames.lengths))
 
-    def apart(self) -> Iterator[Framed]:
-        return (Framed(self.frames[row : row + 1]) for row in range(len(self)))
+    def one_by_one(self) -> Iterator[EncodedBatch]:
+        return (EncodedBatch(self.frames[row : row + 1]) for row in range(len(self)))
 
 
 def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:
-    """Return the number of records of about this size that make a batch."""
+    """Return how many records of about this size make a batch; ``most`` at most."""
     return int(min(most, max(1, BATCH_NBYTES // max(1, record_nbytes))))

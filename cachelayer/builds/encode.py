@@ -1,6 +1,7 @@
-"""Encode batches of a source as records, here or in worker processes.
+"""Encode the batches of a source as records, in this process or in worker processes.
 
-Elements that cannot be stored raise, or are left out and counted: if a batch fails, it is encoded one by one.
+An element that does not fit the spec is an error, or is left out and counted. A batch that fails is encoded once more
+element by element, to find out which elements do not fit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cachelayer.builds.batches import (
     BATCH_SECONDS,
     MAX_BATCH_RECORDS,
     Batch,
-    Framed,
+    EncodedBatch,
 )
 from cachelayer.engines.processes import ProcessPool
 from cachelayer.errors import ElementError
@@ -35,12 +36,15 @@ if TYPE_CHECKING:
 
 OnError = Literal["raise", "skip"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
+# What an error says of an array, such as "float32[3]". Only that is stored: anything else could show a value.
 _DTYPE_AND_SHAPE = re.compile(r"None|(bool|bfloat16|(u?int|float|complex)\d+)\[[\d, ]*\]", re.ASCII)
 _SAMPLE = 8
+"""How many elements are encoded to learn how long one takes and how large it is."""
 _NONE: frozenset[int] = frozenset()
 EncodedRange = tuple[list[Frames], PartResult]
-"""The records of some elements, and what is known of these besides."""
+"""The records of a range of elements, and the result of that range without shards."""
 _RANGES_PER_WORKER = 2
+"""How many ranges a worker process has in progress: it begins the next one while the first is on its way."""
 
 
 class Encoder:
@@ -48,8 +52,8 @@ class Encoder:
 
     Args:
         codec: the codec.
-        on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that does
-            not decode; ``"raise"`` raises an error for the former.
+        on_error: ``"raise"`` raises an error for an element that does not fit the spec; ``"skip"`` leaves out such
+            elements, and elements with an image or sound that does not decode.
         first: the number of the first element in the source.
     """
 
@@ -61,16 +65,21 @@ class Encoder:
         """What is known of the elements so far, besides their shards."""
 
     def encode(self, batch: Batch) -> Frames:
+        """Return the records of the next elements of the source, and count these elements."""
         left_out: list[str] = []
         try:
-            frames, nullable = (batch.frames, _NONE) if isinstance(batch, Framed) else self._encoded(batch)
+            if isinstance(batch, EncodedBatch):
+                frames = batch.frames
+                nullable = _NONE
+            else:
+                frames, nullable = self._encoded(batch)
         except ElementError:
             frames, nullable = self._one_by_one(batch, left_out)
         self.result = self.result.then(PartResult((), nullable, len(batch), len(left_out), tuple(left_out)))
         return frames
 
     def take(self, encoded: EncodedRange) -> list[Frames]:
-        """Return the records of the next elements, which were encoded elsewhere, and count these."""
+        """Return the records of the next elements, which a worker process has encoded, and count these elements."""
         frames, result = encoded
         self.result = self.result.then(result)
         return frames
@@ -84,10 +93,10 @@ class Encoder:
         return frames, self._codec.null_numbers(columns)
 
     def _one_by_one(self, batch: Batch, left_out: list[str]) -> tuple[Frames, frozenset[int]]:
-        """Encode the elements of a batch that can be stored. Append the errors of the others, or raise the first."""
+        """Encode the elements of a batch that fit. Raise the error of another, or add its text to ``left_out``."""
         good: list[Frames] = []
         nullable = _NONE
-        for record, element in enumerate(batch.apart(), self._first + self.result.elements):
+        for record, element in enumerate(batch.one_by_one(), self._first + self.result.elements):
             try:
                 frames, leaves = self._encoded(element)
             except ElementError as error:
@@ -101,7 +110,7 @@ class Encoder:
 
 
 def _without_values(error: ElementError) -> str:
-    """Return the text of an error without what the element holds: at most the dtype and shape of a leaf."""
+    """Return the text of an error without any value of the element: the provenance stores it."""
     got = error.got if _DTYPE_AND_SHAPE.fullmatch(error.got) else "another value"
     return str(ElementError(error.expected, got, path=error.path, record=error.record))
 
@@ -109,17 +118,19 @@ def _without_values(error: ElementError) -> str:
 def encode_with_workers(
     source: Source, spec: Tree, on_error: OnError, workers: int, parts: Mapping[int, range]
 ) -> Generator[tuple[int, EncodedRange], None, None]:
-    """Yield the elements of parts of a source in ranges, in order; closing it kills the processes.
+    """Encode parts of a source in worker processes, range by range; closing the generator kills the processes.
+
+    A range is far smaller than a part, so that all processes work on the same part, and a small version is divided too.
 
     Args:
-        source: the source, which is read from any record; it is pickled, by value if the main program defines it.
+        source: the source, which can be read from any record. It is pickled, by value if the main program defines it.
         spec: the element spec.
         on_error: what to do with elements that do not fit.
-        workers: number of processes; each has two ranges in progress.
-        parts: the numbers of the elements of each part.
+        workers: the number of processes.
+        parts: for each part, by its number, the numbers of its elements.
 
     Yields:
-        The number of the part, and a range of it.
+        The number of the part, and the next range of it: the ranges come in the order of the elements.
     """
     encode_range = partial(encode, source, spec, on_error)
     with ProcessPool(encode_range, workers, "workers: the source") as pool:
@@ -130,17 +141,23 @@ def encode_with_workers(
                 end = min(first + size, records.stop)
                 pending.append((number, pool.submit(f"records {first} to {end - 1}", first, end - first)))
                 if len(pending) >= _RANGES_PER_WORKER * workers:
-                    number_of, encoded = pending.popleft()
-                    yield number_of, pool.result(encoded)
-        for number_of, encoded in pending:
-            yield number_of, pool.result(encoded)
+                    part, encoded = pending.popleft()
+                    yield part, pool.result(encoded)
+        for part, encoded in pending:
+            yield part, pool.result(encoded)
 
 
 def _records_per_range(encode_sample: partial[EncodedRange], workers: int, parts: list[range]) -> int:
-    """Return the number of records in a range, from the first: no worker should idle, or work on one, for long."""
-    began, elements, records, nbytes = monotonic(), 0, 0, 0
+    """Return the number of records in a range, judged by the first elements of the first part.
+
+    A range is to take a second or so, to make no more than a batch, and to leave work for every process.
+    """
+    began = monotonic()
+    elements = 0
+    records = 0
+    nbytes = 0
     most = min(_SAMPLE, len(parts[0])) if parts else 0
-    # An element that does not fit is encoded again later; then it raises or is left out.
+    # These elements are encoded again with their range. Elements that do not fit raise then, and not here.
     with Progress("", None, enabled=False):
         while elements < most and nbytes < BATCH_NBYTES:
             for frames in encode_sample(parts[0].start + elements, 1)[0]:
@@ -154,7 +171,7 @@ def _records_per_range(encode_sample: partial[EncodedRange], workers: int, parts
 
 
 def encode(source: Source, spec: Tree, on_error: OnError, start: int, count: int) -> EncodedRange:
-    """Encode one range of a source that is read from any record."""
+    """Encode ``count`` elements of a source, from the element ``start`` on."""
     encoder = Encoder(codec_for(spec), on_error, start)
     frames = [encoder.encode(batch) for batch in source.batches(start, start + count)]
     return frames, encoder.result

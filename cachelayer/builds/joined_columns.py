@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cachelayer.builds.batches import Batch, Framed
+from cachelayer.builds.batches import Batch, EncodedBatch
 from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import Source
@@ -176,4 +176,4 @@ def _added_columns(frames: Frames, codec: Codec, rows: Ints, on: Sequence[str]) 
 
 
 def _read_frames(frames: Frames, start: int, stop: int | None) -> Iterator[Batch]:
-    yield Framed(frames[start:stop])
+    yield EncodedBatch(frames[start:stop])

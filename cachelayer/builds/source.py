@@ -1,7 +1,11 @@
-"""What a version is built from: one value, which says all that a build asks about it.
+"""The source of a version: one value, which says all that a build asks about the elements.
 
-An adapter is a function that returns a :class:`Source` for an object of its library. Below it is how elements that the
-code of a user gives one by one are read: errors name the record, and copies make batches.
+::
+
+    the user's object ──as_source, or an adapter──> Source ──batches(start, stop)──> Batch, Batch, ...
+
+An adapter is a function that returns a :class:`Source` for an object of its library. A source yields batches itself, or
+yields elements one by one: then :func:`element_batches` copies them into batches, and errors name the record.
 """
 
 from __future__ import annotations
@@ -41,87 +45,86 @@ _NEXT = ("__next__", "next")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows in memory, of which any can be taken at little cost, and without running code of the user.
-
-    Args:
-        element_spec: the schema of a row.
-        length: the number of rows.
-        nbytes: their approximate size.
-        take: returns the rows of a range, or of some numbers in their order.
-    """
+    """Rows in memory. To take some of them costs little and runs no code of the user, so they can be compared."""
 
     element_spec: Tree
+    """The spec of a row."""
     length: int
+    """The number of rows."""
     nbytes: int
+    """About the bytes of all rows."""
     take: Callable[[slice | Sequence[int]], Batch]
+    """Returns the rows of a slice, or those with some numbers, in the order of the numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
     """Elements in order, and all that a build asks about them.
 
-    Args:
-        kind: what it is, for the provenance.
-        read: yields the elements from one record on, which is one of the starts, up to another, or to the end if that
-            is None, in batches of about ``BATCH_NBYTES``. An error names the record. None if it has ``elements``.
-        elements: yields the elements one by one from one of the starts on; None if it is read in batches.
-        element_spec: the schema of the elements; None if only they show it.
-        length: number of elements, if it is known: the build is held to it.
-        starts: the records from which it can be read, again and again, in any process that has the source, and without
-            reading what is before; None if it is read once, from record 0.
-        parts: its parts, if a function makes them.
-        endless: what a user does to give it an end; empty if it is not known to be endless.
-        items: the object whose items are the elements, if it has them by number.
-        table: its rows, if they are in memory.
-        files: returns the current listings of the files that it reads.
-        versions: the versions whose records it copies.
-        record_nbytes: the mean size of a record, if it is known in advance.
-        workers_make: what worker processes make of it: elements, which the build writes; whole parts, if it takes time
-            to begin at a record; or nothing, if one process makes the elements as quickly.
-        plan: what decides the elements besides kind, length and spec, as JSON.
-        metadata: what it says of itself, for the metadata of the version.
-        provenance: what it says of where its records come from.
-        as_json: whether a field is JSON if its structure changes among the first elements.
+    It has ``read`` or ``elements``, of which the other is None. What a source does not say has a default that is always
+    right: it is read once, from its beginning, by one process, and its elements show their spec.
     """
 
     kind: str
+    """What it is, for the provenance, such as ``"list"`` or ``"arrays"``."""
     read: Callable[[int, int | None], Iterator[Batch]] | None = None
+    """Yields batches of about ``BATCH_NBYTES`` from a record on, which is one of ``starts``, up to another record, or
+    to the end for None. An error names the record."""
     elements: Callable[[int], Iterator[Any]] | None = None
+    """Yields elements one by one from a record on, which is one of ``starts``."""
     element_spec: Tree | None = None
+    """The spec of the elements; None if only the elements show it."""
     length: int | None = None
+    """The number of elements; None if it is unknown. A source with another number of elements fails."""
     starts: Sequence[int] | None = None
+    """The records at which reading can begin, again and again, in any process that has the source, without reading what
+    is before; None if it is read once, from record 0."""
     parts: Parts | None = None
+    """The parts, if a function of the user makes them (:func:`cachelayer.sharded`)."""
     endless: str = ""
+    """What a user does to give the source an end, for an error; "" if it is not known to be endless."""
     items: Any = None
+    """The object whose items, by number, are the elements; None if there is none."""
     table: Table | None = None
+    """The rows, if they are in memory."""
     files: Callable[[], Sequence[FileFacts]] = list
+    """Returns the listings of the files that are read, as they are now."""
     versions: Sequence[StoredVersion] = ()
+    """The versions whose records are copied: if one is deleted or replaced meanwhile, nothing is published."""
     record_nbytes: float | None = None
+    """The mean size of a record, if it is known in advance."""
     workers_make: Literal["nothing", "elements", "parts"] = "elements"
+    """What worker processes make: elements, which the process of the build writes; whole parts, if it takes time to
+    begin at a record; nothing, if one process makes the elements as quickly."""
     plan: Mapping[str, Any] | None = None
+    """What decides the elements besides kind, length and spec, as JSON values."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What the source says of itself, for the metadata of the version."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    """What the source says of where its records come from."""
     as_json: bool = False
+    """Whether a field is JSON if its structure changes among the first elements."""
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """Return an iterator over the elements from one record on, up to another, or to the end.
+        """Return an iterator over the elements ``start`` to ``stop``, or to the end, in batches.
 
         Raises:
-            InvalidArgumentError: if it cannot be read from there, or is endless and is to be read to its end.
-            SourceError: while it is read, if it fails, or has another number of elements than it says.
+            InvalidArgumentError: if the source cannot be read from ``start``, or is endless and ``stop`` is None.
+            SourceError: while it is read, if it fails, or has another number of elements than its length.
         """
         if stop is None and self.endless:
             raise InvalidArgumentError(f"the source is endless: {self.endless}, or pass max_records=")
         if start and (self.starts is None or start not in self.starts):
             raise InvalidArgumentError(f"a source of {self.kind} cannot be read from record {start}")
         if self.read is None:
-            batches = element_batches(self.one_by_one(start), start, None if stop is None else stop - start)
+            count = None if stop is None else stop - start
+            batches = element_batches(self.one_by_one(start), start, count)
         else:
             batches = self.read(start, stop)
-        return counted(batches, self.length, start, stop)
+        return with_length_check(batches, self.length, start, stop)
 
     def one_by_one(self, start: int = 0) -> Iterator[Any]:
-        """Return an iterator over the elements from one on.
+        """Return an iterator over the elements from ``start`` on.
 
         Raises:
             InvalidArgumentError: if the source is read in batches.
@@ -131,15 +134,15 @@ class Source:
         return self.elements(start)
 
 
-def counted(
+def with_length_check(
     batches: Iterator[Any], length: int | None, start: int, stop: int | None, size: Callable[[Any], int] = len
 ) -> Iterator[Any]:
-    """Yield the batches of a source, and raise if their number of elements is not what the source promises.
+    """Yield the batches of a source, and raise if they have more or fewer elements than the source promises.
 
     Args:
-        batches: the batches that the source yields.
-        length: the total number of elements that the source promises; None if it promises none.
-        start, stop: the elements that were asked for; all from the start on if ``stop`` is None.
+        batches: the batches, from the element ``start`` on.
+        length: the number of all elements of the source; None if it promises none.
+        start, stop: the elements that were asked for; all from ``start`` on if ``stop`` is None.
         size: returns the number of elements of a batch.
     """
     if length is None:
@@ -165,7 +168,7 @@ def _wrong_length(length: int, what: str) -> SourceError:
 
 @contextmanager
 def errors_named(what: str) -> Iterator[None]:
-    """Raise what fails in the code of a user as an error of the source, which says what failed."""
+    """Raise an error of the user's code as a :class:`SourceError` that says what failed."""
     try:
         yield
     except CacheLayerError:
@@ -182,8 +185,8 @@ def failure_at(record: int) -> str:
     return f"the source failed at record {record}"
 
 
-def numbers(first: int) -> Iterator[int]:
-    """Yield the numbers of records. The progress counts a record once the next number is asked for."""
+def record_numbers(first: int) -> Iterator[int]:
+    """Yield the numbers of records from ``first`` on. The progress counts a record when the next number is drawn."""
     progress = current()
     for record in count(first):
         yield record
@@ -191,7 +194,12 @@ def numbers(first: int) -> Iterator[int]:
 
 
 def with_record_in_errors(elements: Iterator[Any], records: Iterator[int]) -> Iterator[Any]:
-    """Yield elements; if the iterator fails, name the record, which ``records`` has for each element."""
+    """Yield elements; if their iterator fails, name the record.
+
+    Args:
+        elements: an iterator of the user.
+        records: yields the record number of each element, before that element is drawn.
+    """
     for record in records:
         try:
             element = next(elements)
@@ -206,19 +214,20 @@ def with_record_in_errors(elements: Iterator[Any], records: Iterator[int]) -> It
 
 
 def element_batches(elements: Iterator[Any], record: int, most: int | None = None) -> Iterator[Batch]:
-    """Yield copies of elements in batches, each as soon as it is full or takes long; an error names the record.
+    """Yield copies of elements in batches. A batch ends when it is full, or has taken long; an error names the record.
 
     Args:
-        elements: the elements, each of which may change when the next one is drawn.
-        record: the number of the first of them.
-        most: the most elements to draw; None for all.
+        elements: the elements. The source may change an element when it makes the next one.
+        record: the number of the first element.
+        most: how many elements to draw at most; None for all.
     """
-    elements = islice(with_record_in_errors(elements, numbers(record)), most)
+    elements = islice(with_record_in_errors(elements, record_numbers(record)), most)
     for first in elements:
         batch, rest = stack_alike(first, elements)
         if batch is not None:
             record += len(batch)
-            # Copied before others are drawn: nobody knows how long the source leaves it as it is.
+            # The element that is not like the first was drawn too. It is copied at once, because the consumer of this
+            # batch may do anything before the next is asked for.
             rest = _copies(iter(rest), record)
             yield batch
         if rest:
@@ -228,7 +237,7 @@ def element_batches(elements: Iterator[Any], record: int, most: int | None = Non
 
 
 def _copies(elements: Iterator[Any], record: int) -> list[Any]:
-    """Return copies of elements, enough for a batch. No more are drawn than are needed."""
+    """Draw as many elements as make a batch, and return copies of them."""
     items: list[Any] = []
     nbytes, until = 0, monotonic() + BATCH_SECONDS
     for item in with_record_in_errors(map(snapshot, elements), count(record)):
@@ -240,9 +249,12 @@ def _copies(elements: Iterator[Any], record: int) -> list[Any]:
 
 
 def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
-    """Raise if a function that an iterator such as ``map`` calls raised StopIteration: that is a bug, not the end."""
+    """Raise if the StopIteration of an iterator such as ``map`` came from the function that it calls.
+
+    That is a bug of the function, not the end of the iterator, and it would cut the version short without a word.
+    """
     if not isinstance(type(iterator).__next__, WrapperDescriptorType):
-        # An iterator written in Python raises StopIteration itself, from any of its functions.
+        # An iterator that is written in Python may raise StopIteration in any of its functions, and mean the end.
         return
     within = end.__traceback__.tb_next if end.__traceback__ is not None else None
     name = None if within is None else within.tb_frame.f_code.co_name

@@ -13,10 +13,10 @@ import numpy as np
 from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records
 from cachelayer.builds.source import (
     Source,
-    counted,
     element_batches,
     errors_named,
     failure_at,
+    with_length_check,
     with_record_in_errors,
 )
 from cachelayer.errors import ElementError
@@ -55,7 +55,7 @@ def _row_batches(source: Source, declared: Tree | None, stop: int | None) -> Ite
     """Yield each batch of a source, the last one without the rows past the end."""
     first = 0
     batches = with_record_in_errors(source.one_by_one(), iter(lambda: first, None))
-    for batch in counted(batches, source.length, 0, None, lambda _: 1) if stop != 0 else ():
+    for batch in with_length_check(batches, source.length, 0, None, lambda _: 1) if stop != 0 else ():
         with errors_named(failure_at(first)):
             try:
                 columns = with_columns(batch, declared)

@@ -12,7 +12,7 @@ import numpy as np
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.stored_records import StoredRecords
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.builds.batches import Batch, Framed
+from cachelayer.builds.batches import Batch, EncodedBatch
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
@@ -130,7 +130,7 @@ def _read(records: StoredRecords, seed: int | None, step: int, start: int, stop:
         coming = thread.submit(next, frames, None)
         while (read := coming.result()) is not None:
             coming = thread.submit(next, frames, None)
-            yield Framed(read)
+            yield EncodedBatch(read)
 
 
 def _rows(length: int, seed: int | None, first: int, stop: int) -> Ints:
