@@ -16,16 +16,21 @@ from cachelayer.records.infer import declared
 from cachelayer.records.tree import Tree
 
 DEFAULT_SHARD_BYTES = 256 << 20
-
 RECORD_OVERHEAD = 64
-"""Bytes added to the size of each record: about what it takes besides in an ArrayRecord file and its index."""
+"""About the bytes that a record takes in an ArrayRecord file and its index, besides its own."""
 
 
 class SubmitOptions(TypedDict, total=False):
-    """The options of a build, as a type; :meth:`cachelayer.Storage.submit` explains each.
+    """The type of a dict of build options, which :meth:`cachelayer.Storage.submit` explains.
 
-    ``cache``, ``cacheable`` and ``append`` take them too. Annotate a dict of options that you keep with it, and a type
-    checker finds what is mistyped: ``options: cachelayer.SubmitOptions = {"compression": "zstd"}``.
+    ``submit``, ``cache``, ``cacheable``, ``append`` and ``add_columns`` take them. A type checker finds what is
+    mistyped in a dict that is annotated with this type.
+
+    Examples:
+        >>> options: cachelayer.SubmitOptions = {"compression": "zstd", "max_records": 2, "metadata": {"by": "me"}}
+        >>> ref = cachelayer.Storage(folder).cache(["a", "b", "c"], "letters", "v1", **options)
+        >>> list(ref), ref.metadata
+        (['a', 'b'], {'by': 'me'})
     """
 
     element_spec: Tree | None
@@ -45,11 +50,7 @@ class SubmitOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of a build; see :meth:`cachelayer.Storage.submit`.
-
-    Args:
-        annotations: the description and metadata to store with the version.
-    """
+    """The checked options of a build; :meth:`cachelayer.Storage.submit` explains them."""
 
     element_spec: Tree | None
     compression: Compression
@@ -63,14 +64,15 @@ class BuildOptions:
     workers: int
     engine: Engine | None
     annotations: Mapping[str, Any]
+    """The description and the metadata that are stored with the version."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *beside: str) -> Self:
-        """Check options that a user passed by name.
+        """Check the options that a user passed by name.
 
         Args:
             options: the options.
-            beside: other keywords of the call, for the message.
+            beside: the other keywords of the call, which an error about an unknown option names too.
         """
         check_options(options, [*SubmitOptions.__annotations__, *beside])
         return cls.checked(**options)
@@ -113,7 +115,7 @@ class BuildOptions:
         )
 
     def expected(self, length: int | None) -> int | None:
-        """Return how many records are taken from a source of this length; None if it is unknown."""
+        """Return how many elements are taken from a source of this length; None if the length is unknown."""
         if length is None or self.max_records is None:
             return length
         return min(length, self.max_records)

@@ -30,25 +30,21 @@ NOT_RESUMABLE = "build"
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """The request for a version, as it is known before the user's source is touched.
-
-    Args:
-        log: the log of the dataset.
-        version: the name of the new version.
-        copies: keeps local copies of the new shards if the store is not local; None for none.
-        source: the user's source.
-        recipe: what the version is built from.
-        options: the options.
-        extension: what is built: records of a version of its own, or what is added to another.
-    """
+    """A request for a version: what is known before the user's source is touched."""
 
     log: Log
+    """The log of the dataset."""
     version: str
+    """The name of the new version."""
     copies: CacheFolder | None
+    """Keeps local copies of the new shards, if the store is not local; None for none."""
     source: Any
+    """What the user passed."""
     recipe: Recipe
+    """What the version is built from, as far as it is known without calling the user's function."""
     options: BuildOptions
     extension: Extension
+    """Whether the version has new records alone, or those of another version with more records or columns."""
 
     @property
     def name(self) -> str:
@@ -56,7 +52,7 @@ class BuildRequest:
 
     @property
     def url(self) -> str:
-        """The name with the URL of the storage."""
+        """The name, with the URL of the storage in front."""
         return f"{self.log.folder.url}@{self.version}"
 
     @property
@@ -68,37 +64,34 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """The plan of a build.
-
-    Args:
-        request: what is to be built.
-        source: the source that the user's source is.
-        options: the options, with the spec of the elements if it is known.
-        parts: the parts of the source; None if it cannot be divided.
-        recipe: what the version is built from, with what is known of the source.
-        facts: the recipe, and what decides the shards, as JSON values. Another build goes on after this one, or helps,
-            only if its facts are equal.
-        files: the listings of the files that the source reads.
-        started: when it was made, in seconds of the monotonic clock.
-    """
+    """The plan of a build: everything that is decided before the first element is read."""
 
     request: BuildRequest
     source: Source
+    """The source that was made of what the user passed."""
     options: BuildOptions
+    """The options of the request, with the spec of the elements if it is known."""
     parts: Parts | None
+    """The parts of the source; None if it cannot be divided."""
     recipe: Recipe
+    """The recipe of the request, with what is known of the source."""
     facts: Mapping[str, Any]
+    """The recipe, and what decides how records are cut into shards, as JSON values. Only a build whose facts are equal
+    goes on after this one, or helps with it."""
     files: Sequence[FileFacts]
+    """The listings of the files that the source reads, as they were when the plan was made."""
     started: float = field(default_factory=time.monotonic)
+    """When the plan was made, in seconds of the monotonic clock."""
 
     @classmethod
     def of(cls, request: BuildRequest) -> Self:
-        """Decide how to build what was requested. If the user's source is a function, this calls it."""
+        """Decide how to build a requested version. If the user's source is a function, this calls it."""
         source, options = _source_and_options(request)
         parts = divide(source, options)
         files = source.files()
         recipe = request.recipe.completed(source, files)
-        base, spec = request.extension.base, options.element_spec
+        base = request.extension.base
+        spec = options.element_spec
         facts = {
             **recipe.facts,
             "compression": options.compression.zstd_level,
@@ -109,8 +102,10 @@ class BuildPlan:
             "parts": None if parts is None else parts.plan,
             "length": source.length,
             "element spec": None if spec is None else spec_json.to_json(spec),
-            **({} if options.resume else {NOT_RESUMABLE: uuid.uuid4().hex}),
         }
+        if not options.resume:
+            # No other build has this value, so none goes on after this one.
+            facts[NOT_RESUMABLE] = uuid.uuid4().hex
         return cls(request, source, options, parts, recipe, json.loads(json.dumps(facts)), files)
 
     @property
@@ -121,7 +116,8 @@ class BuildPlan:
     @property
     def copies(self) -> CacheFolder | None:
         """Keeps local copies of the shards that are built; None for none."""
-        # No local copies of what no version names: nobody would remove them when records are erased.
+        # Shards that are put again into other files are named by no version, so nobody would remove their copies when
+        # records are erased.
         return None if self.request.extension.is_put_again else self.request.copies
 
     @property
@@ -131,20 +127,23 @@ class BuildPlan:
 
     @property
     def engine(self) -> Engine | None:
-        """What runs the parts in other processes; None if this process writes them.
+        """The engine that builds whole parts in other processes; None if this process writes all parts.
 
-        Worker processes then make elements, if these take time to make, and this process writes them: that divides
-        small versions too.
+        With ``workers=`` alone, worker processes build whole parts if the source says so. Else they make elements,
+        which this process writes: that divides versions of a single part too.
         """
-        engine, workers = self.options.engine, self.options.workers
-        if engine is not None or workers == 1 or self.source.workers_make != "parts":
-            return engine
-        return Processes(workers)
+        if self.options.engine is not None:
+            return self.options.engine
+        if self.options.workers > 1 and self.source.workers_make == "parts":
+            return Processes(self.options.workers)
+        return None
 
 
 def _source_and_options(request: BuildRequest) -> tuple[Source, BuildOptions]:
-    """Return the user's source as a source, and the options with the spec of its elements, if it is known."""
-    obj, options, extension = request.source, request.options, request.extension
+    """Return the source of what the user passed, and the options with the spec of its elements if that is known."""
+    obj = request.source
+    options = request.options
+    extension = request.extension
     if extension.base is None or extension.spec is None:
         source = as_source(obj, unbatch=options.unbatch, element_spec=options.element_spec)
         return source, replace(options, element_spec=known_spec(source, options))

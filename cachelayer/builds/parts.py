@@ -1,7 +1,12 @@
-"""Sources in parts, which any number of processes build separately.
+"""The parts of a source, each of which a process builds by itself.
 
-The parts depend only on the source and the options of the build, so the version is the same on any number of
-processes. Each part begins a shard of its own.
+::
+
+    Ranges          records 0 to 799 | 800 to 1599 | 1600 to 2000    of a source that can be read from there
+    FunctionParts   part 0 of 3      | part 1 of 3 | part 2 of 3     each a source, made by cachelayer.sharded
+
+Where the parts begin depends on the source and the options alone, never on who builds them. Each part begins a shard.
+So a version has the same shards on any number of processes and hosts.
 """
 
 from __future__ import annotations
@@ -21,33 +26,28 @@ from cachelayer.locks import cached_property
 from cachelayer.records.codec import codec_for
 
 _SAMPLE = 64
+"""How many records are encoded to estimate the mean size of a record."""
 FILLED = 0.8
-"""How full to make the shard of a part if the sizes of its records are unknown in advance."""
+"""The share of a shard that a part of records of estimated size is to fill, so that few parts need a second shard."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a source.
-
-    Args:
-        source: yields its elements.
-        first, stop: those of the source that belong to it: all from the first on if ``stop`` is None.
-        name: its name in error messages; empty if the record numbers are enough.
-    """
+    """The elements ``first`` to ``stop`` of a source; all from ``first`` on if ``stop`` is None."""
 
     source: Source
     first: int = 0
     stop: int | None = None
     name: str = ""
+    """What errors call the part; "" if record numbers, which count from the first part on, tell enough."""
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the elements."""
         return self.source.batches(self.first, self.stop)
 
 
 @contextmanager
 def part_in_errors(part: Part) -> Iterator[None]:
-    """Add the part to errors whose record numbers do not tell it."""
+    """Add the name of a part to the errors in this block, if the part has one."""
     try:
         yield
     except ElementError as error:
@@ -66,46 +66,46 @@ class Parts(Protocol):
 
     @property
     def count(self) -> int:
-        """How many parts."""
+        """The number of parts."""
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What decides the parts, as JSON."""
+        """What decides where the parts begin, as JSON values."""
 
     def describe(self, number: int) -> str:
         """Return what errors call a part."""
 
     def part(self, number: int) -> Part:
-        """Return one of the parts.
+        """Return a part by its number.
 
         Raises:
-            CacheLayerError: if it has no source.
+            CacheLayerError: if the user's function does not make a source for it.
         """
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Ranges of a source that can be read from some records.
-
-    Args:
-        source: the source.
-        length: number of the elements that are taken from it.
-        records: about how many are in a part.
-        is_all: whether these are all of its elements.
-    """
+    """Ranges of records of a source that can be read from some records on."""
 
     source: Source
     length: int
+    """How many elements are taken from the source."""
     records: int
+    """About how many records a part has."""
     is_all: bool = True
+    """Whether all elements of the source are taken."""
 
     @cached_property
     def starts(self) -> Sequence[int]:
         """The first record of each part.
 
-        A part has as many records as are wanted, or fewer, but at least those from one start of the source to the next.
+        A part has at most ``records`` records, unless those between two starts of the source are more::
+
+            starts of the source     0    100    200            900    1000      records=250
+            starts of the parts      0           200            900
         """
         if isinstance(self.source.starts, range):
+            # The source can be read from any record.
             return range(0, self.length, self.records)
         starts = [0]
         within = [start for start in self.source.starts or () if start < self.length]
@@ -116,12 +116,10 @@ class Ranges:
 
     @property
     def count(self) -> int:
-        """How many parts."""
         return len(self.starts)
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What decides the parts."""
         return {"records": self.records, "parts": self.count}
 
     def describe(self, number: int) -> str:
@@ -134,7 +132,7 @@ class Ranges:
 
     def part(self, number: int) -> Part:
         records = self.range(number)
-        # The end of the source is asked for more, to see whether it has more than it says.
+        # The last part is read to the end of the source, to see whether that has more elements than its length.
         is_last = self.is_all and records.stop == self.length
         return Part(self.source, records.start, None if is_last else records.stop)
 
@@ -142,15 +140,17 @@ class Ranges:
 def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
     """Divide a source into ranges of about a shard each, by a rule that depends on the source and the options alone.
 
-    If all records have one size, each part is a full shard. Else their mean size is that which the source tells, or
-    that of up to 64 spread records, or of so many of these as fill a shard, and a part is to fill 0.8 of a shard.
+    If all records have one size, each part is a full shard. Else a part is to fill 0.8 of a shard with records of mean
+    size. The source tells the mean; if not, it is that of 64 records that are spread over the source, or of the first
+    of them that would fill a shard.
 
     Args:
         source: the source.
-        length: number of the elements that are taken from it.
-        options: how it is built, with the spec of its elements.
+        length: how many elements are taken from it.
+        options: the options, with the spec of the elements.
     """
-    spec, shard_bytes = options.element_spec, options.shard_bytes
+    spec = options.element_spec
+    shard_bytes = options.shard_bytes
     codec = codec_for(spec)
     is_all = options.max_records is None
     if not codec.layout.varying_count:
@@ -158,12 +158,14 @@ def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
     mean = source.record_nbytes
     if mean is None:
         sampled = range(0, length, max(1, -(-length // _SAMPLE)))
-        nbytes = records = 0
+        nbytes = 0
+        records = 0
         for first in sampled:
-            # What does not fit is an error when it is built, or left out then.
+            # An element that does not fit is an error, or is left out, when its part is built.
             with suppress(ElementError):
                 for frames in encode(source, spec, "raise", first, 1)[0]:
-                    nbytes, records = nbytes + int(frames.lengths.sum()), records + len(frames)
+                    nbytes += int(frames.lengths.sum())
+                    records += len(frames)
             if nbytes >= shard_bytes:
                 break
         mean = nbytes / max(1, records)
@@ -177,11 +179,9 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
 def divide(source: Source, options: BuildOptions) -> Parts | None:
     """Return the parts of a source; None if it cannot be divided.
 
-    They do not depend on who builds them, so that the version is the same on any number of processes and hosts.
-
     Args:
         source: the source.
-        options: how it is built, with the spec of its elements.
+        options: the options, with the spec of the elements.
     """
     if source.parts is not None:
         if options.max_records is not None:
@@ -190,7 +190,7 @@ def divide(source: Source, options: BuildOptions) -> Parts | None:
             )
         return source.parts
     length = options.expected(source.length)
-    # Whether a source that says that it is empty is so shows when it is read.
+    # A source of length 0 is read whole too: it may have more elements than it says.
     if source.starts is not None and length:
         return in_ranges(source, length, options)
     if options.engine is not None and length != 0:

@@ -1,4 +1,18 @@
-"""Turn records into shards: cut, write, hash, finish and put them at the same time; read them to write them anew."""
+"""Turn records into shards: several are written, finished and put at the same time.
+
+::
+
+    the caller's thread    write(frames) ──> ShardCutter ──> ShardWriter, a file in the working folder
+                                                                 │ the shard is full, or the part ends
+    8 upload threads                                             v
+                           ShardTarget.put: finish the file, name it by its content, move it into the store
+                                                                 │ all shards of a part are put
+    1 noting thread                                              v
+                           Notes.add: from now on, another build need not build this part
+
+Only so many shards wait for their upload that the disk and the memory are enough: then :meth:`ShardPipeline.write`
+waits.
+"""
 
 from __future__ import annotations
 
@@ -35,21 +49,23 @@ from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("builds")
-# Enough uploads at once to use the link while some of them wait for replies.
 _UPLOADS = 8
-_FEWEST_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 12
+"""How many shards are uploaded at once: enough to use the link while some wait for replies."""
 _NBYTES_IN_FLIGHT = 1 << 30
+"""About the bytes of all shards that are begun and not put yet, within the two bounds below."""
+_FEWEST_IN_FLIGHT = 4
+_MOST_IN_FLIGHT = 12
 LONG_NBYTES = 64 << 20
 """A record of at least so many bytes is copied as seldom as possible."""
 
 
 class ShardPipeline:
-    """Writes shards in the caller's thread; finishes them, puts them and notes their parts in other threads.
+    """Writes records as shards, part after part, and puts and notes these in other threads.
 
     Args:
         target: puts shards into the store.
-        options: those of the build, with the spec of the elements.
-        notes: where finished parts are noted; None for nowhere.
+        options: the options of the build, with the spec of the elements.
+        notes: gets a note of each finished part; None to note nothing.
     """
 
     def __init__(self, target: ShardTarget, options: BuildOptions, notes: Notes | None = None) -> None:
@@ -62,40 +78,42 @@ class ShardPipeline:
         self._progress = current()
         self._putting = Pool(_UPLOADS, "cachelayer-upload")
         self._noting = Pool(1, "cachelayer-notes")
-        # Limit the queue: shards that wait for their upload take room on the disk.
         self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // options.shard_bytes), _MOST_IN_FLIGHT)
-        self._begun: deque[Future[ShardFile]] = deque()
         self._writer: ShardWriter | None = None
+        """Writes the shard that is not full yet."""
         self._part: list[Future[ShardFile]] = []
-        """The shards of the part that is being written."""
+        """The full shards of the part that is being written."""
+        self._uploads: deque[Future[ShardFile]] = deque()
+        """The shards that may not be put yet, of all parts."""
         self._ended: deque[tuple[int, Future[PartResult]]] = deque()
+        """The parts that are written and may not be noted yet, by number."""
         self._finished: dict[int, PartResult] = {}
 
     def __enter__(self) -> ShardPipeline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Another build can go on with what is noted, so a failed one finishes what it has begun; unless Ctrl-C asks not
-        # to wait for a network that may not answer.
+        # A build that fails still finishes the shards and notes that it has begun: another build goes on after them.
+        # Only after Ctrl-C it does not wait for a network that may not answer.
         is_abandoned = kind is KeyboardInterrupt and not self._target.is_local
         for threads in (self._putting, self._noting):
             threads.shutdown(wait=not is_abandoned, cancel_futures=is_abandoned)
         if self._writer is not None:
-            # There is still a writer only after a failure, and that failure is the error to show.
+            # There is a writer here only after a failure, and that failure is the error to show.
             with suppress(CacheLayerError):
                 self._writer.give_up()
 
     def write(self, batches: Iterator[Frames]) -> None:
-        """Append records; errors of earlier records may be raised here.
+        """Append records. Errors of uploads of earlier records may be raised here.
 
         Args:
-            batches: the records. Each batch should be made when it is asked for: of a long record, as few copies as
-                possible are in memory at any time.
+            batches: yields the records. It should make each batch when it is asked for, so that few copies of a long
+                record are in memory at any time.
         """
         for frames in batches:
             if len(frames) == 1 and len(frames.buffer) >= LONG_NBYTES:
                 lengths, [record] = frames.lengths, frames.to_list()
-                # The record alone stays in memory.
+                # Now only the record is in memory, and no longer the buffer that it was copied from.
                 del frames
                 for begins, _ in self._cutter.cut(lengths):
                     self._shard_for(begins, len(record)).write_long(record)
@@ -108,7 +126,12 @@ class ShardPipeline:
                 self._progress.update(len(piece), int(piece.lengths.sum()))
 
     def _shard_for(self, begins: bool, nbytes: int) -> ShardWriter:
-        """Return the writer of the next records, of a new shard if they begin one; there is room for their bytes."""
+        """Return the writer of the next records, whose bytes then have room on the disk.
+
+        Args:
+            begins: whether these records begin a shard.
+            nbytes: the bytes of the records.
+        """
         if self._writer is None or begins:
             self._end_shard()
             self._writer = self._target.begin_shard(self._compression, self._codec)
@@ -116,15 +139,16 @@ class ShardPipeline:
         return self._writer
 
     def end_part(self, number: int, result: PartResult) -> None:
-        """End the part, so that the next record begins a shard; it is noted when all of its shards were put.
+        """End the part, so that the next record begins a shard. The part is noted when all of its shards are put.
 
         Args:
             number: the number of the part.
-            result: what is known of it besides its shards.
+            result: the result of the part, without its shards.
         """
         self._end_shard()
         self._cutter = ShardCutter(self._shard_bytes)
-        shards, self._part = self._part, []
+        shards = self._part
+        self._part = []
 
         def finish() -> PartResult:
             part = replace(result, shards=tuple(shard.result() for shard in shards))
@@ -137,55 +161,66 @@ class ShardPipeline:
             self._finish_part()
 
     def finish(self) -> dict[int, PartResult]:
-        """Wait until all parts are noted, and return them by number."""
+        """Wait until all parts are noted, and return their results by number."""
         while self._ended:
             self._finish_part()
         return self._finished
 
     def _finish_part(self) -> None:
         number, part = self._ended.popleft()
-        with Wait("builds", self._awaited):
+        with Wait("builds", self._uploads_in_words):
             self._finished[number] = part.result()
 
-    def _awaited(self) -> str:
+    def _uploads_in_words(self) -> str:
         return f"{self._target.dataset.url}: shards that are put into the store"
 
     def _end_shard(self) -> None:
         writer = self._writer
         if writer is None:
             return
-        self._begun.append(self._putting.submit(self._target.put, writer))
-        # Only now: a shard that nobody finishes is given up.
+        self._uploads.append(self._putting.submit(self._target.put, writer))
+        # Not before the upload is submitted: if that fails, __exit__ still has the writer to give up.
         self._writer = None
-        self._part.append(self._begun[-1])
-        while len(self._begun) > self._in_flight:
-            with Wait("builds", self._awaited):
-                self._begun.popleft().result()
+        self._part.append(self._uploads[-1])
+        while len(self._uploads) > self._in_flight:
+            with Wait("builds", self._uploads_in_words):
+                self._uploads.popleft().result()
 
 
 @dataclass
 class ShardCutter:
-    """Cuts a sequence of records into shards of at most ``shard_nbytes``, but at least one record.
+    """Cuts a sequence of records into shards of at most ``shard_nbytes``, but of at least one record each.
 
-    Args:
-        shard_nbytes: the most bytes of a shard's records, with their overhead.
+    It remembers how full the last shard is, so the cuts do not depend on how records come in batches::
+
+        shard_nbytes=1000     batches, in bytes with overhead     300 300 | 300 300 300 | 2000 100
+                              shards                              [300 300 300][300 300][2000][100
     """
 
     shard_nbytes: int
+    """The bytes of a shard's records, each with its overhead, that are not exceeded."""
     _filled: int = 0
+    """The bytes of the records in the last shard; 0 if the next record begins a shard."""
 
     def cut(self, lengths: Ints) -> Iterator[tuple[bool, slice]]:
-        """Cut a batch of records of these lengths: yield for each piece whether it begins a shard, and its rows."""
+        """Cut the next records, which have these lengths, into pieces that lie in one shard each.
+
+        Yields:
+            Whether the piece begins a shard, and its rows.
+        """
         ends = np.cumsum(lengths + RECORD_OVERHEAD)
         start = 0
         while start < len(lengths):
             before = int(ends[start - 1]) if start else 0
+            # The records up to ``stop`` fit into what is left of the shard.
             stop = int(np.searchsorted(ends, before + self.shard_nbytes - self._filled, side="right"))
             begins = self._filled == 0
             if stop <= start:
                 if not begins:
+                    # The shard is full: look again, with a new one.
                     self._filled = 0
                     continue
+                # The record is longer than a shard, and gets one of its own.
                 stop = start + 1
             self._filled += int(ends[stop - 1]) - before
             yield begins, slice(start, stop)
@@ -196,34 +231,32 @@ class ShardCutter:
 
 @dataclass(frozen=True)
 class ShardTarget:
-    """Puts the shards of a build into the store.
-
-    Args:
-        dataset: the folder of the dataset.
-        generation: that of the log when the build began.
-        folder: an empty folder to write them in.
-        room: the room on its disk, which whoever writes there takes first.
-        copies: the local copies of the dataset's shards; None to keep none.
-    """
+    """Where the shards of a build go: written in a working folder, then put into the store."""
 
     dataset: Store
+    """The folder of the dataset."""
     generation: int
+    """The generation of the log when the build began, which the names of the shards end with."""
     folder: Path
+    """The working folder; it was empty."""
     room: DiskRoom
+    """The room on the disk of the working folder: whoever writes there takes it first."""
     copies: CopyGroup | None
+    """Keeps local copies of the shards; None for none."""
 
     @property
     def is_local(self) -> bool:
         return self.dataset.local_path(paths.SHARDS) is not None
 
     def begin_shard(self, compression: Compression, codec: Codec) -> ShardWriter:
-        """Return the writer of a new shard, with its index and its lengths beside it."""
+        """Return the writer of a new shard, of its index and of its lengths."""
         path = self.folder / f"{uuid.uuid4().hex}.array_record"
-        index_path, lengths_path = Path(paths.index_of(str(path))), Path(paths.lengths_of(str(path)))
+        index_path = Path(paths.index_of(str(path)))
+        lengths_path = Path(paths.lengths_of(str(path)))
         return ShardWriter(path, index_path, compression, lengths_path, codec)
 
     def put(self, writer: ShardWriter) -> ShardFile:
-        """Finish a shard and put it, with what stands beside it; the files are gone then. Threads may share this."""
+        """Finish a shard and move its files into the store. Several threads may call this at the same time."""
         shard = ShardFile(writer.finish(), self.generation)
         names = {writer.path.with_suffix(Path(name).suffix): name for name in shard.files}
         self.dataset.move_in(names)
@@ -238,12 +271,12 @@ class ShardTarget:
 
 @contextmanager
 def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go; what is left in its working folder is removed in the end.
+    """Yield where the shards of a build go. The working folder is removed at the end of the block.
 
     Args:
         dataset: the folder of the dataset.
         copies: keeps local copies; None for none.
-        generation: the present generation of the log.
+        generation: the generation of the log now.
     """
     group = None if copies is None else _group(copies, dataset)
     parent = dataset.working_folder() if copies is None or group is None else copies.path
@@ -261,11 +294,13 @@ def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
 
 
 def records_of_shard(version: StoredVersion, shard: ShardFile) -> Iterator[tuple[Ints, PackedRecords]]:
-    """Yield the numbers of all records of a shard, and the records, some MiB at a time.
+    """Yield the records of a shard with their numbers in it, some MiB at a time.
+
+    Each record is compared with its checksum: who writes damaged records anew would give them a checksum that fits.
 
     Args:
         version: a version of the dataset.
-        shard: a shard of the dataset. Each record is compared with its checksum: damage must not get one of its own.
+        shard: a shard of the dataset.
 
     Raises:
         CorruptionError: if the shard is not what was put.
