@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.joined import Joined
 from cachelayer.access.sampling import field_of_all, is_one_number
 from cachelayer.arguments import integer, is_choice

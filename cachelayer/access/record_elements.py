@@ -10,7 +10,8 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 
-from cachelayer.access.dataset import HasRows, LeafRead, SameRows, StoredLeaves
+from cachelayer.access.dataset import HasRows, SameRows
+from cachelayer.access.stored_leaves import LeafRead, StoredLeaves
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property

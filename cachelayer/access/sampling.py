@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader
 from cachelayer.arguments import no_attribute
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError

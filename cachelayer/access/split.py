@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader, different_rows, refuse_made_of_records
 from cachelayer.arguments import integer, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError

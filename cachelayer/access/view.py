@@ -23,7 +23,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import DatasetView, check_keys
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.record_elements import StoredElements
 from cachelayer.access.row_diff import compare_rows, side_of
 from cachelayer.access.sampling import Sampled, sampled_of
@@ -37,6 +37,7 @@ from cachelayer.access.where import Condition, mask_of, mask_of_elements
 from cachelayer.arguments import boolean, explains_options, integer, no_attribute, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
+from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.media import image_leaves, image_size
 from cachelayer.records.selection import Selection, numbers_or_mask, sliced
@@ -85,6 +86,17 @@ _WRITE = {
 
 
 M = TypeVar("M", bound=Callable[..., Any])
+
+
+def check_keys(spec: Tree, names: Any) -> None:
+    """Raise unless these are keys of a dict."""
+    if isinstance(names, bytes) or not isinstance(names, Sequence) or not isinstance(spec, dict):
+        raise InvalidArgumentError(f"fields={names!r}: pass a tuple of keys; elements are {tree.describe(spec)}")
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"fields={names!r} holds {name!r} of type {type(name).__name__}: pass keys")
+        if name not in spec:
+            raise InvalidArgumentError(f"no field {name!r}: the element is {tree.describe(spec)}")
 
 
 def names_view(method: M) -> M:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access import exact_values
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.exact_values import NoValueError, Operand
 from cachelayer.access.field_values import FieldReader, refuse_made_of_records
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError

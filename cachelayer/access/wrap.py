@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from cachelayer.access.dataset import BaseDataset, DatasetView, one_by_one
+from cachelayer.access.dataset import BaseDataset, one_by_one
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.view import View
 from cachelayer.arguments import explains_options
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError

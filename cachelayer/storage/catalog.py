@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.with_columns import version_elements
 from cachelayer.arrayrecord.local_shards import Verify

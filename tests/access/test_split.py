@@ -14,7 +14,7 @@ from order_page import VECTORS, reference
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Storage
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.split import split
 from cachelayer.access.wrap import WrappedItems
 from cachelayer.records.selection import Selection

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import DatasetView
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.sequences.padded import LongRecords, PaddedElements, padded_elements
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property

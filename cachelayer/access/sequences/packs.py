@@ -10,7 +10,8 @@ from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 
-from cachelayer.access.dataset import DatasetView, derived_digest
+from cachelayer.access.dataset import derived_digest
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,

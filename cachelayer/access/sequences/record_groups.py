@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import DatasetView, derived_digest
+from cachelayer.access.dataset import derived_digest
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader, different_rows, python_values
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import InvalidArgumentError

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataset import BaseDataset, DatasetView, derived_digest
+from cachelayer.access.dataset import BaseDataset, derived_digest
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.sequences.documents import checked_length
 from cachelayer.access.sequences.record_groups import RecordGroups
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import DatasetView, derived_digest
+from cachelayer.access.dataset import derived_digest
+from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,

@@ -1,0 +1,195 @@
+"""A dataset view: some rows of a dataset, in an order of their own. A public view holds one, and streams read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from cachelayer.access.dataset import BaseDataset
+from cachelayer.access.stored_leaves import StoredLeaves
+from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
+from cachelayer.protocols import Attempted, DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.records import tree
+from cachelayer.records.leaf_names import varying_leaf
+from cachelayer.records.memory import Ints
+from cachelayer.records.selection import Selection
+from cachelayer.records.spec import EncodedSpec
+from cachelayer.records.tree import Tree
+from cachelayer.versions.view_calls import ViewCall, ViewName
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class DatasetView(BaseDataset):
+    """Some elements of a dataset, in an order of their own: what a view holds, and what streams read.
+
+    Args:
+        base: the dataset.
+        selection: which of its elements, in order.
+        named: their digests if these do not follow from the base.
+        name: what a reference calls them; None if they are of no version, or of several.
+    """
+
+    base: BaseDataset
+    selection: Selection
+    named: Digests | None = None
+    name: ViewName | None = None
+
+    @classmethod
+    def all(cls, base: BaseDataset) -> DatasetView:
+        """Return all elements of a dataset."""
+        return cls(base, Selection.all(len(base)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def is_view(self) -> bool:
+        """True if these are some records of a version: neither the whole version, nor windows or packs of records."""
+        return self.name is not None and bool(self.name.calls) and self.base.leaves is not None
+
+    @property
+    def title(self) -> str:
+        return f"View({self.name.shown!r}" if self.is_view and self.name is not None else self.base.title
+
+    @cached_property
+    def digests(self) -> Digests:
+        if self.named is not None:
+            return self.named
+        of = {digest: self.selection.digest(digest, len(self.base)) for digest in {*self.base.digests}}
+        return self.base.digests.derived(of.__getitem__)
+
+    def prefix_digest(self, segments: int) -> str | None:
+        sizes, own = self.base.segments, self.segments
+        # Of rows that mix segments, those of the first segments do not come first.
+        if self.named is not None or len(own) != len(sizes):
+            return None
+        digest = self.base.prefix_digest(segments)
+        rows = self.selection.slice(slice(sum(own[:segments])))
+        return None if digest is None else rows.digest(digest, sum(sizes[:segments]))
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return self.base.references if self.name is None else (str(self.name),)
+
+    @property
+    def element_spec(self) -> Tree:
+        return self.base.element_spec
+
+    @property
+    def info(self) -> DatasetInfo:
+        return self.base.info
+
+    @property
+    def categories(self) -> Mapping[str, Sequence[Any]]:
+        return self.base.categories
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.base.takes_requests
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return self.selection.segment_sizes(self.base.segments)
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        return self.base.in_shards(self.selection.numbers_of(numbers))
+
+    @property
+    def erased(self) -> Ints:
+        return self.selection.rows_of(self.base.erased)
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    def element(self, number: int) -> Any:
+        return self.base.element(self.selection.number(number))
+
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
+        return self.base.elements(self.selection.numbers_of(numbers), held)
+
+    def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
+        return self.base.try_elements(self.selection.numbers_of(numbers), held, stops=stops)
+
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any:
+        return self.base.batch(self.selection.numbers_of(numbers), held)
+
+    def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
+        return self.base.batch_of_keys(self.selection.numbers_of(numbers), keys)
+
+    def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
+        return self.base.batches([self.selection.numbers_of(numbers) for numbers in batches], held)
+
+    def needed(self, numbers: Ints) -> Needed:
+        return self.base.needed(self.selection.numbers_of(numbers))
+
+    def padded_as(self, number: int) -> DatasetView:
+        base = self.base.padded_as(self.selection.number(number) if len(self) else 0)
+        return self if base is self.base else replace(self, base=base)
+
+    def sources(self, numbers: Ints) -> Sources:
+        return self.base.sources(self.selection.numbers_of(numbers))
+
+    def stored(self) -> DatasetView | None:
+        base = self.base.stored()
+        return None if base is None else self.changed(base).called(ViewCall("raw"))
+
+    def changed(self, base: BaseDataset) -> DatasetView:
+        """Return the same rows of another dataset of as many elements."""
+        return DatasetView(base, self.selection, name=self.name)
+
+    def called(self, call: ViewCall) -> DatasetView:
+        """Return the same records under the name that a call of their view gives them."""
+        return self if self.name is None else replace(self, name=self.name.then(call))
+
+    def digests_of_leaves(self, leaves: Sequence[int]) -> Digests:
+        """Return the digests of the elements for an order that depends on the values, or lengths, of some leaves."""
+        base = self.base.leaves
+        is_added = base is not None and base.has_added(leaves)
+        return Digests.of(self.digests.elements) if is_added else self.digests
+
+    def stored_leaves(self, call: str) -> StoredLeaves:
+        """Return the leaves of the records that the elements are.
+
+        Raises:
+            InvalidTypeError: if they are not stored records; ``call`` names what needs them.
+        """
+        leaves = self.base.leaves
+        if leaves is None:
+            is_foreign = self.info.reading_cost == "foreign"
+            cure = "cache() it first" if is_foreign else f"call {call} of the datasets before"
+            raise InvalidTypeError(f"{self.title}) has no leaves of stored records, which {call} needs: {cure}")
+        return leaves
+
+    def lengths(self, name: str) -> LengthColumn:
+        """Return the lengths of a leaf, by its name, in each record."""
+        leaves = self.stored_leaves("lengths() and what needs lengths")
+        number = varying_leaf(leaves.codec.spec, name)
+        path, stored = tree.leaves(leaves.codec.spec)[number]
+        if isinstance(stored, EncodedSpec) and dict(tree.leaves(self.element_spec)).get(path) != stored:
+            raise InvalidArgumentError(
+                f"{name!r} holds files, and how long they are when they are decoded is not stored: raw() has the "
+                "numbers of their bytes. Pass long='truncate' or 'refuse' to padded(), or cache the decoded arrays"
+            )
+        columns: dict[int, LengthColumn] = self.__dict__.setdefault("_columns", {})
+        if number not in columns:
+            columns[number] = leaves.lengths(number).selected(self.selection)
+        return columns[number]
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes the records take in their shards."""
+        return self.info.record_nbytes * len(self)
+
+    @property
+    def sizes(self) -> dict[str, str]:
+        """How many records there are, and of a view of a version also about how many bytes they take, for people."""
+        if self.name is None or not self.is_view:
+            return {"records": str(len(self))}
+        return {"records": f"{len(self)} of {self.name.records}", "nbytes": f"about {self.nbytes:,}"}
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
+        return f"{self.title}, {sizes}, digest='sha256:{self.digests.elements}')"
