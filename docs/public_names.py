@@ -28,7 +28,6 @@ OF_THE_PACKAGE = {
     "streams.epochwise.Epochwise": "advance begin reader state_of_iteration",
     "streams.order.blocks.Blocks": "order",
     "versions.damage.DamagedObject": "in_dataset",
-    "versions.log.LogEvent": "of",
     "versions.snapshot.VersionInfo": "file manifest",
 }
 """Members of public classes that only the package itself calls, by their class or module: no user needs them."""

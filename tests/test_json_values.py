@@ -25,7 +25,7 @@ from cachelayer.records.tree import leaves, namedtuple_class
 from cachelayer.streams.checkpoint import FILE, read_state
 from cachelayer.streams.state import restore, state_of
 from cachelayer.streams.stream_options import make_options
-from cachelayer.versions.log import LogEvent
+from cachelayer.versions.log import event_of
 from cachelayer.versions.manifest import Kept, Manifest
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
@@ -74,7 +74,7 @@ def use_entry(document: Any) -> None:
     for name in (*snapshot.versions, *snapshot.tags, *snapshot.tags.values()):
         paths.check_name("version", name)
     assert all(map(paths.is_file, snapshot.swept))
-    str(LogEvent.of(snapshot))
+    str(event_of(snapshot))
 
 
 def use_spec(document: Any) -> None:

@@ -1,4 +1,17 @@
-"""The protocol of object stores: put, put if absent, read, read ranges, copy files in and out."""
+"""The protocol of a store: named objects in a folder of this machine, or in a bucket.
+
+::
+
+    read  read_ranges                     the bytes of an object, or ranges of several
+    exists  size  crc32c  modified        facts about an object
+    put  put_if_absent                    write an object from memory
+    write_atomically  upload  move_in     write objects from files
+    download                              copy an object into a file
+    delete  delete_folder  names          for maintenance: nothing that reads a dataset lists or deletes
+    url  name  folder  local_path         where objects are: these make no request
+
+Publishing rests on one promise: of several writers that put an absent object, exactly one succeeds.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +20,27 @@ from pathlib import Path
 from typing import Protocol, Self
 
 Buffer = bytes | memoryview
-"""Bytes that came from a store; the caller's own."""
-CLOUD_OF_SCHEME = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "az": "azure", "abfs": "azure", "abfss": "azure"}
-"""Schemes of buckets, and what each is called: as the extra that it needs."""
+"""Bytes that came from a store. Nobody else changes them."""
+CLOUD_OF_SCHEME = {
+    "gs": "gcs",
+    "gcs": "gcs",
+    "s3": "s3",
+    "s3a": "s3",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+}
+"""The cloud of each URL scheme, named like the extra of this package that the cloud needs."""
 
 
 class Store(Protocol):
-    """A flat space of named objects. Names use ``/``; many threads may use a store at once, and it can be pickled.
+    """Named objects. Many threads may use a store at once, and it can be pickled.
 
-    A folder of a store is a store too: a dataset is a folder of its storage, and names its objects relative to itself.
+    Names use ``/``. A folder of a store is a store too: a dataset is a folder of its storage, and names its objects
+    relative to itself.
 
-    Every method raises StorageError if the store does not answer or does not allow it: an object counts as absent only
-    if the store says so.
+    Every method raises StorageError if the store does not answer or does not allow the request. An object counts as
+    absent only if the store says so.
     """
 
     @property
@@ -27,91 +49,95 @@ class Store(Protocol):
 
     @property
     def name(self) -> str:
-        """The last part of the URL: of the folder of a dataset, the dataset's id."""
+        """The last part of the URL: the dataset id, if the store is the folder of a dataset."""
 
     def folder(self, name: str) -> Self:
-        """Return the objects below a folder as a store. This makes no request."""
+        """Return a folder as a store."""
 
     def local_path(self, name: str) -> Path | None:
-        """Return the file of an object, whether or not it exists; None if the store is not on this machine."""
+        """Return the path of an object, which need not exist; None if the store is not on this machine."""
 
     def working_folder(self) -> Path | None:
-        """Return a folder, made if need be, from which :meth:`move_in` only renames files; None if there is none."""
+        """Return a folder on the disk of the store, from which :meth:`move_in` renames files instead of copying them.
+
+        The folder is made if it does not exist. None if the store is not on this machine.
+        """
 
     def read(self, name: str) -> bytes | None:
-        """Return the object's bytes, or None if there is no such object."""
+        """Return the bytes of an object; None if there is no such object."""
 
     def exists(self, name: str) -> bool:
-        """Return whether the object exists."""
+        """Return whether an object exists."""
 
     def size(self, name: str) -> int | None:
-        """Return the size of the object in bytes, or None if there is no such object."""
+        """Return the size of an object in bytes; None if there is no such object."""
 
     def crc32c(self, name: str) -> int | None:
-        """Return the CRC32C of the object, or None if there is no such object. The store says it, or all is read."""
+        """Return the CRC32C of an object; None if there is no such object.
+
+        If the store does not know the checksum, this reads the whole object.
+        """
 
     def modified(self, name: str) -> float | None:
-        """Return when the object was written, in seconds since the epoch by the store's clock; None if it is absent."""
+        """Return when an object was written, in seconds since 1970 by the clock of the store; None if it is absent."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Write the object whole, replacing one that may exist; it is durable on return."""
+        """Write an object, or replace it. Readers see the old bytes or the new ones. It is durable on return."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write the object whole unless it exists; exactly one of several writers gets True. Durable on return.
+        """Write an object unless it exists, and return whether these bytes are the object now. Durable on return.
+
+        Exactly one of several writers gets True.
 
         Args:
             name: the object.
-            data: its bytes; unique to this writer, so that a write whose reply was lost can be recognised.
-
-        Returns:
-            True if these bytes are the object now.
+            data: its bytes. They must be unique to this writer, who recognises them if the reply to the write is lost.
         """
 
     def delete(self, name: str) -> None:
-        """Delete the object; it is no error if it is gone already."""
+        """Delete an object, if it exists."""
 
     def delete_folder(self, folder: str) -> None:
-        """Delete every object below a folder; it is no error if one is gone already."""
+        """Delete every object below a folder."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names directly below a folder, relative to it. For maintenance: reading a dataset never lists."""
+        """Return the names directly below a folder, relative to the folder, in ascending order."""
 
     def upload(self, path: Path, name: str) -> None:
-        """Copy a local file to an object, whole, replacing one that may exist; check its size."""
+        """Copy a local file to an object, as :meth:`put` writes one, and check what was written."""
 
     def write_atomically(self, name: str, fill: Callable[[Path], object]) -> None:
-        """Have ``fill`` write a file and make it the object, whole and durable, in place of one that may be there.
+        """Let a function write a file, and make the file an object, as :meth:`put` writes one.
 
         Args:
             name: the object.
-            fill: writes the file at the path that it is given; if it raises, the object stays as it was.
+            fill: writes the file at the path that it gets. If it raises, the object stays as it was.
         """
 
     def move_in(self, files: Mapping[Path, str]) -> None:
-        """Make durable local files objects, in their order, in place of those that may be there; they may be gone then.
+        """Turn local files, which must be durable, into objects, one after the other. The files may be gone afterwards.
 
         Args:
-            files: the name of the object for each file.
+            files: the path of each file, and the name of its object.
         """
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
-        """Copy an object of known size to a local file, and return the CRC32C of what was copied.
+        """Copy an object into a local file, and return the CRC32C of what was copied.
 
         Args:
             name: the object.
-            path: a temporary name: the file is incomplete until this returns. An existing file is overwritten in
-                place.
-            nbytes: size of the object.
+            path: the file. It is incomplete until this returns; a file that exists is overwritten in place.
+            nbytes: the size of the object.
 
         Raises:
-            CorruptionError: if the object is missing or of another size.
+            CorruptionError: if the object is missing or has another size.
         """
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
-        """Return exact ranges of objects, all fetched at once; each is a buffer of its own or a part of one.
+        """Return ranges of objects, all fetched at once. Buffers may share memory.
 
         Args:
-            ranges: (name, start, stop) in bytes.
+            ranges: the object, the first byte, and the byte after the last.
 
         Raises:
             CorruptionError: if an object is missing or ends before a range does.

@@ -103,7 +103,7 @@ def garbage(listing: Listing, needs: Needs, age: Age, grace: float, left_over: C
         left_over: working folders whose processes have ended.
     """
     reasons = {file: f"version {version!r} was deleted" for file, (_, version) in needs.released.items()}
-    plans_of = {info.digest[:32] for info in needs.head.with_files}
+    plans_of = {info.digest[:32] for info in needs.head.versions_with_files}
     for name in listing.keys() - needs.files - reasons.keys():
         folder, _, rest = name.partition("/")
         first = rest.partition("/")[0]
@@ -164,7 +164,7 @@ def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
     """
     over = [each for each in head.deleted if each.grace == 0 or age(paths.log_entry(each.sequence)) >= each.grace]
     left = head.without_deletions(over)
-    named = {file for info in left.with_files for file in _objects_of(dataset, info)}
+    named = {file for info in left.versions_with_files for file in _objects_of(dataset, info)}
     released: dict[str, tuple[Collection[str], str]] = {}
     for each in over:
         try:

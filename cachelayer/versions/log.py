@@ -1,8 +1,14 @@
 """The log of a dataset: the one place where versions are published, tagged and deleted.
 
-Each entry is a whole snapshot, put under the next number if that is absent. A writer that loses the race for a number
-reads the winner's entry and decides again. Each entry holds a random token, by which a writer recognises its own entry
-if the reply to its put was lost.
+::
+
+    _log/0000000001.json    the versions and tags after the first change
+    _log/0000000002.json    the versions and tags after the second change: the head
+    _log/head               the number of the head, or of an earlier entry: a hint
+
+Each entry is a whole :class:`Snapshot`. A writer puts its entry under the next number, if that number is free. If
+another writer was first, it reads that entry and decides again. Each entry holds a random token, by which its writer
+recognises it if the reply to the put was lost.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Self
+from typing import Any
 
 from cachelayer import counting, json_values
 from cachelayer.errors import BusyError, CorruptionError, FormatError, StorageError, VersionNotFoundError
@@ -26,12 +32,13 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.snapshot import Snapshot
 
 _log = logger_of("log")
-_PATIENCE = 300.0
+_SECONDS_TO_WIN = 300.0
 """Seconds after which a writer that keeps losing the race for the next entry gives up."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 2.0
-_AT_ONCE = 16
-"""Entries that a history reads at once."""
-_AT_A_TIME = 256
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 2.0
+_THREADS = 16
+_ENTRIES_PER_ROUND = 256
+"""Entries that the history asks for before it looks whether one is missing."""
 _UNKNOWN = "unknown"
 
 
@@ -39,40 +46,55 @@ _UNKNOWN = "unknown"
 class LogEvent:
     """One change of a dataset: who changed what, and when.
 
-    Args:
-        sequence: number of the entry, from 1.
-        kind: ``publish``, ``tag``, ``untag``, ``delete``, ``copy``, ``collect``, or another.
-        time: when, in ISO 8601, UTC, by the clock of the host.
-        user, host, pid: who; ``"unknown"``, or 0 for the process, if the entry does not say.
-        details: what, by name: the version, the tag, the number of files.
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> storage.tag("numbers@v1", tag="best")
+        >>> published, tagged = storage.history("numbers")
+        >>> published.kind, tagged.sequence, tagged.kind, tagged.details
+        ('publish', 2, 'tag', {'tag': 'best', 'version': 'v1'})
     """
 
     sequence: int
+    """Number of the entry of the log, from 1."""
     kind: str
+    """``publish``, ``tag``, ``untag``, ``delete``, ``copy``, ``collect``, or another word for the change."""
     time: str
+    """When the change was made, in ISO 8601, UTC, by the clock of the host."""
     user: str
+    """The user who made it; ``"unknown"`` if the entry does not say."""
     host: str
+    """The host of the process; ``"unknown"`` if the entry does not say."""
     pid: int
+    """The number of the process on its host; 0 if the entry does not say."""
     details: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, entry: Snapshot) -> Self:
-        """Return the event of an entry."""
-        details = dict(entry.event)
-        kind, time, user, host = (str(details.pop(name, _UNKNOWN)) for name in ("kind", "time", "user", "host"))
-        pid = details.pop("pid", 0)
-        return cls(entry.sequence, kind, time, user, host, pid if type(pid) is int else 0, details)
+    """What was changed, by name: the version, the tag, the number of files."""
 
     def __str__(self) -> str:
-        what = [
-            f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
-            for name, value in self.details.items()
-        ]
-        return f"{self.sequence}  {self.time}  {self.user}@{self.host}  {' '.join([self.kind, *what])}"
+        words = [self.kind]
+        for name, value in self.details.items():
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            words.append(f"{name}={text}")
+        return f"{self.sequence}  {self.time}  {self.user}@{self.host}  {' '.join(words)}"
+
+
+def event_of(entry: Snapshot) -> LogEvent:
+    """Return what an entry of the log says about its change."""
+    details = dict(entry.event)
+    pid = details.pop("pid", 0)
+    return LogEvent(
+        sequence=entry.sequence,
+        kind=str(details.pop("kind", _UNKNOWN)),
+        time=str(details.pop("time", _UNKNOWN)),
+        user=str(details.pop("user", _UNKNOWN)),
+        host=str(details.pop("host", _UNKNOWN)),
+        pid=pid if type(pid) is int else 0,
+        details=details,
+    )
 
 
 class Log:
-    """The log of one dataset. This object remembers the newest entry that it has seen, and searches on from there.
+    """The log of one dataset. This object remembers the newest entry that it has read, and looks on from there.
 
     Args:
         folder: the folder of the dataset.
@@ -81,147 +103,170 @@ class Log:
     def __init__(self, folder: Store) -> None:
         self.folder = folder
         self._seen: Snapshot | None = None
-        self._swept: dict[int, frozenset[str]] = {}
+        self._swept_by: dict[int, frozenset[str]] = {}
+        """The files that entries deleted, by the numbers of these entries."""
 
     def head(self) -> Snapshot:
         """Return the newest snapshot; an empty one if nothing was ever published."""
         seen = self._seen
-        if seen is not None:
-            last = self._last(seen.sequence)
-            head = seen if last == seen.sequence else self._entry(last)
+        if seen is None:
+            seen = self._head_by_pointer()
         else:
-            pointed = self._pointer()
-            last, head = self._newest(pointed)
-            if head is None and last == pointed:
-                # The storage was copied by other means, and not as it was at one moment, or an entry was removed.
-                last = self._last(0)
-                head = self._entry(last)
-                warn(
-                    f"{self.folder.url}/{paths.LOG_HEAD} names entry {pointed} of the log, and the "
-                    f"newest that is there is {last}: versions that later entries published are missing here. If the "
-                    "storage was copied by other means, copy it again; the next entry that is written ends this "
-                    "warning",
-                    room="log",
-                )
-        if head is None:
-            raise self._missing(last)
-        self._seen = head
+            newest = self._newest_number(seen.sequence)
+            if newest != seen.sequence:
+                seen = self._entry(newest)
+        self._seen = seen
+        return seen
+
+    def _head_by_pointer(self) -> Snapshot:
+        """Return the newest snapshot, which is looked for from the entry that the pointer names."""
+        pointed = self._pointer()
+        newest, head = self._newest_from(pointed)
+        if head is not None:
+            return head
+        if newest != pointed:
+            raise self._missing(newest)
+        # Another program copied the storage while it changed, or removed an entry.
+        newest = self._newest_number(0)
+        head = self._entry(newest)
+        warn(
+            f"{self.folder.url}/{paths.LOG_HEAD} names entry {pointed} of the log, and the newest that is there is "
+            f"{newest}: versions that later entries published are missing here. If the storage was copied by other "
+            "means, copy it again; the next entry that is written ends this warning",
+            room="log",
+        )
         return head
 
-    def _newest(self, pointed: int) -> tuple[int, Snapshot | None]:
-        """Return the number of the newest entry, given that of an entry, and the newest entry if it is there."""
-        if self.folder.local_path(paths.LOG) is not None:
-            last = self._last(pointed)
-            return last, self._entry(last)
-        with Pool(1, "cachelayer-log") as thread:
-            # The entry is the newest one, unless its writer was interrupted: both answers come in one round trip.
-            reading = thread.submit(self._entry, pointed)
-            last = self._last(pointed)
-            return last, reading.result() if last == pointed else self._entry(last)
-
-    def _last(self, sequence: int) -> int:
-        """Return the number of the newest entry, given that of an entry. The entries between may be damaged."""
-        while self.folder.exists(paths.log_entry(sequence + 1)):
-            sequence += 1
-        return sequence
-
     def _pointer(self) -> int:
-        """Return the number of an entry, from which the newest one is found soon; 0 if it is missing or damaged."""
+        """Return the number that the pointer to the newest entry holds; 0 if the pointer is missing or damaged."""
         raw = self.folder.read(paths.LOG_HEAD)
         with suppress(CorruptionError, FormatError), json_values.decoding(paths.LOG_HEAD, "pointer"):
             return json_values.integer("sequence", json_values.unsealed(raw or b"")["sequence"])
         return 0
 
-    def _entry(self, sequence: int) -> Snapshot | None:
+    def _newest_from(self, pointed: int) -> tuple[int, Snapshot | None]:
+        """Return the number of the newest entry, and that entry; None for an entry that is missing.
+
+        Args:
+            pointed: the number of the newest entry, or of an earlier one.
+        """
+        if self.folder.local_path(paths.LOG) is not None:
+            newest = self._newest_number(pointed)
+            return newest, self._entry_or_none(newest)
+        with Pool(1, "cachelayer-log") as thread:
+            # The pointer is right unless a writer was interrupted, so both answers most often come in one round trip.
+            reading = thread.submit(self._entry_or_none, pointed)
+            newest = self._newest_number(pointed)
+            if newest == pointed:
+                return newest, reading.result()
+            return newest, self._entry_or_none(newest)
+
+    def _newest_number(self, known: int) -> int:
+        """Return the number of the newest entry, given the number of an entry. No entry between them is read."""
+        newest = known
+        while self.folder.exists(paths.log_entry(newest + 1)):
+            newest += 1
+        return newest
+
+    def _entry_or_none(self, sequence: int) -> Snapshot | None:
         if sequence == 0:
             return Snapshot()
         name = paths.log_entry(sequence)
         raw = self.folder.read(name)
         return None if raw is None else Snapshot.decode(raw, f"{self.folder.url}/{name}", sequence)
 
+    def _entry(self, sequence: int) -> Snapshot:
+        entry = self._entry_or_none(sequence)
+        if entry is None:
+            raise self._missing(sequence)
+        return entry
+
+    def _missing(self, sequence: int) -> CorruptionError:
+        return CorruptionError(f"{self.folder.url}/{paths.log_entry(sequence)}: an entry of the log is missing")
+
     def deleted_since(self, head: Snapshot, generation: int) -> frozenset[str]:
-        """Return the files that were deleted from the end of a generation up to a head.
+        """Return the files that entries have deleted from a generation on, up to a head.
 
         A file is good if no entry since the generation in its name has deleted it.
         """
+        deleted: set[str] = set()
         for sequence in head.sweeps[generation:]:
-            if sequence not in self._swept:
+            if sequence not in self._swept_by:
                 entry = head if sequence == head.sequence else self._entry(sequence)
-                if entry is None:
-                    raise self._missing(sequence)
-                self._swept[sequence] = entry.swept
-        return frozenset().union(*(self._swept[sequence] for sequence in head.sweeps[generation:]))
+                self._swept_by[sequence] = entry.swept
+            deleted |= self._swept_by[sequence]
+        return frozenset(deleted)
 
     def history(self) -> list[LogEvent]:
         """Return the events of all entries, the oldest first."""
-        last, events = self.head().sequence, list[LogEvent]()
-        with Pool(_AT_ONCE, "cachelayer-history") as threads:
-            # A log may claim any number of entries: stop at the first that is missing, before asking for the rest.
-            while len(events) < last:
-                sequences = range(len(events) + 1, min(last, len(events) + _AT_A_TIME) + 1)
-                events += threads.map(self._event, sequences)
+        newest = self.head().sequence
+        events: list[LogEvent] = []
+        with Pool(_THREADS, "cachelayer-history") as threads:
+            # An entry may claim any number: stop at the first that is missing, before asking for the rest.
+            while len(events) < newest:
+                first = len(events) + 1
+                sequences = range(first, min(first + _ENTRIES_PER_ROUND, newest + 1))
+                events += map(event_of, threads.map(self._entry, sequences))
         return events
 
-    def _event(self, sequence: int) -> LogEvent:
-        entry = self._entry(sequence)
-        if entry is None:
-            raise self._missing(sequence)
-        return LogEvent.of(entry)
-
-    def _missing(self, sequence: int) -> CorruptionError:
-        name = paths.log_entry(sequence)
-        return CorruptionError(f"{self.folder.url}/{name}: an entry of the log is missing")
-
     def change(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot:
-        """Put what a function makes of the newest snapshot as the next entry, and return it.
+        """Put what a function makes of the newest snapshot as the next entry, and return the new head.
 
-        If another writer adds an entry first, the function decides again, on that one. Between two tries is a random
-        pause, which grows from try to try::
+        If another writer adds an entry first, the function decides again, on that entry. Writers that lose pause for a
+        random time, which grows from try to try::
 
             log.change(lambda head: head.with_tag(version, tag, event))
 
         Args:
-            decide: returns the snapshot that follows a snapshot, or the same if there is nothing to change. If it
-                raises VersionNotFoundError because another has deleted a version meanwhile, it decides again.
+            decide: returns the snapshot that follows a snapshot, or the same snapshot if there is nothing to change. If
+                it raises VersionNotFoundError, and another writer added an entry meanwhile, it decides again.
+
+        Raises:
+            BusyError: if other writers add every next entry first, for five minutes.
         """
-        until = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _SECONDS_TO_WIN
         if self._seen is not None and not self.folder.exists(paths.log_entry(self._seen.sequence)):
-            # The dataset was removed by other means.
+            # Another program removed the dataset.
             self._seen = None
-        for number in count():
-            head = self.head()
-            try:
-                decided = decide(head)
-            except VersionNotFoundError:
-                if self.head().sequence == head.sequence:
-                    raise
-            else:
-                entry = head if decided is head else self._commit(decided)
-                if entry is not None:
-                    return entry
-            if time.monotonic() > until:
+        for attempt in count():
+            entry = self._try_change(decide)
+            if entry is not None:
+                return entry
+            if time.monotonic() > deadline:
                 break
             # Random, so that writers that lost together do not meet again; no secret depends on it.
-            time.sleep(random.random() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number, 20)))  # noqa: S311
+            pause = random.random() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 20))  # noqa: S311
+            time.sleep(pause)
         raise BusyError(
-            f"{self.folder.url}/{paths.LOG}: for {_PATIENCE:g} s, other writers added every "
-            f"next entry first, up to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? "
-            "Try again later"
+            f"{self.folder.url}/{paths.LOG}: for {_SECONDS_TO_WIN:g} s, other writers added every next entry first, up "
+            f"to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? Try again later"
         )
 
+    def _try_change(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot | None:
+        """Decide once, and put the next entry; return the new head, or None if another writer was first."""
+        head = self.head()
+        try:
+            decided = decide(head)
+        except VersionNotFoundError:
+            if self.head().sequence == head.sequence:
+                raise
+            return None
+        return head if decided is head else self._commit(decided)
+
     def _commit(self, decided: Snapshot) -> Snapshot | None:
-        """Put a changed head as the next entry, and return it; None if another entry came first."""
+        """Put a changed head as the next entry, and return the entry; None if another entry came first."""
         sequence = decided.sequence + 1
-        # What an entry deleted stands in that entry alone.
-        swept = decided.swept if decided.sweeps[-1:] == (sequence,) else frozenset[str]()
-        entry = replace(decided, sequence=sequence, swept=swept)
-        raw, name = entry.encode(uuid.uuid4().hex), paths.log_entry(sequence)
+        # The files that an entry deleted are listed in that entry alone: a later one drops the list that it inherits.
+        deletes_files = decided.sweeps[-1:] == (sequence,)
+        entry = replace(decided, sequence=sequence, swept=decided.swept if deletes_files else frozenset[str]())
+        raw = entry.encode(uuid.uuid4().hex)
+        name = paths.log_entry(sequence)
         if not (self.folder.put_if_absent(name, raw) or self.folder.read(name) == raw):
             counting.count(lost_races=1)
             _log.info("%s/%s: another writer added it first, so this one decides again", self.folder.url, name)
             return None
         self._seen = entry
-        _log.info("%s: entry of the log: %s", self.folder.url, LogEvent.of(entry))
+        _log.info("%s: entry of the log: %s", self.folder.url, event_of(entry))
         try:
             self.folder.put(paths.LOG_HEAD, json_values.sealed({"sequence": sequence}))
         except StorageError as error:
@@ -231,7 +276,7 @@ class Log:
 
 
 def has_log(folder: Store) -> bool:
-    """Return whether a folder has our log; False for a folder that this user may not read."""
+    """Return whether a folder is a dataset: it has a log. A folder that this user may not read counts as none."""
     try:
         return folder.exists(paths.log_entry(1))
     except StorageError as error:

@@ -1,4 +1,15 @@
-"""Snapshots: the state of a dataset after an entry of its log, and every transition from one to the next."""
+"""Snapshots: the state of a dataset after an entry of its log, and every transition from one state to the next.
+
+::
+
+    versions    v1: VersionInfo, v2: VersionInfo    in the order in which they were published
+    tags        best: v2
+    deleted     v0, until its grace is over         its files stay for programs that still read them
+    sweeps      4, 9                                the entries that deleted files: the generation is 2
+    superseded  old digest: v1, new digest          records were erased from the version that had the old digest
+
+Each transition is a method that returns a new snapshot: ``with_version``, ``with_tag``, ``without_version``, and so on.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from cachelayer import json_values
-from cachelayer.errors import (
-    AlreadyExistsError,
-    CorruptionError,
-    RefusedError,
-    VersionNotFoundError,
-)
+from cachelayer.errors import AlreadyExistsError, CorruptionError, RefusedError, VersionNotFoundError
 from cachelayer.json_values import Count, Sha256
 from cachelayer.objects import paths
 
@@ -22,25 +28,30 @@ Name = Annotated[str, paths.check_name]
 
 @dataclass(frozen=True)
 class VersionInfo:
-    """A published version.
+    """A published version, as the log lists it.
 
-    Args:
-        version: its name.
-        manifest_sha256: hex digest of the manifest's bytes.
-        generation: that of the log when the manifest was put.
-        digest: hex digest of the data.
-        records: number of records.
-        nbytes: bytes of its shards.
-        time: when it was published, in ISO 8601, UTC.
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> info = storage.versions("numbers")["v1"]
+        >>> info.version, info.records, info.digest == ref.digest, info.nbytes == ref.nbytes
+        ('v1', 3, True, True)
     """
 
     version: Name
+    """The name of the version."""
     manifest_sha256: Sha256 = field(repr=False)
+    """SHA-256 of the bytes of its manifest, in hexadecimal."""
     generation: Count = field(repr=False)
+    """The generation of the log when the manifest was put."""
     digest: Sha256
+    """SHA-256 of its records, in hexadecimal."""
     records: Count
+    """Number of records."""
     nbytes: Count
+    """Bytes of its shards."""
     time: str
+    """When it was published, in ISO 8601, UTC."""
 
     @property
     def file(self) -> str:
@@ -55,34 +66,26 @@ class VersionInfo:
 
 @dataclass(frozen=True)
 class Deletion:
-    """A deleted version. Its files stay for a while, for programs that still read them.
-
-    Args:
-        info: the version.
-        sequence: the number of the log entry that deleted it; the store's own time of that object tells when.
-        grace: seconds after which the files are collected.
-    """
+    """A deleted version whose files were not collected yet."""
 
     info: VersionInfo
     sequence: Count
+    """The number of the log entry that deleted it. The store's own time of that entry says when."""
     grace: Annotated[float, json_values.seconds]
+    """Seconds after which the files are collected."""
 
 
 @dataclass(frozen=True)
 class Superseded:
-    """What became of a digest that records were erased from.
-
-    Args:
-        version: the version that had it.
-        digest: the digest that it has now.
-        reason: why the records were erased.
-        time: when, in ISO 8601, UTC.
-    """
+    """What a version became when records were erased from it."""
 
     version: Name
     digest: Sha256
+    """The digest of the version since then."""
     reason: str
+    """Why the records were erased."""
     time: str
+    """When, in ISO 8601, UTC."""
 
 
 def _file(what: str, name: Any) -> str:
@@ -93,43 +96,40 @@ def _file(what: str, name: Any) -> str:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a dataset after one entry of its log.
-
-    Args:
-        sequence: number of the entry; 0 before the first.
-        versions: by name, in the order in which they were published.
-        tags: the version that each tag names.
-        deleted: the deleted versions whose files are not collected yet.
-        sweeps: the numbers of the entries that deleted files; each began a generation.
-        swept: the files that this entry deleted, without their suffixes, relative to the dataset.
-        superseded: what became of the digests that records were erased from.
-        event: what the entry changed, by whom and when.
-    """
+    """The state of a dataset after one entry of its log."""
 
     sequence: Count = 0
+    """Number of the entry; 0 before the first."""
     versions: Mapping[Name, VersionInfo] = field(default_factory=dict)
+    """The published versions by name, in the order in which they were published."""
     tags: Mapping[Name, Name] = field(default_factory=dict)
+    """The version that each tag names."""
     deleted: tuple[Deletion, ...] = ()
     sweeps: tuple[Count, ...] = ()
+    """The numbers of the entries that deleted files. Each of them began a generation."""
     swept: frozenset[Annotated[str, _file]] = frozenset()
+    """The files that this entry deleted, without their suffixes, relative to the dataset."""
     superseded: Mapping[Sha256, Superseded] = field(default_factory=dict)
+    """What became of versions from which records were erased, by the digests that they had."""
     event: Mapping[str, Any] = field(default_factory=dict)
+    """What the entry changed, by whom and when."""
 
     @property
     def generation(self) -> int:
-        """The number of entries up to this one that deleted files. Files are put under the present generation."""
+        """The number of entries that have deleted files. The names of files that are put now end with it."""
         return len(self.sweeps)
 
     @property
-    def with_files(self) -> list[VersionInfo]:
-        """The versions whose files have to stay: the published ones, and deleted ones that are not collected yet."""
-        return [*self.versions.values(), *(each.info for each in self.deleted)]
+    def versions_with_files(self) -> list[VersionInfo]:
+        """The versions whose files have to stay: the published ones, and the deleted ones."""
+        return [*self.versions.values(), *(deletion.info for deletion in self.deleted)]
 
     def without_deletions(self, deletions: Collection[Deletion]) -> Snapshot:
-        """Return the snapshot in which these deletions no longer keep any files."""
-        return replace(self, deleted=tuple(each for each in self.deleted if each not in deletions))
+        """Return the snapshot in which these deleted versions no longer need their files."""
+        return replace(self, deleted=tuple(deletion for deletion in self.deleted if deletion not in deletions))
 
     def with_version(self, info: VersionInfo, event: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot with a new version."""
         if info.version in self.versions or info.version in self.tags:
             what = "version" if info.version in self.versions else "tag"
             raise AlreadyExistsError(
@@ -142,22 +142,18 @@ class Snapshot:
         return replace(self, versions={**self.versions, info.version: info}, event=event)
 
     def superseding(
-        self,
-        infos: Collection[VersionInfo],
-        reason: str,
-        event: Mapping[str, Any],
-        deletions: Collection[Deletion] = (),
+        self, infos: Collection[VersionInfo], reason: str, event: Mapping[str, Any], deletions: Collection[Deletion]
     ) -> Snapshot:
-        """Return the snapshot in which versions replace those of their names, from which records were erased.
+        """Return the snapshot in which versions lost records to an erasure.
 
         Args:
-            infos: the versions.
+            infos: the versions as they are now, without the records.
             reason: why the records were erased.
-            event: what the log says of it.
-            deletions: how long files stay, of the versions that are replaced and of those that were deleted before.
+            event: what the log says about the change.
+            deletions: all deleted versions; also the versions that were replaced, as they were.
         """
         changed = {info.version: info for info in infos}
-        gone = {
+        superseded = {
             self.versions[info.version].digest: Superseded(info.version, info.digest, reason, info.time)
             for info in infos
         }
@@ -165,17 +161,20 @@ class Snapshot:
             self,
             versions={**self.versions, **changed},
             deleted=tuple(deletions),
-            superseded={**self.superseded, **gone},
+            superseded={**self.superseded, **superseded},
             event=event,
         )
 
     def successor(self, digest: str) -> Superseded | None:
-        """Return what became of a digest that begins so; None if no records were erased from it.
+        """Return what a version became that lost records to erasures; None if it lost none.
+
+        Args:
+            digest: the digest of the version before, or a prefix of it.
 
         Raises:
             CorruptionError: if a digest has itself among its successors.
         """
-        found = next((gone for old, gone in self.superseded.items() if old.startswith(digest)), None)
+        found = next((after for before, after in self.superseded.items() if before.startswith(digest)), None)
         followed: set[str] = set()
         while found is not None and found.digest in self.superseded:
             if found.digest in followed:
@@ -191,45 +190,64 @@ class Snapshot:
         return replace(self, tags={**self.tags, tag: version}, event={**event, "version": version})
 
     def without_tag(self, tag: str, event: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot without a tag."""
         if tag not in self.tags:
             hint = "it is a version" if tag in self.versions else f"there are {', '.join(self.tags) or 'none'}"
             raise VersionNotFoundError(f"no tag {tag!r}: {hint}")
-        kept = {name: version for name, version in self.tags.items() if name != tag}
-        return replace(self, tags=kept, event={**event, "version": self.tags[tag]})
+        tags = {name: version for name, version in self.tags.items() if name != tag}
+        return replace(self, tags=tags, event={**event, "version": self.tags[tag]})
 
     def without_version(self, version: str, event: Mapping[str, Any], *, force: bool, grace: float) -> Snapshot:
-        """Return the snapshot without a version. Its files stay for ``grace`` seconds. ``force`` removes its tags too.
+        """Return the snapshot without a version, whose files stay for the grace.
 
-        The grace also shortens that of versions of the same name that were deleted before.
+        Args:
+            version: the version. It may be deleted already: then the new grace counts if it is shorter.
+            event: what the log says about the change.
+            force: whether to remove the tags of the version too.
+            grace: seconds for which the files stay.
+
+        Raises:
+            RefusedError: if the version has tags, and ``force`` is False.
         """
-        deleted = [
-            replace(each, grace=min(grace, each.grace)) if each.info.version == version else each
-            for each in self.deleted
-        ]
+        deleted = []
+        for deletion in self.deleted:
+            if deletion.info.version == version:
+                deletion = replace(deletion, grace=min(grace, deletion.grace))
+            deleted.append(deletion)
         if version in self.versions:
             deleted.append(Deletion(self.versions[version], self.sequence + 1, grace))
-        tags = {tag: named for tag, named in self.tags.items() if named == version}
-        if tags and not force:
+        its_tags = [tag for tag, named in self.tags.items() if named == version]
+        if its_tags and not force:
             raise RefusedError(
-                f"version {version!r} has the tag {', '.join(map(repr, tags))}: move it first, or delete it too: "
+                f"version {version!r} has the tag {', '.join(map(repr, its_tags))}: move it first, or delete it too: "
                 "force=True"
             )
-        versions = {name: info for name, info in self.versions.items() if name != version}
-        others = {tag: named for tag, named in self.tags.items() if tag not in tags}
-        what = {**event, "tags": list(tags), "grace": grace}
-        return replace(self, versions=versions, tags=others, deleted=tuple(deleted), event=what)
+        return replace(
+            self,
+            versions={name: info for name, info in self.versions.items() if name != version},
+            tags={tag: named for tag, named in self.tags.items() if named != version},
+            deleted=tuple(deleted),
+            event={**event, "tags": its_tags, "grace": grace},
+        )
 
     def sweeping(self, files: Collection[str], event: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot that deletes files, and so begins a generation, if there are any."""
+        """Return the snapshot whose entry deletes files. It begins a generation, unless there are no files."""
         sweeps = (*self.sweeps, self.sequence + 1) if files else self.sweeps
         return replace(self, sweeps=sweeps, swept=frozenset(files), event=event)
 
     def encode(self, token: str) -> bytes:
+        """Return the bytes of a log entry, with a token that tells it from another writer's entry."""
         return json_values.sealed({"format": FORMAT, **json_values.encoded(self), "token": token})
 
     @classmethod
     def decode(cls, raw: bytes, name: str, sequence: int) -> Snapshot:
-        """Return the snapshot in the log entry of this number."""
+        """Return the snapshot in the bytes of a log entry.
+
+        Args:
+            raw: the bytes.
+            name: the URL of the entry, for errors.
+            sequence: the number in its name.
+        """
         with json_values.decoding(name, "entry of a log"):
             document = json_values.unsealed(raw)
             json_values.check_format(document, FORMAT, "log")
