@@ -35,6 +35,7 @@ from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.continuing import check_same_steps
 from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.step_numbers import count_steps, next_step_of_worker, nth_step, step_sizes
 from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.streams.stream_options import Shuffle
 from cachelayer.user_warnings import warn
@@ -234,7 +235,7 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
                 "its own steps"
             )
         options = reader_of(self._stream).options
-        if not options.batched and options.steps.sizes(options.start) != {options.steps.shard_count}:
+        if not options.batched and step_sizes(options.steps, options.start) != {options.steps.shard_count}:
             raise InvalidArgumentError(
                 "workers take turns at the elements of a shard, but the last step of an epoch has none for some "
                 "shards: pass remainder='drop', or a global_batch_size, to stream()"
@@ -295,7 +296,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         self._check_undivided()
         options, position = reader_of(self._stream).options, self._iterator.position
         steps = replace(options.steps, num_epochs=position // max(1, options.steps.records) + 1)
-        return cast(int, steps.count(options.start)) - cast(int, steps.count(position))
+        return cast(int, count_steps(steps, options.start)) - cast(int, count_steps(steps, position))
 
     def _set_next_index(self, next_index: int) -> None:
         """Continue with a step of the stream, for Grain's ``set_next_index``."""
@@ -337,10 +338,10 @@ class _WorkerIterator(_StreamedIterator):
         self._assert_not_closed()
         reader = reader_of(self._stream)
         steps, position = reader.options.steps, self._iterator.position
-        step = steps.nth(position, self._worker)
+        step = nth_step(steps, position, self._worker)
         if step is None:
             raise StopIteration
         item = self._batches.item(step)
         begin = steps.at(position) or step
-        self._iterator.set_state(reader.state(steps.turn_after(begin, self._workers)))
+        self._iterator.set_state(reader.state(next_step_of_worker(steps, begin, self._workers)))
         return item

@@ -20,6 +20,7 @@ from cachelayer.streams.checkpoint import Awaited, save_state
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.step_numbers import step_sizes
 from cachelayer.streams.stream import Stream, reader_of
 
 try:
@@ -138,7 +139,7 @@ class GlobalBatchIterator(StreamIterator[T]):
 def _check_steps(reader: StepReader, sharding: NamedSharding, position: int) -> None:
     """Raise unless the sharding divides every step from a position on."""
     rows, steps = _of_rank(sharding, 1), reader.options.steps
-    for size in steps.sizes(position):
+    for size in step_sizes(steps, position):
         try:
             rows.shard_shape((size,))
         except ValueError:

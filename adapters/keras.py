@@ -33,6 +33,7 @@ from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.step_numbers import short_sizes, steps_per_epoch
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream import Stream, is_endless, reader_of, stream_of
 
@@ -125,13 +126,13 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
             "a mixture or a weighted sample has no epochs, and Keras asks for them: pass to_tf(stream), or batches in "
             "a loop of your own, and steps_per_epoch= to fit()"
         )
-    if not steps.are_alike:
+    if not steps.epochs_are_alike:
         raise InvalidArgumentError(
             "Keras takes epochs of one length: pass remainder='drop', 'keep' or 'pad', and leave no steps out"
         )
-    if steps.per_epoch() == 0:
+    if steps_per_epoch(steps) == 0:
         raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")
-    if steps.rule.shortens and any(size < steps.shard_count for size in steps.short_steps):
+    if steps.rule.shortens and any(size < steps.shard_count for size in short_sizes(steps)):
         raise InvalidArgumentError(
             "the last step of an epoch has no records for some shards, and Keras does not take empty batches: pass "
             "remainder='drop' or 'pad' to stream()"

@@ -8,6 +8,7 @@ from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import JsonSpec
+from cachelayer.streams.step_numbers import short_sizes
 from cachelayer.streams.stream import Stream, reader_of
 
 
@@ -46,5 +47,5 @@ def rows_of_batches(stream: Stream[Any]) -> int | None:
     """Return the number of rows that every batch of a shard has; None if some have fewer."""
     options = reader_of(stream).options
     steps = options.steps
-    is_even = not steps.rule.shortens or not (steps.short_steps or options.start % steps.global_batch)
+    is_even = not steps.rule.shortens or not (short_sizes(steps) or options.start % steps.global_batch)
     return steps.global_batch // steps.shard_count if is_even else None

@@ -163,7 +163,7 @@ def _with_cardinality(dataset: tf.data.Dataset, stream: Stream[Any]) -> tf.data.
     if is_endless(stream):
         return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     length = len(Epochwise(reader_of(stream)))
-    if len(stream) == length and reader_of(stream).options.steps.are_alike:
+    if len(stream) == length and reader_of(stream).options.steps.epochs_are_alike:
         return dataset.apply(tf.data.experimental.assert_cardinality(length))
     # Some iterations are shorter. Only a dataset that TensorFlow takes for endless may have fewer items than it says:
     # one that chooses between two, of which the second never ends, and is never chosen.

@@ -141,9 +141,9 @@ def _stream_of(ref: DataRef[Any], batch: int, options: dict[str, Any], state: An
 
 def _place(steps: Steps, position: int) -> str:
     """Return where a position lies, in words."""
-    places = next(steps.places(position, position + 1))
+    places = next(steps.by_epoch(position, position + 1))
     epoch = f"epoch {places.epoch:,}"
-    if places.segment.first:
+    if places.phase.first:
         epoch = f"the appended records, before {epoch}"
     return f"{epoch}, from record {places.begin:,} of its order"
 

@@ -23,13 +23,13 @@ def restore_reader(reader: StepReader, state: Any) -> tuple[StepReader, int]:
     """
     options, position = restore(reader.records.digests, reader.records.info.name, reader.options, state)
     steps = options.steps
-    for segment in steps.earlier:
-        if not reader.records.begins_with(segment.first + segment.records, segment.digest):
+    for phase in steps.earlier:
+        if not reader.records.begins_with(phase.first + phase.records, phase.digest):
             raise StateError(
-                f"the state has advanced from records with the digest {segment.digest!r}, with which these do not "
+                f"the state has advanced from records with the digest {phase.digest!r}, with which these do not "
                 "begin: restore it over the version that advance_to() was given"
             )
-    if steps.last_state is not None and position > steps.last_state:
+    if steps.last_position is not None and position > steps.last_position:
         raise StateError(
             f"position {position} of the state is past the end of this stream, {steps.end}: set it on "
             "stream.epochs(), or pass a larger num_epochs, which a mixture does not have"

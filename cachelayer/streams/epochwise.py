@@ -14,6 +14,7 @@ from cachelayer.streams.iterator import StreamIterator, continue_with, has_ended
 from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import epoch_of, state_of_loops
+from cachelayer.streams.step_numbers import count_steps, epoch_start
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.streams.stream_stats import StreamStats
@@ -58,7 +59,7 @@ class Iterations:
         """The number of items of a whole iteration: the most, if some have fewer."""
         options = self.options
         whole = replace(options.steps, num_epochs=self.epochs, left_out=())
-        return whole.count(0, 0 if options.batched else options.shard_index) or 0
+        return count_steps(whole, 0, 0 if options.batched else options.shard_index) or 0
 
     def number_at(self, position: int) -> int:
         """Return the number of the iteration that a position lies in; at the end of one, that of the next."""
@@ -83,7 +84,7 @@ class Iterations:
                 f"epoch {end - 1} of {self.options.steps.records} records ends past 2**62, the largest position"
             )
         steps = replace(self.options.steps, num_epochs=end)
-        begin = steps.epoch_begin(first, base)
+        begin = epoch_start(steps, first, base)
         # With "wrap", the last step of an iteration reaches into the next.
         is_within = begin <= base < begin + steps.global_batch and steps.rule.crosses
         return replace(self.options, start=base if is_within else begin, steps=steps)
@@ -93,7 +94,7 @@ class Iterations:
         if not self.epochs:
             return True
         whole, first = self.whole(number, 0), self._offset + number * self.epochs
-        last = whole.steps.last_state
+        last = whole.steps.last_position
         return last is not None and first * whole.steps.records <= position <= last
 
     def rest(self, number: int, position: int) -> StreamOptions:

@@ -12,7 +12,7 @@ from cachelayer.errors import StateError
 from cachelayer.protocols import Digests
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.orders import Order
-from cachelayer.streams.steps import MOST_POSITIONS, Segment
+from cachelayer.streams.steps import MOST_POSITIONS, Phase
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
@@ -49,7 +49,7 @@ def state_of(digests: Digests, name: str, options: StreamOptions, position: int)
         "position": position,
         **({} if digests.original == digests.rows else {"original": digests.original}),
         **({"left_out": [list(ends) for ends in steps.left_out]} if steps.left_out else {}),
-        **({"segments": [list(segment) for segment in steps.earlier]} if steps.earlier else {}),
+        **({"segments": [list(phase) for phase in steps.earlier]} if steps.earlier else {}),
     }
 
 
@@ -86,9 +86,9 @@ def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> 
         raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
     _check_past(options.order, position, state)
     left_out = [[_whole(end, 0, "left_out") for end in ends] for ends in _lists(state, "left_out", 2)]
-    segments = _segments_of(state, options.steps.records)
-    steps = replace(options.steps, earlier=tuple(segments)).without(left_out)
-    refusal = steps.refusal(position)
+    phases = _phases_of(state, options.steps.records)
+    steps = replace(options.steps, earlier=tuple(phases)).without(left_out)
+    refusal = steps.why_invalid(position)
     if refusal is not None:
         raise StateError(f"the state cannot be continued: {refusal}")
     if differs_in_erased:
@@ -112,13 +112,13 @@ def _check_past(order: Order, position: int, state: Mapping[str, Any]) -> None:
             )
 
 
-def _segments_of(state: Mapping[str, Any], all_records: int) -> list[Segment]:
-    """Return the segments that a state has advanced through, the last of which ends with the last record of all."""
-    segments: list[Segment] = []
+def _phases_of(state: Mapping[str, Any], all_records: int) -> list[Phase]:
+    """Return the phases that a state has advanced through, the last of which ends with the last record of all."""
+    phases: list[Phase] = []
     for *numbers, digest in _lists(state, "segments", 5):
         begin, records, epoch, first = (_whole(number, 0, "segments") for number in numbers)
-        if segments:
-            before = segments[-1]
+        if phases:
+            before = phases[-1]
             known = before.first + before.records
             follows = begin > before.begin and (begin - before.begin) % before.records == 0
         else:
@@ -126,10 +126,10 @@ def _segments_of(state: Mapping[str, Any], all_records: int) -> list[Segment]:
         # The new records by themselves, or all that there are by then.
         if not (follows and records and first in (0, known) and first + records >= known):
             raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
-        segments.append(Segment(begin, records, epoch, first, str(digest)))
-    if segments and segments[-1].first + segments[-1].records != all_records:
+        phases.append(Phase(begin, records, epoch, first, str(digest)))
+    if phases and phases[-1].first + phases[-1].records != all_records:
         raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
-    return segments
+    return phases
 
 
 def state_of_loops(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:

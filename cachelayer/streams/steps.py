@@ -1,18 +1,37 @@
-"""Steps: the positions that each shard hands out in each step. Arithmetic only, and the only place that knows the names
-of remainders: others ask the :class:`Rule` of one.
+"""Steps: the positions of every step, and the rows of it that every shard takes. Arithmetic only.
 
-A global position is ``epoch * n + k``: record k of an epoch's order. Borders cut the positions into stretches: the end
-of each epoch, the places where the records of a bucket end, and positions that are left out. The step that begins at a
-position has the next G positions, the global batch, up to the end of its stretch. Shard r of R takes its r-th
-contiguous share. With n = 10 and G = 4::
+A *position* counts records from the first epoch on: place k of epoch e has position ``e * n + k``. The step that begins
+at a position has the next G positions, the *global batch*. A shard takes a contiguous part of its rows. With n = 10
+records, G = 4 and R = 2 shards::
+
+    epoch       0                                   1
+    position    0  1  2  3    4  5  6  7    8  9    10 11 12 13   ...
+    step        0             1             2       3
+    row         0  1  2  3    0  1  2  3    0  1    0  1  2  3
+    shard       0  0  1  1    0  0  1  1    0  1    0  0  1  1
+
+A *border* ends a step early, as the end of epoch 0 ends step 2. The remainder says what becomes of such a step; this is
+the only module that knows the names of remainders, others ask the :class:`Rule`. The positions that the shards get::
 
                      step 0        step 1        step 2 (2 records)
-    global           0 1 2 3       4 5 6 7       8 9
     R = 2, keep      01 | 23       45 | 67       8 | 9
-    R = 4, keep      0|1|2|3       4|5|6|7       8|9|-|-         the last two get batches of 0 records
-    R = 2, pad       01 | 23       45 | 67       89 | 99         mask 11 | 00
-    R = 2, drop      01 | 23       45 | 67                       the next step begins at position 10
-    R = 2, wrap      01 | 23       45 | 67       89 | 10 11      positions 10 and 11 are the next epoch's first records
+    R = 4, keep      0|1|2|3       4|5|6|7       8|9|-|-       the last two get batches of 0 records
+    R = 2, pad       01 | 23       45 | 67       89 | 99       mask 11 | 00
+    R = 2, drop      01 | 23       45 | 67                     the next step begins at position 10
+    R = 2, wrap      01 | 23       45 | 67       89 | 10 11    positions 10 and 11 are the first of epoch 1
+
+There are three kinds of borders. The positions between two of them are a *stretch*::
+
+    end of an epoch                   0 . . . . . . . . 9 | 10 . . . . . . . . 19 |
+    end of a bucket (``cuts``)        0 . . . . 5 | 6 . 9 | 10 . . . 15 | 16 . 19 |
+    left out (``left_out``, #)        0 . . 3 | # # | 6 9 | 10 . . . . . . . . 19 |
+
+A stream that has advanced to more records has *phases*: all epochs of a phase run over the same records. Here four
+records were appended to ten while epoch 1 was under way. They come once by themselves, then epoch 2 has all 14::
+
+    position    0 ..... 9 | 10 .... 19 | 20 .... 23 | 24 .... 37 | 38 ...
+    epoch       0         | 1          | (no epoch) | 2          | 3
+    phase       records 0 to 9         | 10 to 13   | records 0 to 13
 """
 
 from __future__ import annotations
@@ -23,40 +42,30 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
+from cachelayer.streams.order.permutation import Indices
 
-# Positions are added and multiplied as signed 64-bit integers.
 MOST_POSITIONS = 1 << 62
-
-Indices = NDArray[np.int64]
+"""Positions are added and multiplied as signed 64-bit integers."""
 
 Remainder = Literal["drop", "keep", "pad", "wrap"]
-# Those with which a batch has no mask.
 Unmasked = Literal["drop", "keep", "wrap"]
-
-
-def _last_again(rows: Indices, size: int) -> Indices:
-    return np.minimum(rows, size - 1)
+"""The remainders with which batches have no mask."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of a step that a border cuts short.
-
-    Args:
-        drops: whether no shard takes it.
-        crosses: whether it goes on behind the border.
-        fill: if it is filled up to a whole step, given the rows of the step and the number of its records, returns
-            which record each row has; None if it is not.
-        masks: whether batches come with a mask that is False for the rows that are filled up.
-    """
+    """What becomes of a step that a border cuts short."""
 
     drops: bool = False
+    """Whether no shard takes the step."""
     crosses: bool = False
+    """Whether the step goes on behind the border."""
     fill: Callable[[Indices, int], Indices] | None = None
+    """If the step is filled up to a whole one: given its rows and its number of records, returns the record of each."""
     masks: bool = False
+    """Whether batches come with a mask, which is False for the rows that fill up the step."""
 
     @property
     def shortens(self) -> bool:
@@ -64,21 +73,20 @@ class Rule:
         return not (self.drops or self.crosses or self.fill)
 
 
+def _repeat_last(rows: Indices, size: int) -> Indices:
+    return np.minimum(rows, size - 1)
+
+
 RULES: dict[Remainder, Rule] = {
     "drop": Rule(drops=True),
     "keep": Rule(),
-    "pad": Rule(fill=_last_again, masks=True),
+    "pad": Rule(fill=_repeat_last, masks=True),
     "wrap": Rule(crosses=True),
 }
 
 
 class Step(NamedTuple):
-    """One step of all shards.
-
-    Args:
-        begin: the position where it begins.
-        end: the position after its last record.
-    """
+    """One step of all shards: the positions from ``begin`` to ``end``, without those that are left out."""
 
     begin: int
     end: int
@@ -86,88 +94,73 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class StepRange:
-    """Steps in a row of one stretch; all but the last are whole.
-
-    Args:
-        begins: the position where each begins.
-        end: the position after the last record of the last.
-    """
+    """Consecutive steps of one stretch. All but the last are whole."""
 
     begins: range
+    """The position where every step begins."""
     end: int
+    """The position after the last step."""
 
     @classmethod
     def of(cls, step: Step) -> StepRange:
-        """Return one step."""
+        """Return the range of one step."""
         return cls(range(step.begin, step.begin + 1), step.end)
 
     def __len__(self) -> int:
-        """Return the number of steps."""
         return len(self.begins)
 
     def __getitem__(self, number: int) -> Step:
-        """Return a step, counted from the first."""
-        after = number + 1
-        return Step(self.begins[number], self.begins[after] if after < len(self.begins) else self.end)
+        following = number + 1
+        end = self.begins[following] if following < len(self.begins) else self.end
+        return Step(self.begins[number], end)
 
 
-class Segment(NamedTuple):
-    """Epochs over some of the records, one after another.
-
-    Args:
-        begin: the position where the first of them begins.
-        records: number of records of an epoch.
-        epoch: the number of the first of them.
-        first: the number of the first record.
-        digest: the identity of all records up to its last; empty for those of the stream.
-    """
+class Phase(NamedTuple):
+    """Epochs over the same records, one after another. States call it a segment."""
 
     begin: int
+    """The position where its first epoch begins."""
     records: int
+    """The number of records of an epoch."""
     epoch: int = 0
+    """The number of its first epoch."""
     first: int = 0
+    """The number of its first record."""
     digest: str = ""
+    """The digest of all records up to its last one; empty for the last phase, which has those of the stream."""
 
 
-class Places(NamedTuple):
-    """Positions in a row that lie in one epoch.
+class EpochSlice(NamedTuple):
+    """Consecutive places of one epoch."""
 
-    Args:
-        segment: the segment.
-        epoch: the number of the epoch.
-        begin, end: the places in the epoch.
-    """
-
-    segment: Segment
+    phase: Phase
     epoch: int
     begin: int
+    """The first place."""
     end: int
+    """The place after the last one."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a stream.
-
-    Args:
-        records: number of records of an epoch, n.
-        global_batch: records of a whole step over all shards, G.
-        shard_count: number of shards, R; it divides G.
-        remainder: what to do with a step that a border cuts short.
-        num_epochs: number of epochs; None for no end.
-        cuts: the places within each epoch where a stretch ends, ascending; then only whole steps from the begin of a
-            stretch on are steps.
-        left_out: begins and ends of positions that no step has, ascending and apart.
-        earlier: the segments before the epochs of ``records``, if the stream has advanced to more records.
-    """
+    """The steps of a stream. :mod:`cachelayer.streams.step_numbers` counts and numbers them."""
 
     records: int
+    """The number of records of an epoch, n; of the last phase, if the stream has advanced."""
     global_batch: int
+    """The number of records of a whole step over all shards, G."""
     shard_count: int
+    """The number of shards, R, which divides G."""
     remainder: Remainder
+    """What becomes of a step that a border cuts short."""
     num_epochs: int | None
+    """The number of epochs; None for no end."""
     cuts: tuple[int, ...] = ()
+    """The borders of buckets: ascending places of an epoch. Steps then begin multiples of G behind a border."""
     left_out: tuple[tuple[int, int], ...] = ()
-    earlier: tuple[Segment, ...] = ()
+    """The begins and ends of the positions that no step has, ascending, with other positions between them."""
+    earlier: tuple[Phase, ...] = ()
+    """The phases before the last one, if the stream has advanced."""
 
     @property
     def rule(self) -> Rule:
@@ -175,64 +168,60 @@ class Steps:
         return RULES[self.remainder]
 
     @property
-    def are_alike(self) -> bool:
-        """True if every epoch has the same number of steps, the first of which begins with it."""
+    def epochs_are_alike(self) -> bool:
+        """True if all epochs have the same number of steps, and a step begins where an epoch begins."""
         return not self.rule.crosses and not self.left_out
 
-    # Positions and epochs.
+    # Positions, epochs and stretches.
 
     @cached_property
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments; the last goes on to the end."""
+    def phases(self) -> tuple[Phase, ...]:
+        """All phases, of which the last one goes on to the end."""
         if not self.earlier:
-            return (Segment(0, self.records),)
+            return (Phase(0, self.records),)
         before = self.earlier[-1]
-        return (*self.earlier, Segment(before.begin + before.records, self.records, before.epoch))
+        return (*self.earlier, Phase(before.begin + before.records, self.records, before.epoch))
 
     @cached_property
     def end(self) -> int | None:
-        """The position after the last epoch. A step that crosses borders reaches past it."""
-        last = self.segments[-1]
-        return None if self.num_epochs is None else last.begin + max(0, self.num_epochs - last.epoch) * self.records
+        """The position after the last epoch, past which a step that crosses borders reaches; None for no end."""
+        if self.num_epochs is None:
+            return None
+        last = self.phases[-1]
+        return last.begin + max(0, self.num_epochs - last.epoch) * self.records
 
     @property
-    def last_state(self) -> int | None:
+    def last_position(self) -> int | None:
         """The greatest position that a state may have; None if there is no end."""
-        return self._after(self.end - 1, self.global_batch) if self.end is not None and self.rule.crosses else self.end
+        if self.end is not None and self.rule.crosses:
+            return self.position_after(self.end - 1, self.global_batch)
+        return self.end
 
-    def places(self, begin: int, end: int) -> Iterator[Places]:
-        """Yield the places of positions in a row, epoch by epoch."""
+    def by_epoch(self, begin: int, end: int) -> Iterator[EpochSlice]:
+        """Yield the places of consecutive positions, epoch by epoch."""
         while begin < end:
-            segment = self._segment_of(begin)
-            epoch, place = divmod(begin - segment.begin, segment.records)
-            stop = min(end, begin - place + segment.records)
-            yield Places(segment, segment.epoch + epoch, place, place + stop - begin)
+            phase = self._phase_at(begin)
+            epochs_before, place = divmod(begin - phase.begin, phase.records)
+            stop = min(end, begin - place + phase.records)
+            yield EpochSlice(phase, phase.epoch + epochs_before, place, place + stop - begin)
             begin = stop
 
-    def epoch_begin(self, epoch: int, base: int = 0) -> int:
-        """Return where the first step of an epoch begins, if one begins at ``base``, and no records were appended."""
-        begin = epoch * self.records
-        if not self.rule.crosses or begin <= base:
-            return begin
-        visible = self.size(Step(base, begin))
-        return max(begin, self._after(base, -(-visible // self.global_batch) * self.global_batch))
-
-    def _segment_of(self, position: int) -> Segment:
-        return next(segment for segment in reversed(self.segments) if segment.begin <= position)
+    def _phase_at(self, position: int) -> Phase:
+        return next(phase for phase in reversed(self.phases) if phase.begin <= position)
 
     @cached_property
-    def _stretches(self) -> tuple[tuple[int, int], ...]:
-        """The begin and the end of each stretch of an epoch without left-out positions, as places of the epoch."""
+    def stretches_of_epoch(self) -> tuple[tuple[int, int], ...]:
+        """The begins and ends of the stretches of an epoch of which nothing is left out, as places."""
         return tuple(pairwise((0, *self.cuts, self.records)))
 
-    def _stretch(self, position: int) -> tuple[int, int]:
-        """Return the begin and the end of the stretch that a position lies in, which may be left out."""
-        segment = self._segment_of(position)
-        place = (position - segment.begin) % segment.records
-        first = position - place
-        # Only streams without cuts have segments of other sizes.
-        stretches = self._stretches if self.cuts else ((0, segment.records),)
-        begin, end = next((first + low, first + high) for low, high in stretches if place < high)
+    def stretch_at(self, position: int) -> tuple[int, int]:
+        """Return the begin and the end of the stretch that has a position, as positions; it is not left out."""
+        phase = self._phase_at(position)
+        place = (position - phase.begin) % phase.records
+        epoch_begin = position - place
+        # Buckets do not advance: a stream with cuts has one phase.
+        stretches = self.stretches_of_epoch if self.cuts else ((0, phase.records),)
+        begin, end = next((epoch_begin + low, epoch_begin + high) for low, high in stretches if place < high)
         for low, high in self.left_out:
             if high <= position:
                 begin = max(begin, high)
@@ -240,32 +229,47 @@ class Steps:
                 return begin, min(end, low)
         return begin, end
 
+    def position_after(self, position: int, count: int) -> int:
+        """Return the position after the next ``count`` positions that are not left out."""
+        for low, high in self.left_out:
+            if low >= position + count:
+                break
+            if high > position:
+                count -= max(0, low - position)
+                position = high
+        return position + count
+
     # Steps from a position on.
 
     def next_start(self, position: int) -> int:
-        """Return where the next step from a position begins."""
-        longest = max(high - low for low, high in self._stretches)
-        if self.records == 0 or (self.rule.drops and longest < self.global_batch and not self.earlier):
+        """Return where the next step from a position on begins; the end if there is none."""
+        longest = max(high - low for low, high in self.stretches_of_epoch)
+        has_no_step = self.records == 0 or (self.rule.drops and longest < self.global_batch and not self.earlier)
+        if has_no_step:
+            # The loop below would not end.
             return position if self.end is None else max(position, self.end)
         while self.end is None or position < self.end:
-            hidden = next((high for low, high in self.left_out if low <= position < high), None)
-            if hidden is not None:
-                position = hidden
+            end_of_left_out = next((high for low, high in self.left_out if low <= position < high), None)
+            if end_of_left_out is not None:
+                position = end_of_left_out
                 continue
-            end = self._stretch(position)[1] if self.rule.drops else position + self.global_batch
-            if end - position >= self.global_batch:
+            if not self.rule.drops:
                 return position
-            position = end
+            stretch_end = self.stretch_at(position)[1]
+            if stretch_end - position >= self.global_batch:
+                return position
+            position = stretch_end
         return position
 
-    def plan(self, position: int, most: int | None = None) -> StepRange | None:
-        """Return the steps of a stretch from a position on, at most so many; None after the last step of all."""
+    def range_at(self, position: int, most: int | None = None) -> StepRange | None:
+        """Return the steps of one stretch from a position on, at most ``most``; None after the last step."""
         begin = self.next_start(position)
         if self.records == 0 or (self.end is not None and begin >= self.end):
             return None
-        end = self._stretch(begin)[1]
+        end = self.stretch_at(begin)[1]
         if self.rule.crosses and end - begin < self.global_batch:
-            return StepRange(range(begin, begin + 1), self._after(begin, self.global_batch))
+            # A step that crosses a border is a range of its own.
+            return StepRange(range(begin, begin + 1), self.position_after(begin, self.global_batch))
         if self.rule.drops or self.rule.crosses:
             end -= (end - begin) % self.global_batch
         if most is not None:
@@ -273,9 +277,9 @@ class Steps:
         return StepRange(range(begin, end, self.global_batch), end)
 
     def at(self, position: int) -> Step | None:
-        """Return the step from a position; None after the last."""
-        planned = self.plan(position, 1)
-        return None if planned is None else planned[0]
+        """Return the next step from a position on; None after the last step."""
+        steps = self.range_at(position, 1)
+        return None if steps is None else steps[0]
 
     def size(self, step: Step) -> int:
         """Return the number of records of a step, which may reach over positions that are left out."""
@@ -288,175 +292,47 @@ class Steps:
 
     def positions(self, step: Step) -> Indices:
         """Return the positions of a step."""
-        found = np.arange(step.begin, step.end)
+        positions = np.arange(step.begin, step.end)
         for low, high in self.left_out:
-            found = found[(found < low) | (found >= high)] if step.begin <= low < step.end else found
-        return found
+            if step.begin <= low < step.end:
+                positions = positions[(positions < low) | (positions >= high)]
+        return positions
 
-    def _after(self, position: int, count: int) -> int:
-        """Return the position after so many that are not left out."""
-        for low, high in self.left_out:
-            if low >= position + count:
-                break
-            if high > position:
-                count -= max(0, low - position)
-                position = high
-        return position + count
-
-    # Steps by number; how many there are only of streams that have not advanced.
-
-    @property
-    def short_steps(self) -> tuple[int, ...]:
-        """The numbers of records of the steps of a whole epoch that have fewer than others."""
-        if self.rule.crosses:
-            return ()
-        rests = ((high - low) % self.global_batch for low, high in self._stretches)
-        return tuple(rest for rest in rests if rest)
-
-    def sizes(self, position: int) -> set[int]:
-        """Return the numbers of records that steps from a position on may have."""
-        found = {self.global_batch}
-        if self.rule.shortens and self.at(position) is not None:
-            begins = [position, *(high for _, high in self.left_out if high > position)]
-            ends = [low for low, _ in self.left_out if low > position]
-            begins += [begin for low in ends if (begin := self._stretch(low - 1)[0]) > position]
-            found.update((self._stretch(begin)[1] - begin) % self.global_batch or self.global_batch for begin in begins)
-            last = self.segments[-1]
-            for segment, after in pairwise(self.segments):
-                found.update((segment.records % self.global_batch,) if position < after.begin else ())
-            epoch_end = position - (position - last.begin) % self.records + self.records
-            found.update(self.short_steps if self.cuts or self.end is None or epoch_end < self.end else ())
-        return found - {0}
-
-    def per_epoch(self, place: int = 0, offset: int = 0, stop: int | None = None) -> int:
-        """Return the number of steps from a place to the end of an epoch, or to another place, left out or not.
-
-        Only those with more records than ``offset`` count.
-        """
-        end = self.records if stop is None else stop
-        lengths = [min(high, end) - max(low, place) for low, high in self._stretches if place < high and low < end]
-        if self.rule.drops:
-            return sum(length // self.global_batch for length in lengths)
-        return sum(-((offset - length) // self.global_batch) for length in lengths)
-
-    def _between(self, start: int, stop: int, offset: int = 0) -> int:
-        """Return the number of steps between two positions that a border is at, without any that are left out."""
-        if self.rule.crosses:
-            return -(-(stop - start) // self.global_batch)
-        (epoch, place), (last, end) = divmod(start, self.records), divmod(stop, self.records)
-        if epoch == last:
-            return self.per_epoch(place, offset, end)
-        whole = (last - epoch - 1) * self.per_epoch(0, offset)
-        return self.per_epoch(place, offset) + whole + self.per_epoch(0, offset, end)
-
-    def count(self, start: int, offset: int = 0) -> int | None:
-        """Return the number of steps from a position with more than ``offset`` records; None if there is no end."""
-        if self.end is None:
-            return None
-        if self.records == 0 or start >= self.end:
-            return 0
-        holes = [(max(low, start), min(high, self.end)) for low, high in self.left_out if start < high]
-        holes = [(low, high) for low, high in holes if low < high]
-        if self.rule.crosses:
-            return self._between(start, self.end - sum(high - low for low, high in holes))
-        begins, ends = [start, *(high for _, high in holes)], [*(low for low, _ in holes), self.end]
-        return sum(self._between(begin, end, offset) for begin, end in zip(begins, ends, strict=True) if begin < end)
-
-    def nth(self, start: int, number: int) -> Step | None:
-        """Return step ``number``, counted from a position; None if there is no such step."""
-        if self.records == 0:
-            return None
-        base = self.segments[-1].begin
-        while start < base:
-            steps = self.plan(start)
-            if steps is None:
-                return None
-            if number < len(steps):
-                return steps[number]
-            number, start = number - len(steps), self.next_start(steps.end)
-        if base:
-            found = self._since(base).nth(start - base, number)
-            return None if found is None else Step(found.begin + base, found.end + base)
-        if self.rule.crosses:
-            return self.at(self._after(self.next_start(start), number * self.global_batch))
-        for low, high in self.left_out:
-            if start >= high:
-                continue
-            count = self._between(start, low) if start < low else 0
-            if number < count:
-                break
-            number, start = number - count, high
-        epoch, place = divmod(start, self.records)
-        if number >= (first := self.per_epoch(place)):
-            if (whole := self.per_epoch()) == 0:
-                return None
-            more, number = divmod(number - first, whole)
-            epoch, place = epoch + 1 + more, 0
-        for low, high in self._stretches:
-            if place >= high:
-                continue
-            begin, count = max(place, low), self.per_epoch(max(place, low), 0, high)
-            if number < count:
-                return self.at(epoch * self.records + begin + number * self.global_batch)
-            number -= count
-        return None
-
-    def _since(self, base: int) -> Steps:
-        """Return the steps of the last segment, which begins at a position, with positions counted from there."""
-        last = self.segments[-1]
-        epochs = None if self.num_epochs is None else max(0, self.num_epochs - last.epoch)
-        left_out = tuple((max(0, low - base), high - base) for low, high in self.left_out if high > base)
-        return replace(self, num_epochs=epochs, left_out=left_out, earlier=())
-
-    def turn_after(self, step: Step, workers: int) -> int:
-        """Return the position where the next step of the worker begins that has this step, if workers take turns."""
-        found = self.nth(step.begin, workers)
-        if found is not None:
-            return found.begin
-        return MOST_POSITIONS if self.end is None else self.end
-
-    def refusal(self, position: int) -> str | None:
+    def why_invalid(self, position: int) -> str | None:
         """Return why no step can begin at a position; None if one can."""
         if self.cuts and self.rule.crosses:
             return f"a step has records of one bucket: pass another remainder than {self.remainder!r}"
         if not self.cuts or self.records == 0 or position % self.records == 0:
             return None
-        begin, end = self._stretch(position)
-        begin += (position - begin) // self.global_batch * self.global_batch
+        stretch_begin, stretch_end = self.stretch_at(position)
+        begin = position - (position - stretch_begin) % self.global_batch
         if begin == position:
             return None
-        end = min(begin + self.global_batch, end)
+        end = min(begin + self.global_batch, stretch_end)
         return (
             f"position {position} lies within a step: with buckets only the starts of steps are valid, the nearest "
             f"are {begin} and {end}"
         )
 
-    def containing(self, position: int, start: int) -> Step | None:
-        """Return the step that a position lies in, if one begins at ``start``; None if it lies in none."""
-        if any(low <= position < high for low, high in self.left_out):
-            return None
-        base = start if self.rule.crosses else max(start if start <= position else 0, self._stretch(position)[0])
-        if position < base:
-            return None
-        step = self.at(self._after(base, self.size(Step(base, position)) // self.global_batch * self.global_batch))
-        return step if step is not None and step.begin <= position < step.end else None
+    # Rows and shards.
 
-    # Shards.
-
-    def rows(self, size: int) -> int:
-        """Return the number of rows of the global batch of a step with so many records."""
+    def row_count(self, size: int) -> int:
+        """Return the number of rows of the global batch of a step with ``size`` records."""
         return self.global_batch if self.rule.fill else size
 
-    def part(self, size: int, shard_index: int) -> tuple[int, int]:
-        """Return the rows that a shard takes of a step with so many records; those after its records fill it up."""
-        even, extra = divmod(self.rows(size), self.shard_count)
-        first = shard_index * even + min(shard_index, extra)
-        return first, first + even + (shard_index < extra)
+    def rows_of_shard(self, size: int, shard_index: int) -> tuple[int, int]:
+        """Return the first row that a shard takes of a step with ``size`` records, and the row after its last one.
 
-    # Changes.
+        Rows from ``size`` on fill up the step. If the shards cannot take equally many, the first ones take one more.
+        """
+        least, extra = divmod(self.row_count(size), self.shard_count)
+        begin = shard_index * least + min(shard_index, extra)
+        return begin, begin + least + (shard_index < extra)
+
+    # Other steps.
 
     def without(self, ranges: Iterable[Sequence[int]]) -> Steps:
-        """Return the steps without some more positions: begins and ends, in any order."""
+        """Return the steps without more positions: their begins and ends, in any order."""
         merged: list[tuple[int, int]] = []
         for low, high in sorted([*self.left_out, *map(tuple, ranges)]):
             if merged and low <= merged[-1][1]:
@@ -468,15 +344,23 @@ class Steps:
     def advanced(self, position: int, records: int, digest: str, newer: str) -> Steps:
         """Return the steps over more records, from the end of the epoch on that a position lies in.
 
-        The new records come in one epoch of their own, which is none of ``num_epochs``; then all come. At the end of an
-        epoch, that epoch is the one that a position lies in. The digests are those of the present records, and of all.
+        The new records come once, in a phase of their own that is none of ``num_epochs``. Then all records come. At the
+        end of an epoch, the position lies in that epoch.
+
+        Args:
+            position: the position.
+            records: the number of all records.
+            digest: the digest of the present records.
+            newer: the digest of all records.
         """
-        index = max((number for number, segment in enumerate(self.segments) if segment.begin < position), default=0)
-        segment = self.segments[index]
-        if not segment.digest:
-            segment = segment._replace(digest=digest)
-        epochs = max(1, -(-(position - segment.begin) // segment.records))
-        first = segment.first + segment.records
-        begin = segment.begin + epochs * segment.records
-        new = Segment(begin, records - first, segment.epoch + (0 if segment.first else epochs), first, newer)
-        return replace(self, records=records, earlier=(*self.segments[:index], segment, new))
+        index = max((number for number, phase in enumerate(self.phases) if phase.begin < position), default=0)
+        phase = self.phases[index]
+        if not phase.digest:
+            phase = phase._replace(digest=digest)
+        epochs = max(1, -(-(position - phase.begin) // phase.records))
+        begin = phase.begin + epochs * phase.records
+        first = phase.first + phase.records
+        # A phase of new records, which begins behind record 0, is no epoch.
+        epoch = phase.epoch if phase.first else phase.epoch + epochs
+        new = Phase(begin, records - first, epoch, first, newer)
+        return replace(self, records=records, earlier=(*self.phases[:index], phase, new))

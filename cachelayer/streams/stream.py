@@ -20,6 +20,7 @@ from cachelayer.streams.reading.chunk_plan import plan_step
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.maps import ElementMap, keyed_generators
 from cachelayer.streams.reading.step_reader import Learned, StepReader
+from cachelayer.streams.step_numbers import count_steps, nth_step
 from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
@@ -275,12 +276,12 @@ class Stream(Generic[T]):
 
     def _step(self, number: int) -> Step:
         index = integer("step", number)
-        total = self._options.steps.count(self._options.start)
+        total = count_steps(self._options.steps, self._options.start)
         if index < 0:
             if total is None:
                 raise RecordIndexError(f"step {index}: an endless stream has no last step")
             index += total
-        found = None if index < 0 else self._options.steps.nth(self._options.start, index)
+        found = None if index < 0 else nth_step(self._options.steps, self._options.start, index)
         if found is None:
             raise RecordIndexError(f"step {number}: the stream has {total} steps")
         if found.end > MOST_POSITIONS:

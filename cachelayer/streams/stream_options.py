@@ -18,8 +18,10 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordInde
 from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks
 from cachelayer.streams.order.buckets import BucketOrder, Buckets, BucketTable
 from cachelayer.streams.order.orders import ExactOrder, Order
+from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.order.weighted import WeightedOrder
-from cachelayer.streams.steps import MOST_POSITIONS, RULES, Indices, Places, Remainder, Segment, Steps
+from cachelayer.streams.step_numbers import count_steps, step_with
+from cachelayer.streams.steps import MOST_POSITIONS, RULES, EpochSlice, Phase, Remainder, Steps
 from cachelayer.user_warnings import warn
 
 MOST_ROWS = 1 << 30
@@ -86,15 +88,15 @@ class StreamOptions:
     def rows_of(self, size: int) -> Indices:
         """Return the rows that are read of a step with so many records; those from ``size`` on fill it up."""
         if self.rows is not None:
-            return self.rows(self.steps.rows(size))
-        return np.arange(*self.steps.part(size, self.shard_index))
+            return self.rows(self.steps.row_count(size))
+        return np.arange(*self.steps.rows_of_shard(size, self.shard_index))
 
     @property
     def item_count(self) -> int:
         """The number of items of this shard, from ``start`` on; an InvalidTypeError if there is no end."""
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if self.batched else self.shard_index
-        count = self.steps.count(self.start, offset)
+        count = count_steps(self.steps, self.start, offset)
         if count is not None:
             return count
         if isinstance(self.order, WeightedOrder):
@@ -103,35 +105,35 @@ class StreamOptions:
             raise InvalidTypeError("a mixture has no end, and so no length: take as many batches from it as you need")
         raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
 
-    def order_of(self, segment: Segment) -> Order:
-        """Return the order of the epochs of a segment."""
-        return self.order if segment is self.steps.segments[-1] else order_over(self.order, segment.records)
+    def order_of(self, phase: Phase) -> Order:
+        """Return the order of the epochs of a phase."""
+        return self.order if phase is self.steps.phases[-1] else order_over(self.order, phase.records)
 
     def ranges_of(self, records: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Return the begins and ends of the steps with some records; without batches, of the records' positions."""
         steps = self.steps
-        if steps.last_state is None:
+        if steps.last_position is None:
             raise InvalidArgumentError("without(records=...) of a stream that has no end: pass num_epochs=, or steps=")
         wrong = records[(records < 0) | (records >= self.order.records)]
         if len(wrong):
             raise RecordIndexError(f"record {wrong[0]}: there are {self.order.records} records")
         found: list[tuple[int, int]] = []
-        begin, stop = self.start, steps.last_state
+        begin, stop = self.start, steps.last_position
         while begin < stop:
-            for places in steps.places(begin, stop):
+            for places in steps.by_epoch(begin, stop):
                 found += self._ranges_in(places, records)
             begin, rest = stop, steps.without(found)
             # The last step may take others in their place, from further on.
-            stop = stop if rest.last_state is None or rest.at(self.start) is None else rest.last_state
+            stop = stop if rest.last_position is None or rest.at(self.start) is None else rest.last_position
         return found
 
-    def _ranges_in(self, places: Places, records: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    def _ranges_in(self, places: EpochSlice, records: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         steps = self.steps
         for begin in range(places.begin, places.end, _SEARCHED):
             numbers = self.order.at(places.epoch, np.arange(begin, min(begin + _SEARCHED, places.end)))
             first = places.epoch * steps.records + begin
             for position in (np.flatnonzero(np.isin(numbers, records)) + first).tolist():
-                step = steps.containing(position, self.start) if self.batched else (position, position + 1)
+                step = step_with(steps, position, self.start) if self.batched else (position, position + 1)
                 if step is not None:
                     yield step[0], step[1]
 
@@ -252,7 +254,7 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
         )
     ordering = BucketOrder(table, steps.global_batch, order.shuffle, order.seed, order.reshuffle)
     stepping = replace(steps, cuts=ordering.cuts)
-    refusal = stepping.refusal(options.start)
+    refusal = stepping.why_invalid(options.start)
     if refusal is not None:
         raise InvalidArgumentError(f"buckets, remainder {steps.remainder!r}, start {options.start}: {refusal}")
     return replace(options, steps=stepping, order=ordering)

@@ -28,6 +28,7 @@ from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_st
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.map_run import HeldOf, read_in_place
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.step_numbers import next_step_of_worker
 from cachelayer.streams.steps import Step, StepRange
 from cachelayer.user_warnings import warn
 
@@ -214,7 +215,7 @@ class BlockFeed:
 
     def _after(self, plan: ChunkPlan) -> int:
         if self._workers > 1:
-            return plan.options.steps.turn_after(plan.steps[0], self._workers)
+            return next_step_of_worker(plan.options.steps, plan.steps[0], self._workers)
         return plan.after[-1]
 
     def _fetch_ahead(self) -> None:

@@ -143,9 +143,9 @@ class MapRun:
     def _stand_in(self, number: int, position: int, error: BaseException) -> tuple[Any, int]:
         """Return the element that stands in for a record that failed, and its own record number."""
         tried, options = [number], self._reader.options
-        [places] = options.steps.places(position, position + 1)
-        first, records = places.segment.first, places.segment.records
-        order, place = options.order_of(places.segment), places.epoch * records + places.begin
+        [places] = options.steps.by_epoch(position, position + 1)
+        first, records = places.phase.first, places.phase.records
+        order, place = options.order_of(places.phase), places.epoch * records + places.begin
         others = self._reader.records.padded_as(number)
         for turn, candidate in enumerate(stand_ins(order, records, place), 1):
             tried.append(candidate + first)

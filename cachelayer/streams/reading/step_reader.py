@@ -14,12 +14,13 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Stacker
 from cachelayer.streams.order.orders import GROUP
+from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
 from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, clear_callers, is_of_element, too_many
 from cachelayer.streams.reading.map_run import HeldOf, MapRun, read_in_place
 from cachelayer.streams.reading.maps import ElementMap, returned_none
 from cachelayer.streams.state import state_of
-from cachelayer.streams.steps import Indices, Step, Steps
+from cachelayer.streams.steps import Step, Steps
 from cachelayer.streams.stream_options import StreamOptions
 
 
@@ -242,4 +243,4 @@ class StepReader:
             return item
         context.check()
         with Timed("hand_over"):
-            return self.convert(item, steps.rows(steps.size(plan.steps[number])))
+            return self.convert(item, steps.row_count(steps.size(plan.steps[number])))

@@ -17,6 +17,7 @@ from cachelayer import Blocks, Buckets, InvalidArgumentError, StateError
 from cachelayer.protocols import Digests
 from cachelayer.streams.order.buckets import BucketOrder
 from cachelayer.streams.state import restore, state_of
+from cachelayer.streams.step_numbers import count_steps, nth_step
 from cachelayer.streams.stream_options import StreamOptions, make_options
 
 DIGESTS = Digests.of("0")
@@ -59,10 +60,10 @@ def test_steps_are_those_that_the_page_specifies_and_any_is_found_at_once(
             position += len(records)
     assert found == expected
     begins = [begin for begin, _, _ in found]
-    assert [step and step.begin for step in (steps.nth(0, k) for k in range(len(found) + 1))] == [*begins, None]
+    assert [step and step.begin for step in (nth_step(steps, 0, k) for k in range(len(found) + 1))] == [*begins, None]
     for number, begin in enumerate(begins):
-        assert steps.count(begin) == len(begins) - number
-        assert steps.nth(begin, len(begins) - number - 1) == steps.nth(0, len(begins) - 1)
+        assert count_steps(steps, begin) == len(begins) - number
+        assert nth_step(steps, begin, len(begins) - number - 1) == nth_step(steps, 0, len(begins) - 1)
         assert steps_of(replace(options, start=begin)) == found[number:]
 
 
@@ -119,4 +120,4 @@ def test_a_state_of_another_batch_size_or_other_buckets_is_refused_by_name(optio
 def test_buckets_that_cannot_be_are_refused(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
-    assert options_of(Numbered((3, 3, 3)), 4, 1, num_epochs=None).steps.count(0) is None
+    assert count_steps(options_of(Numbered((3, 3, 3)), 4, 1, num_epochs=None).steps, 0) is None
