@@ -26,7 +26,7 @@ from cachelayer.streams.checkpoint import FILE, read_state
 from cachelayer.streams.state import restore, state_of
 from cachelayer.streams.stream_options import make_options
 from cachelayer.versions.log import event_of
-from cachelayer.versions.manifest import Kept, Manifest
+from cachelayer.versions.manifest import KeptRecords, Manifest
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo
@@ -42,14 +42,14 @@ SHARDS = ShardTable(ShardFile(STATS, generation) for generation in range(3))
 INFO = VersionInfo("v1", "0" * 64, 2, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
 
 
-def a_manifest(kept: Kept) -> Any:
+def a_manifest(kept: KeptRecords) -> Any:
     provenance = {"time": "now", "metadata": {"a": [1]}}
     return json.loads(Manifest(ShardSet.of("typed/1", VARYING, SHARDS), provenance, "token", (8, 4), kept).encode())
 
 
 MANIFESTS = {
-    "a step": a_manifest(Kept(3, "cd" * 32, 9, -2)),
-    "a file": a_manifest(Kept(3, "cd" * 32)),
+    "a step": a_manifest(KeptRecords(3, "cd" * 32, 9, -2)),
+    "a file": a_manifest(KeptRecords(3, "cd" * 32)),
 }
 
 

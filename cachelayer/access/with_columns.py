@@ -54,7 +54,7 @@ class WithColumns(StoredElements):
     @property
     def _whole_digests(self) -> Digests:
         digests = self.source.digests
-        return digests if self.home is None else digests._replace(elements=self.home.manifest.whole_digest)
+        return digests if self.home is None else digests._replace(elements=self.home.manifest.unsliced_digest)
 
     @cached_property
     def element_spec(self) -> Tree:

@@ -234,7 +234,7 @@ class AddingColumns:
                 f"{self.base.name} has {MOST_GROUPS} groups of added columns already: storage.rewrite() makes a "
                 "version that has them in its records"
             )
-        about = {**provenance, **before.erasures}
+        about = {**provenance, **before.provenance_of_erasures}
         return replace(before, columns=(*groups, group), provenance=about, token=uuid.uuid4().hex)
 
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:

@@ -1,4 +1,4 @@
-"""Versions that share shards with another: with records appended, or some left out."""
+"""Versions that share the shards of another version: some of its records, or all with records appended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cachelayer.provenance.environment import environment, event, now
 from cachelayer.records.infer import common_spec
 from cachelayer.records.selection import Selection
 from cachelayer.versions.log import Log
-from cachelayer.versions.manifest import Kept, Manifest
+from cachelayer.versions.manifest import KeptRecords, Manifest
 from cachelayer.versions.publish import publish, refuse_if_taken
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -29,13 +29,14 @@ def derive(
     metadata: Mapping[str, Any],
     where: Sequence[str] = (),
 ) -> StoredVersion:
-    """Publish a version of some of the records of another, without copying any.
+    """Publish a version with some of the records of another version. No record is copied.
 
     Args:
         base: the other version.
-        version: the name of the new one.
-        kept: the records, as their numbers in the shards of the base.
-        description, metadata: stored with the version; the metadata updates that of the base.
+        version: the name of the new version.
+        kept: the numbers of the records in the shards of the base.
+        description: a text that is stored with the version.
+        metadata: JSON values that are stored with the version, and update the metadata of the base.
         where: the conditions by which the records were chosen.
     """
     log = Log(base.folder)
@@ -48,54 +49,68 @@ def derive(
         "base": base_of(base.info),
         "time": now(),
         **environment(),
-        **base.manifest.erasures,
+        **base.manifest.provenance_of_erasures,
     }
-    whole = replace(base.manifest, provenance=provenance, token=uuid.uuid4().hex, kept=None)
+    unsliced = replace(base.manifest, provenance=provenance, token=uuid.uuid4().hex, kept=None)
     change = event("publish", version=version, base=base.info.version)
-    return publish(log, version, keeping(whole, kept), change, base)
+    return publish(log, version, keeping(unsliced, kept), change, base)
 
 
 def base_of(info: VersionInfo) -> dict[str, Any]:
-    """Return how the provenance of a version names the one that it was made from."""
+    """Return how the provenance of a version names the version that it was made from."""
     return {"version": info.version, "digest": info.digest, "records": info.records}
 
 
 def appended(base: StoredVersion, added: Manifest) -> Manifest:
-    """Return the manifest of a version's records followed by those of a manifest with the same spec."""
+    """Return the manifest of a version's records, followed by the records of another manifest with the same spec."""
     before = base.manifest
     if before.records == 0 and before.kept is None:
         return replace(added, segments=())
-    rows, more = before.rows, added.rows
-    spec = common_spec([(base.name, rows.element_spec), ("what is appended", more.element_spec)])
-    if rows.codec != more.codec:
-        raise InvalidArgumentError(f"{base.name} has records of codec {rows.codec}, not {more.codec}")
-    segment = (added.records,) if added.records else ()
-    whole = replace(
+    rows = before.rows
+    spec = common_spec([(base.name, rows.element_spec), ("what is appended", added.rows.element_spec)])
+    if rows.codec != added.rows.codec:
+        raise InvalidArgumentError(f"{base.name} has records of codec {rows.codec}, not {added.rows.codec}")
+    unerased_nbytes = before.unerased_nbytes
+    if unerased_nbytes is not None:
+        unerased_nbytes += added.shards.nbytes
+    unsliced = replace(
         added,
-        rows=replace(rows.with_spec(spec), shards=rows.shards.then(more.shards)),
-        segments=(*base.segments, *segment) if segment else before.segments,
+        rows=replace(rows.with_spec(spec), shards=rows.shards.then(added.shards)),
+        segments=(*base.segments, added.records) if added.records else before.segments,
         erased=before.erased,
-        unerased_nbytes=None if before.unerased_nbytes is None else before.unerased_nbytes + added.shards.nbytes,
-        provenance={**added.provenance, **before.erasures},
+        unerased_nbytes=unerased_nbytes,
+        provenance={**added.provenance, **before.provenance_of_erasures},
     )
     if before.kept is None:
-        return whole
-    came = np.arange(before.rows.records, whole.rows.records)
-    return keeping(whole, Selection(np.concatenate([*base.selection.pieces(), came])))
+        return unsliced
+    new = np.arange(before.rows.records, unsliced.rows.records)
+    return keeping(unsliced, Selection(np.concatenate([*base.selection.pieces(), new])))
 
 
-def keeping(whole: Manifest, kept: Selection) -> Manifest:
-    """Return the manifest that keeps some records of another."""
-    digest = kept.digest(whole.whole_digest, whole.rows.records)
+def keeping(unsliced: Manifest, kept: Selection) -> Manifest:
+    """Return the manifest of a version with some of the records of a manifest that has all records of its shards."""
+    digest = kept.digest(unsliced.unsliced_digest, unsliced.rows.records)
     progression = kept.progression()
-    if progression == (0, 1, whole.rows.records):
-        return whole
+    if progression == (0, 1, unsliced.rows.records):
+        return unsliced
     if progression is not None and progression[1] != 0:
         start, step, records = progression
-        return replace(whole, kept=Kept(records, digest, start, step))
-    return replace(whole, kept=Kept(len(kept), digest), numbers=stored_numbers(kept))
+        return replace(unsliced, kept=KeptRecords(records, digest, start, step))
+    return replace(unsliced, kept=KeptRecords(len(kept), digest), kept_numbers=stored_numbers(kept))
+
+
+def with_new_token(manifest: Manifest, version: StoredVersion) -> Manifest:
+    """Return a manifest with another token, ready to be published for the same records.
+
+    Args:
+        manifest: the manifest.
+        version: a version with these records.
+    """
+    has_file = manifest.kept is not None and manifest.kept.has_file
+    kept_numbers = stored_numbers(version.selection) if has_file else None
+    return replace(manifest, token=uuid.uuid4().hex, kept_numbers=kept_numbers)
 
 
 def stored_numbers(kept: Selection) -> bytes:
-    """Return the numbers of records as they are stored beside a manifest."""
+    """Return record numbers as they are stored beside a manifest."""
     return b"".join(piece.astype("<i8").tobytes() for piece in kept.pieces())

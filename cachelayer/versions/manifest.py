@@ -1,11 +1,20 @@
 """Manifests: what a version consists of.
 
-A manifest is ``{format, data, provenance, token}``. ``data`` holds the rows, a :class:`ShardSet`, and a further one for
-each group of added columns; ``data`` alone decides the digest. The digest of the rows is the SHA-256 of the canonical
-JSON (sorted keys, no spaces, ASCII) of their identity, and of ``erased`` if records were erased: the same records, cut
-into shards at the same places, have the same digest everywhere. It is also the digest of the version, unless the
-version keeps only some of the records, or columns were added to it. States of streams depend on the rows alone, so they
-know the digest of the rows.
+::
+
+    {"format": 1,
+     "data": {"rows": ShardSet,            the shards of the records, and the element spec
+              "segments": [1000, 24],      records of the first build and of each append
+              "kept": KeptRecords,         the records of the shards that the version has; null for all
+              "erased": [3, 17],           records of the shards that have 0 bytes now
+              "columns": [ShardSet]},      one for each group of columns that were added
+     "provenance": {...},                  how the version was made
+     "token": "...", "supersedes": [...], "unerased_nbytes": null}
+
+Only ``data`` decides the digest. The digest of the rows is the SHA-256 of the canonical JSON (sorted keys, no spaces,
+ASCII) of their identity, and of ``erased`` if records were erased: the same records, cut into shards at the same
+places, have the same digest everywhere. A version that keeps some of the records, or has added columns, has a digest of
+its own. States of streams hold the digest of the rows, because the order of records depends on nothing else.
 """
 
 from __future__ import annotations
@@ -32,27 +41,27 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The records of its shards that a version keeps, in the order of the version.
+class KeptRecords:
+    """The records of the shards that a version has, in the order of the version.
 
-    Args:
-        records: number of records kept.
-        digest: the digest of the version, which covers the numbers of these records too.
-        start, step: the first number and the step to each next one, if the numbers form an arithmetic progression;
-            else None, and a file beside the manifest holds the numbers as little-endian int64.
+    Their numbers are an arithmetic progression, or are in a file beside the manifest, as little-endian int64.
     """
 
     records: Count
+    """How many records."""
     digest: Sha256
+    """The digest of the version, which covers the numbers of these records too."""
     start: Count | None = None
+    """The first number of the progression; None if the numbers are in a file."""
     step: Annotated[int, partial(json_values.integer, least=-json_values.MOST)] | None = None
+    """The difference between neighbours of the progression; None if the numbers are in a file."""
 
     @property
     def has_file(self) -> bool:
         return self.start is None
 
     def check(self, shard_records: int) -> None:
-        """Raise if these cannot be records of shards that hold so many."""
+        """Raise if these cannot be records of shards with so many records."""
         if (self.start is None) != (self.step is None) or self.records > json_values.MOST // 8:
             raise ValueError("what is kept is no progression, or too much")
         if self.start is not None and self.step is not None:
@@ -63,7 +72,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class _Erasure:
-    """What the provenance says of the records that were erased at one time."""
+    """What the provenance says about the records that were erased at one time."""
 
     records: tuple[Count, ...]
     reason: str
@@ -72,42 +81,39 @@ class _Erasure:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a version consists of.
-
-    Args:
-        rows: the records.
-        provenance: how the version was made, as JSON values; not part of the digest.
-        token: unique to this manifest.
-        segments: if records were appended, the number of records of the first build and of each append.
-        kept: the records of the shards that the version keeps; None for all.
-        erased: the numbers of the erased records among those of the shards, ascending: each is a record of 0 bytes.
-        supersedes: the digests of the shards of the versions that this one replaces, because records were erased, the
-            oldest first; not part of the digest.
-        unerased_nbytes: the bytes of the shards before any record was erased, from which sizes of blocks follow; not
-            part of the digest. None if none was.
-        columns: the groups of columns that were added, the oldest first.
-        numbers: of a manifest that is to be published, the numbers of the records that it keeps, if these need a file.
-    """
+    """What a version consists of."""
 
     rows: ShardSet
+    """The records, without added columns."""
     provenance: dict[str, Any] = field(default_factory=dict)
+    """How the version was made, as JSON values; not part of the digest."""
     token: str = ""
+    """A text that no other manifest has."""
     segments: tuple[int, ...] = ()
-    kept: Kept | None = None
+    """The number of records of the first build and of each append; empty if none were appended."""
+    kept: KeptRecords | None = None
+    """The records of the shards that the version has; None for all."""
     erased: tuple[int, ...] = ()
+    """The numbers of the erased records among the records of the shards, ascending. Each has 0 bytes now."""
     supersedes: tuple[str, ...] = ()
+    """The :attr:`shards_digest` of each version that an erasure replaced with this one; not part of the digest."""
     unerased_nbytes: int | None = None
+    """The bytes of the shards before any record was erased, which decide the sizes of blocks; None if none was.
+
+    Not part of the digest.
+    """
     columns: tuple[ShardSet, ...] = ()
-    numbers: bytes | None = field(default=None, compare=False, repr=False)
+    """The groups of columns that were added, the oldest first."""
+    kept_numbers: bytes | None = field(default=None, compare=False, repr=False)
+    """The content of the file of :attr:`kept`, until the manifest is published; None if it needs no such file."""
 
     @property
     def shards(self) -> ShardTable:
-        """The shards of the records."""
         return self.rows.shards
 
     @property
     def sets(self) -> list[ShardSet]:
-        """The rows and the groups of columns."""
+        """The rows, then the groups of columns."""
         return [self.rows, *self.columns]
 
     @property
@@ -117,23 +123,25 @@ class Manifest:
     @property
     def nbytes(self) -> int:
         """Bytes of all shards, without indices, and of added columns."""
-        return sum(each.nbytes for each in self.sets)
+        return sum(stored.nbytes for stored in self.sets)
 
     @property
     def files(self) -> list[ShardFile | ColumnFile]:
         """All shards and column files."""
-        return [file for each in self.sets for file in each.files]
+        return [file for stored in self.sets for file in stored.files]
 
     def with_files(self, files: Iterable[ShardFile | ColumnFile]) -> Manifest:
         """Return the manifest of the same records in other files, in the order of :attr:`files`."""
-        left = iter(files)
-        rows, *columns = [each.with_files([next(left) for _ in each.files]) for each in self.sets]
+        remaining = iter(files)
+        rows, *columns = [stored.with_files([next(remaining) for _ in stored.files]) for stored in self.sets]
         return replace(self, rows=rows, columns=tuple(columns))
 
     @cached_property
     def shards_digest(self) -> str:
-        """SHA-256 of the rows, without added columns, in hexadecimal."""
-        identity = {**self.rows.identity, **({"erased": list(self.erased)} if self.erased else {})}
+        """SHA-256 of all rows of the shards, without added columns, in hexadecimal."""
+        identity = self.rows.identity
+        if self.erased:
+            identity["erased"] = list(self.erased)
         return hashlib.sha256(canonical_json(identity)).hexdigest()
 
     @property
@@ -141,11 +149,11 @@ class Manifest:
         """The spec of elements with the added columns."""
         if not self.columns:
             return self.rows.element_spec
-        return merged_spec([each.element_spec for each in self.sets])
+        return merged_spec([stored.element_spec for stored in self.sets])
 
     @cached_property
-    def whole_digest(self) -> str:
-        """SHA-256 of all records with their columns, in hexadecimal."""
+    def unsliced_digest(self) -> str:
+        """SHA-256 of all rows of the shards with the added columns, in hexadecimal."""
         if not self.columns:
             return self.shards_digest
         identity = {"rows": self.shards_digest, "columns": [group.identity for group in self.columns]}
@@ -153,11 +161,11 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the data, in hexadecimal."""
-        return self.whole_digest if self.kept is None else self.kept.digest
+        """SHA-256 of the records of the version, in hexadecimal."""
+        return self.unsliced_digest if self.kept is None else self.kept.digest
 
     def prefix_digest(self, records: int) -> str | None:
-        """Return what :attr:`shards_digest` is of the first shards; None if no shard ends after so many records."""
+        """Return the :attr:`shards_digest` of the first records alone; None if no shard ends after so many."""
         ends = np.cumsum(self.shards.records)
         last = int(ends.searchsorted(records))
         if last == len(ends) or ends[last] != records:
@@ -169,19 +177,18 @@ class Manifest:
     def without_records(
         self, records: Iterable[int], rows: ShardSet, columns: Sequence[ShardSet], reason: str
     ) -> Manifest:
-        """Return the manifest that replaces this one after records were erased. It keeps all others.
+        """Return the manifest of the same records after an erasure, with all records of the shards.
 
         Args:
-            records: the numbers of the records among those of the shards.
-            rows: the same rows, without these records.
-            columns: the same columns, without these records.
-            reason: why they were erased.
+            records: the numbers of the erased records among the records of the shards.
+            rows: the rows, with 0 bytes for these records.
+            columns: the groups of columns, likewise.
+            reason: why the records were erased.
         """
         new = sorted({*records} - {*self.erased})
-        before = self.erasures.get("erasures", [])
-        left = {file.file for each in (rows, *columns) for file in each.files}
-        gone = [file.file for file in self.files if file.file not in left]
-        erasures = [*before, {"records": new, "reason": reason, "files": gone}]
+        remaining = {file.file for stored in (rows, *columns) for file in stored.files}
+        erased_files = [file.file for file in self.files if file.file not in remaining]
+        erasures = [*self._erasures, {"records": new, "reason": reason, "files": erased_files}]
         return replace(
             self,
             rows=rows,
@@ -194,27 +201,36 @@ class Manifest:
         )
 
     @property
-    def erasures(self) -> dict[str, Any]:
-        """What its provenance says of erased records; empty if there are none."""
-        return {"erasures": self.provenance["erasures"]} if self.provenance.get("erasures") else {}
+    def _erasures(self) -> list[dict[str, Any]]:
+        return self.provenance.get("erasures") or []
+
+    @property
+    def provenance_of_erasures(self) -> dict[str, Any]:
+        """The part of the provenance that versions made from this one take over: which records were erased, and why."""
+        return {"erasures": self._erasures} if self._erasures else {}
 
     def reason_of(self, record: int) -> str:
-        """Return why a record was erased; empty if that is not known."""
-        for erasure in self.erasures.get("erasures", []):
+        """Return why a record was erased; an empty text if that is not known."""
+        for erasure in self._erasures:
             if record in erasure["records"]:
                 return str(erasure["reason"])
         return ""
 
     @property
     def erased_files(self) -> list[str]:
-        """The shards that erased records were in, without suffixes, relative to the dataset."""
-        return [str(file) for erasure in self.erasures.get("erasures", []) for file in erasure["files"]]
+        """The files that had erased records, without suffixes, relative to the dataset."""
+        return [str(file) for erasure in self._erasures for file in erasure["files"]]
 
     def as_stored(self) -> Manifest:
         """Return the manifest as it will be read back: JSON has no tuples."""
-        return replace(self, provenance=json.loads(json.dumps(self.provenance)), numbers=None)
+        return replace(self, provenance=json.loads(json.dumps(self.provenance)), kept_numbers=None)
 
     def encode(self) -> bytes:
+        """Return the bytes of the manifest.
+
+        Raises:
+            InvalidArgumentError: if the user's metadata is nested too deep to be read back.
+        """
         try:
             json_values.shallow("provenance", self.provenance)
         except ValueError as error:
@@ -238,7 +254,12 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes, name: str) -> Manifest:
-        """Return the manifest in the bytes of ``manifest.json``."""
+        """Return the manifest in the bytes that :meth:`encode` returned.
+
+        Args:
+            raw: the bytes.
+            name: the URL of the manifest, for errors.
+        """
         with json_values.decoding(name, "manifest"):
             document = json_values.parsed(raw)
             json_values.check_format(document, FORMAT, "manifest")
@@ -248,30 +269,34 @@ class Manifest:
                 provenance=_provenance(document["provenance"]),
                 token=json_values.text("token", document["token"]),
                 segments=json_values.decoded(tuple[Count, ...], "segments", data["segments"]),
-                kept=json_values.decoded(Kept | None, "kept", data["kept"]),
+                kept=json_values.decoded(KeptRecords | None, "kept", data["kept"]),
                 erased=json_values.decoded(tuple[Count, ...], "erased", data["erased"]),
                 columns=tuple(map(ShardSet.from_json, json_values.items("columns", data["columns"]))),
                 supersedes=json_values.decoded(tuple[Sha256, ...], "supersedes", document["supersedes"]),
                 unerased_nbytes=json_values.decoded(Count | None, "unerased_nbytes", document["unerased_nbytes"]),
             )
-            records = manifest.rows.records
-            if manifest.segments and sum(manifest.segments) != records:
-                raise ValueError(f"the segments have {sum(manifest.segments)} records, the shards {records}")
-            if manifest.rows.array is not None:
-                raise ValueError("the records are no shards")
-            if not all(group.spec["kind"] == "dict" for group in manifest.columns):
-                raise ValueError("a group of columns is no dict")
-            if any(group.records != records for group in manifest.columns):
-                raise ValueError(f"added columns do not have {records} rows")
-            if list(manifest.erased) != sorted({*manifest.erased}) or max(manifest.erased, default=-1) >= records:
-                raise ValueError("the numbers of the erased records do not ascend, or are not those of records")
-            if manifest.kept is not None:
-                manifest.kept.check(records)
+            manifest._check()
             return manifest
 
+    def _check(self) -> None:
+        """Raise if the parts of the manifest contradict each other."""
+        records = self.rows.records
+        if self.segments and sum(self.segments) != records:
+            raise ValueError(f"the segments have {sum(self.segments)} records, the shards {records}")
+        if self.rows.array is not None:
+            raise ValueError("the records are no shards")
+        if not all(group.spec["kind"] == "dict" for group in self.columns):
+            raise ValueError("a group of columns is no dict")
+        if any(group.records != records for group in self.columns):
+            raise ValueError(f"added columns do not have {records} rows")
+        if list(self.erased) != sorted({*self.erased}) or max(self.erased, default=-1) >= records:
+            raise ValueError("the numbers of the erased records do not ascend, or are not those of records")
+        if self.kept is not None:
+            self.kept.check(records)
 
-def _provenance(found: Any) -> dict[str, Any]:
-    provenance = json_values.mapping("provenance", json_values.shallow("provenance", found))
+
+def _provenance(value: Any) -> dict[str, Any]:
+    provenance = json_values.mapping("provenance", json_values.shallow("provenance", value))
     for name in ("metadata", "arguments"):
         json_values.mapping(name, provenance.get(name) or {})
     json_values.decoded(tuple[_Erasure, ...], "erasures", provenance.get("erasures") or [])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import zip_longest
 
 from cachelayer.errors import CorruptionError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
-from cachelayer.records.selection import Selection
 from cachelayer.versions.copy_files import StoredFile, copy_files, named_there
 from cachelayer.versions.damage import DamagedObject, damage_of, manifest_of
-from cachelayer.versions.derive import stored_numbers
+from cachelayer.versions.derive import stored_numbers, with_new_token
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import lost_files, publish, put_indices
@@ -103,7 +100,7 @@ def _mend_files(
     else:
         needs_manifest = list(files.values()) != manifest.files and numbers not in left
     if needs_manifest:
-        info = _publish(version, source, manifest.with_files(files.values()), version.selection)
+        info = _publish(version, source, manifest.with_files(files.values()))
     elif version.indices in wrong and not left:
         put_indices(version)
     _delete_withdrawn(version, copies.values())
@@ -129,12 +126,12 @@ def _same_records(manifest: Manifest, source: Manifest) -> dict[int, StoredFile]
     return found
 
 
-def _publish(version: StoredVersion, source: StoredVersion, manifest: Manifest, kept: Selection) -> VersionInfo:
+def _publish(version: StoredVersion, source: StoredVersion, manifest: Manifest) -> VersionInfo:
     """Publish another manifest of a version, whose digest is the same."""
-    has_numbers = manifest.kept is not None and manifest.kept.has_file
-    manifest = replace(manifest, token=uuid.uuid4().hex, numbers=stored_numbers(kept) if has_numbers else None)
-    log, before = Log(version.folder), version.info
+    before = version.info
     change = event("repair", version=before.version, source=source.reference)
+    manifest = with_new_token(manifest, version)
+    log = Log(version.folder)
     return publish(log, before.version, manifest, change, time=before.time, read=[source], mends=before).info
 
 

@@ -1,9 +1,14 @@
-"""Publish a version: put its manifest, then the entry of the log that makes it a version."""
+"""Publish a version: put its manifest, then the entry of the log that makes it a version.
+
+Whoever publishes may have been slow: files may have been deleted meanwhile, by a rule of the bucket or as garbage, and
+versions that were read may be gone. All of this is checked, the last part of it on the head that the entry follows.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, VersionNotFoundError
@@ -16,7 +21,16 @@ from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
-_AT_ONCE = 16
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class ErasedDigest:
+    """The digest of a version before records were erased from it."""
+
+    digest: str
+    reason: str
+    """Why they were erased."""
 
 
 def publish(
@@ -25,35 +39,37 @@ def publish(
     manifest: Manifest,
     change: Mapping[str, Any],
     base: StoredVersion | None = None,
+    *,
     time: str | None = None,
-    replaces: tuple[str, str] | None = None,
     read: Sequence[StoredVersion] = (),
+    replaces: ErasedDigest | None = None,
     mends: VersionInfo | None = None,
 ) -> StoredVersion:
-    """Publish a version and return it.
+    """Publish a version and return it. All of its files were put before.
 
     Args:
         log: the log of the dataset.
-        version: its name.
-        manifest: its manifest; all of its shards were put.
-        change: the event of the log.
-        base: the version of the dataset whose shards it has: it must be there as it was; None for none.
-        time: when it is published; by default the time in its provenance.
-        replaces: the digest of a version of this name that it replaces, because records were erased from that one, and
-            why they were; None for none.
-        read: versions of any dataset whose records were copied into new shards: nothing may have been erased from them.
-        mends: the version of this name that gets this manifest, of the same digest, for its own; None for none.
+        version: the name of the version.
+        manifest: its manifest.
+        change: what the log says about the change.
+        base: a version of the same dataset, some of whose files the new version has; None for none.
+        time: when the version is published; by default the time in its provenance.
+        read: versions of any dataset whose records were copied into new shards.
+        replaces: the version of this name has this digest, and records were erased from it elsewhere: it is replaced.
+        mends: the version of this name, which gets the manifest, of the same digest, for its own.
 
     Raises:
         AlreadyExistsError: if there is a version or a tag of this name.
-        VersionNotFoundError: if the base was deleted or replaced meanwhile, or a version that was read.
-        BuildRevokedError: if a shard was deleted meanwhile, because no version named it, or is not there.
+        VersionNotFoundError: if the base, or a version that was read, was deleted or lost records meanwhile.
+        BuildRevokedError: if a file was deleted meanwhile.
     """
     _check_files(log, version, manifest, base)
-    raw, stored = manifest.encode(), manifest.as_stored()
+    raw = manifest.encode()
+    stored = manifest.as_stored()
     info = VersionInfo(
         version=version,
         manifest_sha256=hashlib.sha256(raw).hexdigest(),
+        # No generation: the manifest was not put yet.
         generation=-1,
         digest=manifest.digest,
         records=manifest.records,
@@ -67,17 +83,22 @@ def publish(
         if found is not None and found.manifest_sha256 == info.manifest_sha256:
             # The reply to an earlier try was lost, and its entry arrived late.
             return head
-        for each in (*read, *([] if base is None else [base])):
-            _refuse_if_changed(each, log, head, version, needs_files=each is base)
+        for source in read:
+            _refuse_if_changed(source, log, head, version, needs_files=False)
+        if base is not None:
+            _refuse_if_changed(base, log, head, version, needs_files=True)
         if mends is not None and found != mends:
             what = "deleted" if found is None else "replaced"
             raise VersionNotFoundError(f"{log.folder.name}@{version} was {what} while it was mended")
-        _check(log, head, version, stored)
-        info = put_manifest(log, head, info, manifest, raw)
-        if replaces is not None and found is not None and found.digest == replaces[0]:
-            gone = Deletion(found, head.sequence + 1, 0.0)
-            return head.superseding([info], replaces[1], change, [*head.deleted, gone])
-        return head.with_version(info, change) if mends is None else head.with_manifest_of(info, change)
+        _refuse_if_collected(log, head, version, stored)
+        if info.generation != head.generation:
+            info = put_manifest(log, head, info, manifest, raw)
+        if replaces is not None and found is not None and found.digest == replaces.digest:
+            replaced = Deletion(found, head.sequence + 1, grace=0.0)
+            return head.superseding([info], replaces.reason, change, [*head.deleted, replaced])
+        if mends is not None:
+            return head.with_manifest_of(info, change)
+        return head.with_version(info, change)
 
     entry = log.change(decide)
     return StoredVersion.with_manifest(log.folder, entry.versions[version], stored)
@@ -95,33 +116,39 @@ def _check_files(log: Log, version: str, manifest: Manifest, base: StoredVersion
 
 
 def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: str, *, needs_files: bool) -> None:
-    """Raise if a version that was read to make another is not there any more, or records were erased from it.
+    """Raise if a version that was read to make a new version was deleted, or records were erased from it.
 
     Args:
-        read: the version.
-        log, head: those of the new version, which is published on this head.
+        read: the version that was read.
+        log: the log of the new version.
+        head: the head on which the new version is published.
         version: the new version.
-        needs_files: whether the new version has the files of the one that was read.
+        needs_files: whether the new version has files of the version that was read: then its manifest must be the same.
     """
     is_here = read.folder.url == log.folder.url
     there = head if is_here else Log(read.folder).head()
     found = there.versions.get(read.info.version)
-    if found == read.info or (found is not None and found.digest == read.info.digest and not needs_files):
+    if found == read.info:
         return
-    gone = there.successor(read.info.digest)
-    what = "was deleted" if found is None else "was replaced"
-    if gone is not None:
-        what = f"lost records to an erasure ({gone.reason})"
+    if found is not None and found.digest == read.info.digest and not needs_files:
+        return
+    successor = there.successor(read.info.digest)
+    if successor is not None:
+        what = f"lost records to an erasure ({successor.reason})"
+    else:
+        what = "was deleted" if found is None else "was replaced"
     raise VersionNotFoundError(
         f"{read.name} {what} while {version!r} was made from it: begin again with what is there now"
     )
 
 
-def _check(log: Log, head: Snapshot, version: str, manifest: Manifest) -> None:
-    """Raise if a version cannot be published on this head."""
-    columns = [file.generation for group in manifest.columns for file in group.files]
-    is_swept = min([*manifest.shards.generations, *columns], default=head.generation) < head.generation
-    lost = lost_files((file.file for file in manifest.files) if is_swept else (), log, head)
+def _refuse_if_collected(log: Log, head: Snapshot, version: str, manifest: Manifest) -> None:
+    """Raise if the log says that a file of the version was deleted as garbage."""
+    column_files = [file for group in manifest.columns for file in group.files]
+    generations = [*manifest.shards.generations, *(file.generation for file in column_files)]
+    if min(generations, default=head.generation) == head.generation:
+        return
+    lost = lost_files((file.file for file in manifest.files), log, head)
     if lost:
         raise BuildRevokedError(
             f"{log.folder.name}@{version}: {len(lost)} of its shards were collected as garbage before it was "
@@ -130,36 +157,36 @@ def _check(log: Log, head: Snapshot, version: str, manifest: Manifest) -> None:
 
 
 def lost_files(files: Iterable[str], log: Log, head: Snapshot) -> set[str]:
-    """Return those of some files that were deleted since the generations in their names."""
+    """Return the files that entries of the log deleted since the generations in their names."""
     by_generation: dict[int, set[str]] = {}
     for file in files:
         by_generation.setdefault(paths.generation_of(file), set()).add(file)
-    lost = (names & log.deleted_since(head, generation) for generation, names in by_generation.items())
-    return set().union(*lost)
+    lost: set[str] = set()
+    for generation, names in by_generation.items():
+        lost |= names & log.deleted_since(head, generation)
+    return lost
 
 
 def absent_files(files: Iterable[ShardFile | ColumnFile], log: Log) -> set[str]:
-    """Return those of some files that the store does not have with their sizes."""
-    owners = {name: (file.file, facts.nbytes) for file in files for name, facts in file.files.items()}
-    with Pool(_AT_ONCE, "cachelayer-files") as threads:
-        sizes = threads.map(lambda name: log.folder.size(name), owners)
-        return {file for (file, nbytes), size in zip(owners.values(), sizes, strict=True) if size != nbytes}
+    """Return the files that the store does not have with their sizes."""
+    expected = {name: (file.file, facts.nbytes) for file in files for name, facts in file.files.items()}
+    with Pool(_THREADS, "cachelayer-files") as threads:
+        sizes = threads.map(lambda name: log.folder.size(name), expected)
+        return {file for (file, nbytes), size in zip(expected.values(), sizes, strict=True) if size != nbytes}
 
 
 def put_manifest(log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes) -> VersionInfo:
-    """Put a manifest under the generation of a head, unless that was done, and return the version with it."""
-    if info.generation == head.generation:
-        return info
-    placed = VersionInfo(**{**vars(info), "generation": head.generation})
-    if manifest.numbers is not None:
-        log.folder.put(paths.kept(placed.file), manifest.numbers)
+    """Put a manifest, and the files beside it, under the generation of a head; return the version with that."""
+    placed = replace(info, generation=head.generation)
+    if manifest.kept_numbers is not None:
+        log.folder.put(paths.kept(placed.file), manifest.kept_numbers)
     put_indices(StoredVersion.with_manifest(log.folder, placed, manifest))
     log.folder.put(placed.manifest, raw)
     return placed
 
 
 def put_indices(version: StoredVersion) -> None:
-    """Put the indices of all shards of a version as one object, if it is to have that."""
+    """Put the indices of all shards of a version as one object, if the version is to have such an object."""
     if version.indices is not None:
         shards = version.manifest.shards
         ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in shards]

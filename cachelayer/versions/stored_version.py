@@ -99,7 +99,7 @@ class StoredVersion:
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < records:
             raise CorruptionError(f"{name}: it names records outside of the {records} here")
         selection = Selection(numbers)
-        if selection.digest(self.manifest.whole_digest, records) != kept.digest:
+        if selection.digest(self.manifest.unsliced_digest, records) != kept.digest:
             raise CorruptionError(f"{name}: its record numbers are not those that were published")
         return selection
 

@@ -15,7 +15,7 @@ from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.json_values import encoded
 from cachelayer.objects import paths
 from cachelayer.versions.column_file import ColumnFile
-from cachelayer.versions.manifest import FORMAT, Kept, Manifest
+from cachelayer.versions.manifest import FORMAT, KeptRecords, Manifest
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
@@ -54,9 +54,9 @@ STATS = st.builds(
 )
 
 
-def some_kept(records: int) -> list[Kept | None]:
-    last = Kept(1, "cd" * 32, records - 1, -2) if records else Kept(0, "cd" * 32, 0, 1)
-    return [None, last, Kept(records, "ab" * 32, 0, 1), Kept(0, "ef" * 32)]
+def some_kept(records: int) -> list[KeptRecords | None]:
+    last = KeptRecords(1, "cd" * 32, records - 1, -2) if records else KeptRecords(0, "cd" * 32, 0, 1)
+    return [None, last, KeptRecords(records, "ab" * 32, 0, 1), KeptRecords(0, "ef" * 32)]
 
 
 SHARDS = st.lists(st.builds(ShardFile, STATS, st.integers(0, 5)), max_size=8)
