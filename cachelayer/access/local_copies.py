@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
 import threading
 import time
 from collections import deque
@@ -197,24 +195,36 @@ class LocalCopies:
             # The thread that reads warns of it.
             self._failure = error
 
+    @cached_property
+    def _order(self) -> list[int]:
+        """The shards, in the order in which this folder gets copies of them."""
+        places = [self._group.place_of(sha256) for sha256 in self._shards.sha256]
+        return sorted(range(len(places)), key=places.__getitem__)
+
+    @cached_property
+    def _has_room(self) -> NDArray[np.bool_]:
+        """Which shards get copies: the first in their order, as many as there is room for when the first is made.
+
+        The others are read over the network. If copies went round instead, each would be removed before its next use.
+        """
+        has_room = np.zeros(len(self._shards), np.bool_)
+        has_room[self._order] = self._shards.files_nbytes[self._order].cumsum() <= self._group.room()
+        return has_room
+
     def copy_all(self, on_copied: Callable[[int], None]) -> list[int]:
         """Copy all shards, as many as there is room for; return the numbers of those that have copies.
 
         Args:
             on_copied: called with the number of each shard that has a copy.
         """
-        count = len(self._shards)
-        # Hosts that begin at once copy other shards first.
-        first = int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16) % max(1, count)
-        order = [(first + number) % count for number in range(count)]
         with Pool(_THREADS, "cachelayer-copy") as pool:
             try:
-                for number, is_here in zip(order, pool.map(self._copy_and_wait, order), strict=True):
+                for number, is_here in zip(self._order, pool.map(self._copy_and_wait, self._order), strict=True):
                     if is_here:
                         on_copied(number)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-        return [number for number in range(count) if self.has(number)]
+        return [number for number in range(len(self._shards)) if self.has(number)]
 
     def _copy_and_wait(self, number: int) -> bool:
         while (outcome := self._copy(number)) is CopyOutcome.BUSY:
@@ -223,6 +233,9 @@ class LocalCopies:
 
     def _copy(self, number: int) -> CopyOutcome:
         """Copy a shard and what stands beside it, and check the copies; see :meth:`CopyGroup.make`."""
+        if not self._has_room[number] and not self.has(number):
+            self._report_no_room(self._shards[number].name)
+            return CopyOutcome.NO_ROOM
         for name, facts in self._shards[number].files.items():
             fill = partial(self._fill, name, facts)
             short = Path(name).name
@@ -230,12 +243,15 @@ class LocalCopies:
             if outcome is CopyOutcome.NO_ROOM and self._drop_other_versions():
                 outcome = self._group.make(short, facts.nbytes, fill)
             if outcome is CopyOutcome.NO_ROOM:
-                count(copies_refused=1)
-                _log.info("%s/%s: there is no room for a local copy", self._dataset.url, name)
+                self._report_no_room(name)
             if outcome is not CopyOutcome.HERE:
                 return outcome
         self._is_here[number] = not self._is_refused[number]
         return CopyOutcome.HERE
+
+    def _report_no_room(self, name: str) -> None:
+        count(copies_refused=1)
+        _log.info("%s/%s: there is no room for a local copy", self._dataset.url, name)
 
     def _fill(self, name: str, facts: FileChecksum, path: Path) -> None:
         """Download a file of a shard, and check it."""

@@ -34,7 +34,9 @@ class RemoteShards:
         self._splits = splits_of(records)
         self._ranged = ranged
         self.copies = copies
+        # Records that were read one by one, and in blocks.
         self._read_remotely = 0
+        self._held_remotely = 0
 
     def __len__(self) -> int:
         return int(self._splits[-1])
@@ -62,13 +64,22 @@ class RemoteShards:
         return records
 
     def hold(self, numbers: Ints) -> HeldBlock:
-        """Fetch a block of records, those of copied shards from the copies. This starts no copies.
+        """Fetch a block of records, those of copied shards from the copies.
 
-        In an epoch in blocks, each host reads some blocks of every shard, and their records once.
-        Copies of whole shards would multiply the bytes.
+        In an epoch in blocks, each host reads some blocks of every shard, and their records once: copies of whole
+        shards would multiply the bytes. So copies are made once this process has fetched half as many records as there
+        are: one host makes them in its first epoch, 64 hosts make them if they read more than 32 epochs.
         """
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
-        records, broken = self._read(numbers, shard_of, self._find_copies(shard_of))
+        is_local = self._find_copies(shard_of)
+        records, broken = self._read(numbers, shard_of, is_local)
+        if self.copies is not None and not is_local.all():
+            had_half = 2 * self._held_remotely >= len(self)
+            self._held_remotely += len(numbers) - int(is_local.sum())
+            if had_half:
+                self.copies.want(distinct(shard_of[~is_local]).tolist())
+            elif 2 * self._held_remotely >= len(self):
+                self.copies.want(range(len(self._splits) - 1))
         return HeldBlock(numbers, records.packed(), broken)
 
     def stored_nbytes(self, numbers: Ints) -> Ints:

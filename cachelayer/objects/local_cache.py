@@ -2,7 +2,7 @@
 
 ::
 
-    <folder>/lock                                held while room is made or taken
+    <folder>/lock                                held while room is made or taken; in it, a random name of the folder
     <folder>/<group>/in-use                      locked, shared, by every process that reads copies of the group
     <folder>/<group>/<name>                      a copy, whole
     <folder>/<group>/<name>.part                 one that is being made, locked; of its final size from the start
@@ -33,6 +33,7 @@ from pathlib import Path
 from cachelayer.arguments import byte_count, integer
 from cachelayer.counting import count
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.locks import cached_property
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local import absolute, storage_errors
@@ -41,6 +42,7 @@ _log = logger_of("copies")
 _SHARE_OF_FREE = 0.8
 _WRITING = "write local copies to"
 _PART, _IN_USE = ".part", "in-use"
+_NAME_NBYTES = 16
 # The names of groups; any other folder belongs to the user.
 _GROUP = re.compile("[0-9a-f]{32}")
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
@@ -113,12 +115,34 @@ class CacheFolder:
         for group, files in sizes.items():
             for name in [name for name in files if name.endswith(_PART) and _remove_abandoned(group / name)]:
                 del files[name]
-        used, own, limit = sum(sum(files.values()) for files in sizes.values()), sizes.pop(keep, {}), self.limit
-        if limit is None:
-            limit = int((used + shutil.disk_usage(self.path).free) * _SHARE_OF_FREE)
+        used = sum(sum(files.values()) for files in sizes.values())
+        own = sizes.pop(keep, {})
+        limit = self._limit_with(used)
         if sum(own.values()) + nbytes > limit:
             return False
         return self._remove(sizes, used + nbytes - limit) <= 0
+
+    def room_for(self, group: Path) -> int:
+        """Return the bytes that copies of a group may take: all, without what groups take that are in use now."""
+        with self.locked():
+            nbytes = {path: sum(files.values()) for path, files in self.sizes().items()}
+            in_use = sum(nbytes[path] for path in nbytes if path != group and _is_in_use(path))
+            return self._limit_with(sum(nbytes.values())) - in_use
+
+    def name(self) -> bytes:
+        """Return the random name of this folder, the same for all hosts that see it."""
+        with self.locked(), self.path.joinpath("lock").open("r+b") as file:
+            name = file.read(_NAME_NBYTES)
+            if len(name) < _NAME_NBYTES:
+                name = os.urandom(_NAME_NBYTES)
+                os.pwrite(file.fileno(), name, 0)
+            return name
+
+    def _limit_with(self, used: int) -> int:
+        """Return the bytes that all copies may take, given how many they take."""
+        if self.limit is not None:
+            return self.limit
+        return int((used + shutil.disk_usage(self.path).free) * _SHARE_OF_FREE)
 
     def _remove(self, sizes: Mapping[Path, Mapping[str, int]], missing: float) -> float:
         """Remove copies that nobody uses until so many bytes are free; return how many are missing still."""
@@ -194,6 +218,24 @@ class CopyGroup:
             is_own = status.st_uid == os.geteuid() and not status.st_mode & _BY_OTHERS
             return stat.S_ISREG(status.st_mode) and is_own and status.st_size == nbytes
         return False
+
+    def room(self) -> int:
+        """Return the bytes that the copies of this group may take, with those that are there."""
+        with storage_errors(_WRITING, self._path):
+            return self._folder.room_for(self._path)
+
+    def place_of(self, content: str) -> bytes:
+        """Return where an object stands in the order in which this folder gets copies: a hash of both.
+
+        Hosts that begin at once copy other objects first. Hosts that share a folder, and programs that come later,
+        choose the same objects if there is no room for all.
+        """
+        return hashlib.sha256(self._folder_name + content.encode()).digest()
+
+    @cached_property
+    def _folder_name(self) -> bytes:
+        with storage_errors(_WRITING, self._path):
+            return self._folder.name()
 
     def adopt(self, files: Mapping[Path, str]) -> None:
         """Make durable files in the folder of all copies the copies of objects of these names, if there is room."""
@@ -306,6 +348,11 @@ def _remove_abandoned(part: Path) -> bool:
         if descriptor is not None:
             part.unlink(missing_ok=True)
         return descriptor is not None
+
+
+def _is_in_use(group: Path) -> bool:
+    with _locked(group / _IN_USE, fcntl.LOCK_EX | fcntl.LOCK_NB) as unused:
+        return unused is None
 
 
 def _sizes(group: Path) -> dict[str, int]:

@@ -139,6 +139,13 @@ class ShardTable(Sequence[ShardFile]):
         """Bytes of all indices."""
         return int(index.nbytes_of(self.records).sum())
 
+    @property
+    def files_nbytes(self) -> NDArray[np.int64]:
+        """Bytes of all files of each shard."""
+        lengths = [0 if row.stats.lengths_file is None else row.stats.lengths_file.nbytes for row in self._rows]
+        nbytes: NDArray[np.int64] = np.array(self.shard_nbytes, np.int64) + index.nbytes_of(self.records)
+        return nbytes + np.array(lengths, np.int64)
+
     @cached_property
     def record_nbytes(self) -> int | None:
         """The bytes of every record if all have one size and lie where arithmetic says, else None."""

@@ -34,8 +34,14 @@ def check(batch: dict[str, np.ndarray[Any, Any]]) -> list[int]:
 
 def epoch(ref: Any, seed: int = 0) -> None:
     """Read every record once, in shuffled batches."""
-    found = [number for batch in ref.stream(64, shuffle=True, seed=seed) for number in check(batch)]
-    assert sorted(found) == list(range(len(ref)))
+    assert check_epoch(ref.stream(64, shuffle=True, seed=seed)) == len(ref)
+
+
+def check_epoch(batches: Any) -> int:
+    """Read batches, in which every record must come once; return the number of records."""
+    numbers = [number for batch in batches for number in check(batch)]
+    assert sorted(numbers) == list(range(len(numbers)))
+    return len(numbers)
 
 
 def wait(ref: Any) -> int:
