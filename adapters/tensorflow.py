@@ -25,9 +25,10 @@ from cachelayer.errors import (
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.composite_leaves import ArrayLeaf, RaggedLeaf, SparseLeaf
 from cachelayer.records.infer import overlaid
-from cachelayer.records.layout import Column, Flat
-from cachelayer.records.leaves import ArrayLeaf, RaggedLeaf, SparseLeaf, leaf_of
+from cachelayer.records.leaf_columns import Column, FlatRows
+from cachelayer.records.leaves import leaf_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 
@@ -195,20 +196,20 @@ def _column(spec: LeafSpec, parts: Any) -> Column:
     leaf = leaf_of(spec)
     if isinstance(leaf, RaggedLeaf):
         *levels, inner, values = parts
-        return Column(leaf.of_flat(_dense(inner), [*map(_flat, levels), _flat(values)]))
+        return Column(leaf.parts_of_flat_rows(_dense(inner), [*map(_flat, levels), _flat(values)]))
     shapes, *varying = _dense(parts[0]), *map(_flat, parts[1:])
     if isinstance(leaf, (ArrayLeaf, SparseLeaf)):
-        return Column(leaf.of_flat(shapes, varying))
+        return Column(leaf.parts_of_flat_rows(shapes, varying))
     if spec.is_static:
         return Column((varying[0].values.reshape(len(shapes), *(dim or 0 for dim in spec.shape)),))
     return Column(tuple(varying)) if spec.shape else Column(leaf.encode(varying[0].values.tolist()))
 
 
-def _flat(tensor: Any) -> Flat:
+def _flat(tensor: Any) -> FlatRows:
     if isinstance(tensor, tf.RaggedTensor):
-        return Flat(tensor.values.numpy(), tensor.row_splits.numpy().astype(np.int64))
+        return FlatRows(tensor.values.numpy(), tensor.row_splits.numpy().astype(np.int64))
     rows, width = tensor.shape
-    return Flat(tensor.numpy().reshape(-1), np.arange(rows + 1, dtype=np.int64) * width)
+    return FlatRows(tensor.numpy().reshape(-1), np.arange(rows + 1, dtype=np.int64) * width)
 
 
 def _dense(tensor: Any) -> Any:

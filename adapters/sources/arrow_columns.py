@@ -18,7 +18,7 @@ from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeErr
 from cachelayer.records import dtypes, json_text, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import nested_spec, overlaid
-from cachelayer.records.layout import NULL_DICT, Column, Flat, PartRows
+from cachelayer.records.leaf_columns import NULL_DICT, Column, FlatRows, PartRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, JsonSpec, LeafSpec, RaggedSpec
@@ -214,7 +214,7 @@ class Lists:
     Args:
         values: the values within all lists.
         levels: for each level of lists, outermost first, the length of each of its lists.
-        nulls: the nulls of a column: see :class:`~cachelayer.records.layout.Column`; None if no row is null.
+        nulls: the nulls of a column: see :class:`~cachelayer.records.leaf_columns.Column`; None if no row is null.
         dims: for each level, the length that the type says all lists have, or None.
     """
 
@@ -348,19 +348,19 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     return Column(leaf_of(spec).encode_batch(stacked), lists.nulls, _null_values(spec, lists))
 
 
-def _null_values(spec: LeafSpec, lists: Lists) -> Flat | None:
+def _null_values(spec: LeafSpec, lists: Lists) -> FlatRows | None:
     """Return which of the values in lists are null; None if none is."""
     nulls = _nulls_of(lists.values)
     if nulls is None:
         return None
     if not spec.is_static:
-        return Flat(nulls, lists.splits)
+        return FlatRows(nulls, lists.splits)
     # Of arrays of known shape, a row that is null has its values too.
     rows = len(lists.levels[0])
     size = prod(dim or 0 for dim in spec.shape)
     every = np.zeros((rows, size), np.bool_)
     every[slice(None) if lists.nulls is None else lists.nulls == 0] = nulls.reshape(-1, size)
-    return Flat(every.reshape(-1), np.arange(rows + 1, dtype=np.int64) * size)
+    return FlatRows(every.reshape(-1), np.arange(rows + 1, dtype=np.int64) * size)
 
 
 def _json_column(path: str, values: pa.Array) -> Column:
@@ -383,16 +383,16 @@ def _json_column(path: str, values: pa.Array) -> Column:
         raise error.at(path=path) from error.__cause__
 
 
-def _string_lists(spec: LeafSpec, strings: Flat, lists: Lists) -> tuple[PartRows, ...]:
+def _string_lists(spec: LeafSpec, strings: FlatRows, lists: Lists) -> tuple[PartRows, ...]:
     """Return the parts of lists of strings: their lengths, laid out like numbers, and the bytes of all strings."""
     numbers = replace(spec, dtype=np.dtype(np.uint32))
     *others, counts = leaf_of(numbers).encode_batch(_stacked(numbers, strings.lengths.astype(np.uint32), lists))
     if isinstance(counts, np.ndarray):
         others = [np.tile(np.array(counts.shape[1:], np.uint32), (len(counts), 1))]
-        counts = Flat(counts.reshape(-1), np.arange(len(counts) + 1) * prod(counts.shape[1:]))
+        counts = FlatRows(counts.reshape(-1), np.arange(len(counts) + 1) * prod(counts.shape[1:]))
     elif not others:
         others = [counts.lengths.astype(np.uint32).reshape(-1, 1)]
-    return (*others, counts, Flat(strings.values, splits_of(counts.values)[counts.splits]))
+    return (*others, counts, FlatRows(strings.values, splits_of(counts.values)[counts.splits]))
 
 
 def _stacked(spec: LeafSpec, flat: NDArray[Any], lists: Lists) -> NDArray[Any] | Ragged:
@@ -425,14 +425,14 @@ def _check_text(path: str, values: pa.Array) -> None:
         raise ElementError("text in UTF-8", shown[:80], path=path, hint=hint) from error
 
 
-def _strings(array: pa.Array) -> Flat:
+def _strings(array: pa.Array) -> FlatRows:
     array = pc.cast(array, pa.large_binary())
     if array.null_count:
         array = pc.fill_null(array, b"")
     _, offsets, data = array.buffers()
     splits = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1] if len(array) else np.zeros(1, np.int64)
     flat = np.frombuffer(data or b"", np.uint8)
-    return Flat(flat[splits[0] : splits[-1]], splits - splits[0])
+    return FlatRows(flat[splits[0] : splits[-1]], splits - splits[0])
 
 
 def _numbers(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -33,7 +33,7 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
-from cachelayer.records.layout import Column
+from cachelayer.records.leaf_columns import Column
 from cachelayer.records.spec import JsonSpec
 from cachelayer.records.tree import Tree
 

@@ -22,7 +22,7 @@ from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentErro
 from cachelayer.objects import paths as names
 from cachelayer.objects.open_store import names_no_bucket
 from cachelayer.records.codec import Codec
-from cachelayer.records.layout import Column
+from cachelayer.records.leaf_columns import Column
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 

@@ -17,7 +17,7 @@ from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records.codec import Codec, codec_named
-from cachelayer.records.layout import Column
+from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.media import sized_spec

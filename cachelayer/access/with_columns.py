@@ -15,7 +15,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, highest_cost, needed_together
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.layout import Column
+from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ImageSize

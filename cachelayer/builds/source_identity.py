@@ -23,7 +23,7 @@ from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.provenance.values import Content, crc32c, hash_of
 from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.layout import Column, Flat
+from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
@@ -196,7 +196,7 @@ def _extended(checksum: int, column: Column) -> int:
         valid = column.nulls == 0
         checksum = crc32c(column.nulls.astype(np.uint8), checksum)
     for part in (*column.parts, *([] if column.null_values is None else [column.null_values])):
-        if isinstance(part, Flat):
+        if isinstance(part, FlatRows):
             checksum = crc32c(part.values, crc32c(part.lengths, checksum))
         elif isinstance(part, np.ndarray):
             # Whatever a row holds that is None is no content.

@@ -22,9 +22,10 @@ from cachelayer.records import dtypes, tree
 from cachelayer.records.conform import separate_nulls
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.frames import PREFIX, Frames
-from cachelayer.records.layout import NULL, NULL_DICT, Column, Flat, Layout, LeafPart, PartRows, padded
+from cachelayer.records.layout import Layout, LeafPart, padded
+from cachelayer.records.leaf_columns import NULL, NULL_DICT, Column, FlatRows, PartRows
 from cachelayer.records.leaf_names import chosen_spec, varying_leaves
-from cachelayer.records.leaves import FixedLeaf, Leaf, leaf_of
+from cachelayer.records.leaves import Leaf, leaf_of
 from cachelayer.records.media import MediaFiles
 from cachelayer.records.memory import (
     MAX_SHARED_NBYTES,
@@ -37,6 +38,7 @@ from cachelayer.records.memory import (
 )
 from cachelayer.records.null_marks import InnerDict, NullBits
 from cachelayer.records.record_buffers import PackedRecords, Records
+from cachelayer.records.simple_leaves import FixedLeaf
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, NullDict, OfNullableDict, Ragged
@@ -283,7 +285,7 @@ class Codec:
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         """Return the records of ``rows`` elements."""
         layout = self.layout
-        varying = [part for column in columns for part in column.parts if isinstance(part, Flat)]
+        varying = [part for column in columns for part in column.parts if isinstance(part, FlatRows)]
         stored = len(varying)
         varying += [_packed_bits(column.null_values) for column in columns if column.null_values is not None]
         nbytes = np.empty((rows, len(varying)), np.int64)
@@ -319,14 +321,16 @@ class Codec:
                     section[:, place : place + raw.shape[1]] = raw
         if nbytes.shape[1]:
             raw = np.ascontiguousarray(nbytes, "<u4").view(np.uint8)
-            section[:, layout.lengths : layout.lengths + raw.shape[1]] = raw
-        section[:, layout.nulls :] = 0
+            section[:, layout.lengths_offset : layout.lengths_offset + raw.shape[1]] = raw
+        section[:, layout.nulls_offset :] = 0
         nulls = self.nulls_of(columns)
         if nulls:
             bits = np.zeros((rows, self.null_bits), np.bool_)
             for number, are_null in nulls.items():
                 bits[:, number] = are_null
-            section[:, layout.nulls : layout.nulls + layout.null_nbytes] = np.packbits(bits, axis=1, bitorder="little")
+            section[:, layout.nulls_offset : layout.nulls_offset + layout.null_nbytes] = np.packbits(
+                bits, axis=1, bitorder="little"
+            )
 
     def nulls_of(self, columns: Sequence[Column]) -> dict[int, NDArray[np.bool_]]:
         """Return the rows in which each null bit is set, by the numbers of the bits that columns may set."""
@@ -369,7 +373,7 @@ class Codec:
                     values.append(fixed_rows(records, place, part))
                 else:
                     flat = records.ranges(starts[:, place], nbytes[:, place]).view(part.dtype)
-                    values.append(Flat(flat, splits_of(nbytes[:, place] // part.dtype.itemsize)))
+                    values.append(FlatRows(flat, splits_of(nbytes[:, place] // part.dtype.itemsize)))
             column = Column(tuple(values), leaf.marks(nulls) if leaf.nulls else None, null_values.get(leaf.number))
             columns.append(column if leaf.files is None else leaf.files.decode(column, separate_rows=separate_rows))
         return columns
@@ -394,7 +398,7 @@ class Codec:
         if self.name == TYPED:
             if size < layout.fixed_nbytes:
                 raise _damaged(size, layout.fixed_nbytes)
-            lengths = self._lengths_of(record, layout.lengths)
+            lengths = self._lengths_of(record, layout.lengths_offset)
             starts, end = [], layout.fixed_nbytes
             for length in lengths:
                 starts.append(end)
@@ -402,7 +406,7 @@ class Codec:
             if end != size:
                 raise _damaged(size, end)
             if self._can_be_null:
-                nulls = int.from_bytes(record[layout.nulls : layout.nulls + layout.null_nbytes], "little")
+                nulls = int.from_bytes(record[layout.nulls_offset : layout.nulls_offset + layout.null_nbytes], "little")
         # Of a large record, small parts are copied, so that keeping one does not keep the record.
         least = size // 2 if size > MAX_SHARED_NBYTES else 0
         memory = memoryview(record)
@@ -425,7 +429,7 @@ class Codec:
         """Return a batch: the structure of an element, with leaves stacked on a leading axis."""
         batches = []
         for plan, column in zip(self.leaves, columns, strict=True):
-            values, nulls = plan.leaf.stack(column.parts), column.nulls
+            values, nulls = plan.leaf.batch(column.parts), column.nulls
             if column.null_values is not None:
                 values = _batch_with_null_values(values, column.null_values)
             if nulls is not None and (plan.spec.nullable or (nulls == NULL).any()):
@@ -446,9 +450,9 @@ class Codec:
         held, width = records.lengths > 0, 4 * layout.varying_count
         nbytes = np.zeros((len(records), layout.varying_count), np.int64)
         raw = (
-            records.same_range(layout.lengths, width)
+            records.same_range(layout.lengths_offset, width)
             if held.all()
-            else records.ranges(held * layout.lengths, held * width)
+            else records.ranges(held * layout.lengths_offset, held * width)
         )
         nbytes[held] = raw.view("<u4").reshape(np.count_nonzero(held), layout.varying_count)
         parts = [part for part, _ in self.varying.values()]
@@ -515,7 +519,7 @@ class Codec:
             raise _damaged(int(lengths[short[0]]), layout.fixed_nbytes)
         nbytes = np.empty((len(lengths), 0), np.int64)
         if layout.varying_count:
-            nbytes = records.same_range(layout.lengths, 4 * layout.varying_count).view("<u4").astype(np.int64)
+            nbytes = records.same_range(layout.lengths_offset, 4 * layout.varying_count).view("<u4").astype(np.int64)
         ends = np.cumsum(padded(nbytes), axis=1) + layout.fixed_nbytes
         starts = ends - padded(nbytes)
         end = ends[:, -1] if layout.varying_count else np.full(len(lengths), layout.fixed_nbytes)
@@ -540,7 +544,7 @@ class Codec:
             yield plan, end, held
             end = end + padded(held)
 
-    def _null_values(self, records: Records, starts: Ints, nbytes: Ints) -> dict[int, Flat]:
+    def _null_values(self, records: Records, starts: Ints, nbytes: Ints) -> dict[int, FlatRows]:
         """Return which values of the leaves that may hold nulls are null, by the numbers of the leaves."""
         found = {}
         if self.layout.varying_count:
@@ -553,11 +557,11 @@ class Codec:
             nulls = np.zeros(splits[-1], np.bool_)
             are_stored, places = _bits_of_values(splits, held)
             nulls[are_stored] = bits[places]
-            found[plan.number] = Flat(nulls, splits)
+            found[plan.number] = FlatRows(nulls, splits)
         return found
 
     def _nulls(self, records: Records) -> Any:
-        raw = records.same_range(self.layout.nulls, self.layout.null_nbytes)
+        raw = records.same_range(self.layout.nulls_offset, self.layout.null_nbytes)
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
 
 
@@ -619,7 +623,7 @@ def _with_separate_nulls(plan: LeafPlan, values: list[Any], nulls: NDArray[Any] 
         parts = plan.leaf.encode(values)
     if null_values is None and plan.spec.nullable_values:
         null_values = np.zeros(plan.values_of(parts)[-1], np.bool_)
-    return Column(parts, nulls, None if null_values is None else Flat(null_values, plan.values_of(parts)))
+    return Column(parts, nulls, None if null_values is None else FlatRows(null_values, plan.values_of(parts)))
 
 
 def _bits_of_values(splits: Ints, held: Ints) -> tuple[NDArray[np.bool_], Ints]:
@@ -635,22 +639,22 @@ def _bits_of_values(splits: Ints, held: Ints) -> tuple[NDArray[np.bool_], Ints]:
     return are_stored, places[are_stored]
 
 
-def _rows_with_nulls(null_values: Flat) -> NDArray[np.bool_]:
+def _rows_with_nulls(null_values: FlatRows) -> NDArray[np.bool_]:
     totals = splits_of(null_values.values)
     return np.diff(totals[null_values.splits]) > 0
 
 
-def _packed_bits(null_values: Flat) -> Flat:
+def _packed_bits(null_values: FlatRows) -> FlatRows:
     """Return the bits of the values of each row that has nulls among them."""
     held = np.where(_rows_with_nulls(null_values), (null_values.lengths + 7) // 8, 0)
     splits = splits_of(held)
     bits = np.zeros(8 * splits[-1], np.bool_)
     are_stored, places = _bits_of_values(null_values.splits, held)
     bits[places] = null_values.values[are_stored]
-    return Flat(np.packbits(bits, bitorder="little"), splits)
+    return FlatRows(np.packbits(bits, bitorder="little"), splits)
 
 
-def _rows_with_null_values(rows: Iterable[Any], null_values: Flat) -> Iterator[Any]:
+def _rows_with_null_values(rows: Iterable[Any], null_values: FlatRows) -> Iterator[Any]:
     """Yield the values of elements with the nulls that are within them."""
     for value, (start, stop) in zip(rows, pairwise(null_values.splits.tolist()), strict=True):
         yield _with_null_values(value, null_values.values[start:stop])
@@ -662,7 +666,7 @@ def _with_null_values(value: Any, nulls: NDArray[np.bool_]) -> Any:
     return Nullable(value, ~nulls.reshape(value.shape))
 
 
-def _batch_with_null_values(batch: Any, null_values: Flat) -> Any:
+def _batch_with_null_values(batch: Any, null_values: FlatRows) -> Any:
     """Return a batch of a leaf with the nulls that are within its values."""
     if isinstance(batch, np.ndarray) and batch.dtype == object and batch.size and isinstance(batch.flat[0], Ragged):
         # The rows are apart if their inner dimensions are unknown.
@@ -692,7 +696,7 @@ def _separate_fixed_rows(records: Records, offset: int, part: LeafPart) -> list[
     return [row for group in groups for row in np.ndarray((len(group), *shape), part.dtype, group)]
 
 
-def _move(frames: Frames, starts: Ints, flat: Flat, nbytes: Ints) -> None:
+def _move(frames: Frames, starts: Ints, flat: FlatRows, nbytes: Ints) -> None:
     """Write a varying part of each record."""
     raw = canonical_bytes(flat.values).view(np.uint8)
     move_ranges(frames.buffer, starts, raw, flat.splits[:-1] * flat.values.dtype.itemsize, nbytes)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from cachelayer.records import dtypes
 from cachelayer.records.codec import LeafPlan
-from cachelayer.records.layout import U8, Column, Flat
+from cachelayer.records.layout import U8
+from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.memory import gather_ranges, splits_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.values import NullDict, Ragged, Sparse
@@ -36,10 +37,10 @@ class LeafRows:
         return np.zeros(self.count, np.bool_) if self.column.nulls is None else self.column.nulls
 
     @property
-    def null_values(self) -> Flat:
+    def null_values(self) -> FlatRows:
         """Which of its values are null."""
         splits = self.plan.values_of(self.column.parts)
-        return self.column.null_values or Flat(np.zeros(splits[-1], np.bool_), splits)
+        return self.column.null_values or FlatRows(np.zeros(splits[-1], np.bool_), splits)
 
     def value(self, row: int) -> Any:
         """Return the value of a row."""
@@ -78,7 +79,7 @@ def _differing_parts(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     """Return in which rows the parts of a leaf differ."""
     differ = np.zeros(one.count, np.bool_)
     for mine, theirs in zip(one.column.parts, other.column.parts, strict=True):
-        if isinstance(mine, Flat):
+        if isinstance(mine, FlatRows):
             _mark_differing(differ, mine, theirs)
         elif mine.size:
             differ |= (_row_bytes(mine) != _row_bytes(theirs)).any(axis=1)
@@ -89,7 +90,7 @@ def _row_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(len(array), -1).view(U8)
 
 
-def _mark_differing(differ: NDArray[np.bool_], one: Flat, other: Flat) -> None:
+def _mark_differing(differ: NDArray[np.bool_], one: FlatRows, other: FlatRows) -> None:
     """Mark the rows in which varying parts differ."""
     is_as_long = one.lengths == other.lengths
     differ |= ~is_as_long

@@ -24,7 +24,7 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.conform import conform
-from cachelayer.records.layout import Column
+from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSize, ImageSpec, LeafSpec, SizedImageSpec
