@@ -99,12 +99,12 @@ class DiskRoom:
 
 def remove_left_over(parent: Path) -> None:
     """Remove the working folders of processes of this host that were killed."""
-    for folder in left_over(parent):
+    for folder in left_over_folders(parent):
         # Another process may remove it at the same time; another user's is not ours to remove.
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def left_over(parent: Path) -> list[Path]:
+def left_over_folders(parent: Path) -> list[Path]:
     """Return the working folders of processes of this host that were killed."""
     with suppress(OSError):
         return [each for each in sorted(parent.glob(f"{_PREFIX}*")) if has_ended(maker_of(each))]

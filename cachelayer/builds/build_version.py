@@ -220,7 +220,7 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
 
 def _forget_notes(plan: BuildPlan) -> None:
     if plan.parts is not None:
-        plan.notes.forget()
+        plan.notes.delete_all()
 
 
 def _nothing_built(plan: BuildPlan, result: PartResult) -> SourceError:

@@ -257,7 +257,7 @@ def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
     notes = plan.notes
     try:
         finished = notes.finished(plan.request.log)
-        others = {} if finished else notes.others()
+        others = {} if finished else notes.other_plans()
     except StorageError as error:
         # A user may have the right to put files, and not to list them: that is enough to build.
         warn(
@@ -304,7 +304,7 @@ def join_hosts(plan: BuildPlan) -> None:
         )
     notes = plan.notes
     notes.begin()
-    for plan_hash, facts in notes.others().items():
+    for plan_hash, facts in notes.other_plans().items():
         folder = notes.version_folder.folder(plan_hash)
         claims = Claims(folder)
         held = [name for name in folder.names("") if name.endswith(CLAIM)]

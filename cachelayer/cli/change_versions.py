@@ -32,7 +32,7 @@ from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.progress import size
 from cachelayer.storage.storage import AS_BASE, Storage
-from cachelayer.versions.gc import Pending, pending, pending_of
+from cachelayer.versions.pending_deletions import PendingDeletion, pending_in_dataset, pending_in_storage
 from cachelayer.versions.reference import Reference, names_version
 
 
@@ -290,7 +290,7 @@ def remove(whole: str, force: bool, grace: float, yes: bool, option: Pairs) -> R
     name = f"{reference.dataset_id}@{reference.name}"
     _confirm(f"Delete {name} from {storage.url}?", yes)
     storage.delete(text, force=force, grace=grace)
-    left = pending_of(storage._catalog.dataset(reference.dataset_id))
+    left = pending_in_dataset(storage._catalog.dataset(reference.dataset_id))
     return Result({"deleted": name, "not_freed": left}, [f"{name} is deleted", *_not_freed(left)])
 
 
@@ -301,7 +301,7 @@ def _confirm(question: str, yes: bool) -> None:
         click.confirm(question, abort=True, err=True)
 
 
-def _not_freed(left: Sequence[Pending]) -> list[str]:
+def _not_freed(left: Sequence[PendingDeletion]) -> list[str]:
     """Return a line for each deleted version whose bytes stay for its readers."""
     return [
         f"{size(one.nbytes)} of {one.dataset_id}@{one.version} are not freed yet: gc frees them in "
@@ -379,7 +379,7 @@ def collect_garbage(storage: str, grace: float, dry_run: bool, option: Pairs, pr
     """
     opened = open_storage(storage, option)
     deleted = opened.gc(grace, dry_run=dry_run, progress=progress)
-    left = pending(opened._store)
+    left = pending_in_storage(opened._store)
     done = "would be deleted" if dry_run else "deleted"
     shown = [*map(str, deleted), f"{counted(len(deleted), 'file')} {done}", *_not_freed(left)]
     return Result({done.replace(" ", "_"): deleted, "not_freed": left}, shown)

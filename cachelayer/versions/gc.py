@@ -1,9 +1,14 @@
 """Collect garbage: files that no version names, and what killed builds left behind.
 
-:func:`garbage` says what nobody needs, of a listing of the objects and a head of the log. Files of shards and manifests
-are chosen on a head that names none of them; an entry on that head says that they are deleted; then they are deleted.
-Whoever publishes later reads this entry, and does not name such a file. So a wrong choice of what is old, or of who is
-at work, costs a build its work at most.
+::
+
+    list_objects    the objects of a dataset
+    needs_of        the files that the versions of a head of the log need
+    garbage         what nobody needs, and why: a function of the two and of the ages of objects
+    collect         an entry of the log on that head says which files are deleted; then they are deleted
+
+Whoever publishes later reads this entry, and does not name a deleted file. So a wrong guess about what is old, or about
+who is building, costs a build its work at most, and no version a file.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
-from cachelayer.temporary_files import left_over, parent_folder, remove_left_over
+from cachelayer.temporary_files import left_over_folders, parent_folder, remove_left_over
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, has_running_build
 from cachelayer.versions.log import Log, has_log
@@ -32,127 +37,137 @@ from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
 GRACE_SECONDS = 24 * 3600.0
-"""The default age, in seconds, at which garbage is collected."""
+"""The default age, in seconds, from which garbage is collected."""
+_TEMPORARY_SECONDS = 3600.0
+"""The age from which a temporary file must have been left by a killed process."""
+_WORKING_SECONDS = 24 * 3600.0
+"""The age from which the working folder of a build must have been left by a killed process."""
 _PROBE = ".clock-"
+"""The first letters of objects that are put to see the clock of the store."""
 _FOLDERS = {paths.SHARDS, paths.MANIFESTS, paths.BUILDS, paths.WORKING}
-_WHILE, _LONG = 3600.0, 24 * 3600.0
-"""Seconds after which a temporary file, and the working folder of a build, must have been left by a killed process."""
 _UNREADABLE = (CorruptionError, FormatError, VersionNotFoundError)
 """The errors of a version that is damaged, or was deleted while it was read."""
 Listing = Mapping[str, Collection[str]]
-"""The objects of a dataset, relative to it, by what is deleted as one: a file without its suffixes, or a folder."""
+"""Objects of a dataset, by the name of what is deleted together: a file without its suffixes, or a folder."""
 Age = Callable[[str], float]
 """Returns the seconds since an object was written, by its name relative to the dataset; infinite if it is not there."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What was deleted, or would be.
+    """A file or a folder that garbage collection deleted, or would delete.
 
-    Args:
-        name: a file without its suffix, or a folder, as ``<dataset id>/<name>``.
-        reason: why.
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> storage.gc(grace=0)
+        []
+        >>> shard = folder / "numbers" / "shards" / "00112233445566778899aabbccddeeff-0.array_record"
+        >>> shard.write_bytes(b"left by a killed build")
+        22
+        >>> print(*storage.gc(grace=0, dry_run=True))
+        numbers/shards/00112233445566778899aabbccddeeff-0: no version names it
     """
 
     name: str
+    """A file without its suffix, or a folder, as ``<dataset id>/<name>``."""
     reason: str
+    """Why nobody needs it."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A deleted version whose files stay for a while, for programs that read them.
+class Needs:
+    """What the versions of a head need."""
 
-    Args:
-        dataset_id, version: the version.
-        nbytes: bytes that gc frees.
-        seconds: after which it does; 0 if the grace is over.
-    """
-
-    dataset_id: str
-    version: str
-    nbytes: int
-    seconds: float
+    head: Snapshot
+    """The head, without the deleted versions whose grace is over."""
+    files: frozenset[str]
+    """The files of its versions, without suffixes. Deleted versions need their files until their grace is over."""
+    released: Mapping[str, ReleasedFile]
+    """The files that only deleted versions needed, whose grace is over."""
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What the versions of a head need.
+class ReleasedFile:
+    """A file of a deleted version that no other version needs."""
 
-    Args:
-        head: the head; deleted versions whose grace is over are no longer in it.
-        files: the files that its versions name, deleted ones within their grace among them, without suffixes.
-        released: the files that only deleted versions named, with their objects, and the version.
-    """
-
-    head: Snapshot
-    files: frozenset[str]
-    released: Mapping[str, tuple[Collection[str], str]]
+    objects: Collection[str]
+    version: str
 
 
 def garbage(listing: Listing, needs: Needs, age: Age, grace: float, left_over: Collection[str] = ()) -> dict[str, str]:
-    """Return what nobody needs, and why, by its name in the listing.
+    """Return what nobody needs, with the reason, by its name in the listing.
 
     Args:
         listing: the objects.
         needs: what the versions need.
-        age: the ages of objects; asked only of what no version names.
-        grace: the age, in seconds, at which garbage is collected.
+        age: the ages of objects; asked only about what no version names.
+        grace: the age, in seconds, from which garbage is collected.
         left_over: working folders whose processes have ended.
     """
-    reasons = {file: f"version {version!r} was deleted" for file, (_, version) in needs.released.items()}
-    plans_of = {info.digest[:32] for info in needs.head.versions_with_files}
-    for name in listing.keys() - needs.files - reasons.keys():
-        folder, _, rest = name.partition("/")
-        first = rest.partition("/")[0]
-        least, reason = grace, "no version names it"
-        if folder == paths.BUILDS:
-            is_published = first in needs.head.versions
-            reason = "the version is published" if is_published else "the build was interrupted"
-            least = 0.0 if first.startswith(_PROBE) else grace
-        elif name.endswith(".tmp"):
-            least, reason = max(grace, _WHILE), "a killed process was writing it"
-        elif folder == paths.PLANS:
-            least, reason = grace, "plans of a version that was deleted"
-            if first in plans_of:
-                continue
-        elif not paths.is_file(name):
-            least, reason = max(grace, _LONG), "a killed process was working in it"
-        if name in left_over or min(map(age, listing[name])) >= least:
+    reasons = {file: f"version {released.version!r} was deleted" for file, released in needs.released.items()}
+    plans = {f"{paths.PLANS}/{info.digest[:32]}" for info in needs.head.versions_with_files}
+    for name in listing.keys() - needs.files - plans - reasons.keys():
+        least_age, reason = _rule(name, needs.head, grace)
+        if name in left_over or min(map(age, listing[name])) >= least_age:
             reasons[name] = reason
     return dict(sorted(reasons.items()))
 
 
+def _rule(name: str, head: Snapshot, grace: float) -> tuple[float, str]:
+    """Return the age from which something that no version names is garbage, and why it is."""
+    folder, _, rest = name.partition("/")
+    if folder == paths.BUILDS:
+        version = rest.partition("/")[0]
+        reason = "the version is published" if version in head.versions else "the build was interrupted"
+        return (0.0 if version.startswith(_PROBE) else grace), reason
+    if name.endswith(".tmp"):
+        return max(grace, _TEMPORARY_SECONDS), "a killed process was writing it"
+    if folder == paths.PLANS:
+        return grace, "plans of a version that was deleted"
+    if paths.is_file(name):
+        return grace, "no version names it"
+    return max(grace, _WORKING_SECONDS), "a killed process was working in it"
+
+
 def list_objects(dataset: Store) -> dict[str, list[str]]:
-    """Return the objects of a dataset, but for its log: see :data:`Listing`."""
-    found: dict[str, list[str]] = {}
-
-    def names(folder: str) -> list[str]:
-        return [f"{folder}/{name}" for name in dataset.names(folder)]
-
+    """Return the objects of a dataset, without the entries of its log: see :data:`Listing`."""
+    listing: dict[str, list[str]] = {}
     for folder in (paths.SHARDS, paths.MANIFESTS):
-        for name in names(folder):
+        for name in _names(dataset, folder):
             file = f"{folder}/{name.rpartition('/')[2].partition('.')[0]}"
             if paths.is_file(file):
-                found.setdefault(file, []).append(name)
+                listing.setdefault(file, []).append(name)
     for folder in (paths.LOG, paths.SHARDS, paths.MANIFESTS):
-        found |= {name: [name] for name in names(folder) if name.endswith(".tmp")}
-    for version in names(paths.BUILDS):
-        within = names(version)
-        for name in within:
-            last = name.rpartition("/")[2]
-            if PLAN_HASH.fullmatch(last):
-                found[name] = names(name)
-            # Beside a claim that was being taken there is a link to it, ".<claim>.<token>.tmp".
-            elif CLAIM in last.split("."):
-                found[name] = [name]
-        if version.rpartition("/")[2].startswith(_PROBE) and not within:
-            found[version] = [version]
-    found |= {folder: names(folder) for folder in names(paths.PLANS)}
-    found |= {folder: [folder, *names(folder)] for folder in names(paths.WORKING)}
-    return {name: objects for name, objects in found.items() if objects}
+        listing |= {name: [name] for name in _names(dataset, folder) if name.endswith(".tmp")}
+    for version in _names(dataset, paths.BUILDS):
+        listing |= _objects_of_builds(dataset, version)
+    listing |= {folder: _names(dataset, folder) for folder in _names(dataset, paths.PLANS)}
+    listing |= {folder: [folder, *_names(dataset, folder)] for folder in _names(dataset, paths.WORKING)}
+    return {name: objects for name, objects in listing.items() if objects}
+
+
+def _names(dataset: Store, folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in dataset.names(folder)]
+
+
+def _objects_of_builds(dataset: Store, folder: str) -> dict[str, list[str]]:
+    """Return the notes and claims of the builds of a version, which are in a folder."""
+    objects = {}
+    names = _names(dataset, folder)
+    for name in names:
+        last = name.rpartition("/")[2]
+        if PLAN_HASH.fullmatch(last):
+            objects[name] = _names(dataset, name)
+        # Beside a claim that was being taken there is a link to it, ".<claim>.<token>.tmp".
+        elif CLAIM in last.split("."):
+            objects[name] = [name]
+    if folder.rpartition("/")[2].startswith(_PROBE) and not names:
+        objects[folder] = [folder]
+    return objects
 
 
 def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
@@ -162,71 +177,27 @@ def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
         CorruptionError, FormatError: if a manifest is damaged, so that nobody knows what its version needs.
         VersionNotFoundError: if a version was deleted meanwhile.
     """
-    over = [each for each in head.deleted if each.grace == 0 or age(paths.log_entry(each.sequence)) >= each.grace]
-    left = head.without_deletions(over)
-    named = {file for info in left.versions_with_files for file in _objects_of(dataset, info)}
-    released: dict[str, tuple[Collection[str], str]] = {}
-    for each in over:
+    over = [
+        deletion
+        for deletion in head.deleted
+        if deletion.grace == 0 or age(paths.log_entry(deletion.sequence)) >= deletion.grace
+    ]
+    head = head.without_deletions(over)
+    needed = {file for info in head.versions_with_files for file in _files_of(dataset, info)}
+    released: dict[str, ReleasedFile] = {}
+    for deletion in over:
         try:
-            objects = _objects_of(dataset, each.info)
+            files = _files_of(dataset, deletion.info)
         except _UNREADABLE:
-            objects = {each.info.file: _objects_of_manifest(each.info)}
-        released |= {file: (of_file, each.info.version) for file, of_file in objects.items() if file not in named}
-    return Needs(left, frozenset(named), released)
+            files = {deletion.info.file: _objects_of_manifest(deletion.info)}
+        for file, objects in files.items():
+            if file not in needed:
+                released[file] = ReleasedFile(objects, deletion.info.version)
+    return Needs(head, frozenset(needed), released)
 
 
-def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted: bool = False) -> list[Collected]:
-    """Delete what no version of a dataset needs, and return it.
-
-    While somebody may be building a version of it, only what deleted versions had to themselves goes.
-
-    Args:
-        dataset: the folder of the dataset.
-        grace: the age, in seconds, at which garbage is collected.
-        dry_run: delete and write nothing.
-        only_deleted: delete only what deleted versions had to themselves.
-    """
-    age = _ages(dataset, dry_run=dry_run)
-    # In this order: what is listed and unnamed by a later head belongs to no version of that head.
-    listing: Listing = {} if only_deleted else list_objects(dataset)
-    ended = _left_over(dataset) if listing else []
-    if listing and has_running_build(dataset, age):
-        listing = {}
-    needs, reasons = Needs(Snapshot(), frozenset(), {}), dict[str, str]()
-
-    def decide(head: Snapshot) -> Snapshot:
-        nonlocal needs, reasons
-        needs = needs_of(dataset, head, age)
-        reasons = garbage(listing, needs, age, grace, ended)
-        swept = list(filter(paths.is_file, reasons))
-        if dry_run or (not swept and needs.head.deleted == head.deleted):
-            return head
-        return needs.head.sweeping(swept, event("collect", files=len(swept)))
-
-    Log(dataset).change(decide)
-    objects = {**listing, **{file: of_file for file, (of_file, _) in needs.released.items()}}
-    for name in reasons if not dry_run else ():
-        if _is_folder(name):
-            dataset.delete_folder(name)
-        else:
-            for each in objects[name]:
-                dataset.delete(each)
-    return [Collected(f"{dataset.name}/{name}", reason) for name, reason in reasons.items()]
-
-
-def _is_folder(name: str) -> bool:
-    folder, _, last = name.partition("/")[0], *name.rpartition("/")[1:]
-    return folder in {paths.PLANS, paths.WORKING} or (folder == paths.BUILDS and PLAN_HASH.fullmatch(last) is not None)
-
-
-def _left_over(dataset: Store) -> list[str]:
-    """Return the working folders of processes of this host that have ended."""
-    working = dataset.local_path(paths.WORKING)
-    return [] if working is None else [f"{paths.WORKING}/{folder.name}" for folder in left_over(working)]
-
-
-def _objects_of(dataset: Store, info: VersionInfo) -> dict[str, list[str]]:
-    """Return the objects of a version, by their names without suffixes."""
+def _files_of(dataset: Store, info: VersionInfo) -> dict[str, list[str]]:
+    """Return the files of a version, without suffixes, each with its objects."""
     manifest = StoredVersion(dataset, info).manifest
     return {info.file: _objects_of_manifest(info), **{file.file: list(file.files) for file in manifest.files}}
 
@@ -235,8 +206,64 @@ def _objects_of_manifest(info: VersionInfo) -> list[str]:
     return [info.manifest, paths.kept(info.file), paths.indices(info.file)]
 
 
-def _ages(dataset: Store, *, dry_run: bool) -> Age:
-    """Return what tells the ages of objects, by the clock of the store; by that of this host in a dry run."""
+def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted: bool = False) -> list[Collected]:
+    """Delete what no version of a dataset needs, and return it.
+
+    While a build of a version may be running, only the files that deleted versions alone needed are deleted.
+
+    Args:
+        dataset: the folder of the dataset.
+        grace: the age, in seconds, from which garbage is collected.
+        dry_run: delete and write nothing.
+        only_deleted: delete only the files that deleted versions alone needed.
+    """
+    age = ages_of(dataset, dry_run=dry_run)
+    listing: Listing = {}
+    left_over: list[str] = []
+    if not only_deleted:
+        # Files first, then the head: a file that is there now, and that the later head does not name, is not needed.
+        listing = list_objects(dataset)
+        left_over = _left_over(dataset)
+    if listing and has_running_build(dataset, age):
+        listing = {}
+    needs = Needs(Snapshot(), frozenset(), {})
+    reasons: dict[str, str] = {}
+
+    def decide(head: Snapshot) -> Snapshot:
+        nonlocal needs, reasons
+        needs = needs_of(dataset, head, age)
+        reasons = garbage(listing, needs, age, grace, left_over)
+        files = list(filter(paths.is_file, reasons))
+        if dry_run or (not files and needs.head.deleted == head.deleted):
+            return head
+        return needs.head.sweeping(files, event("collect", files=len(files)))
+
+    Log(dataset).change(decide)
+    if not dry_run:
+        objects = {**listing, **{file: released.objects for file, released in needs.released.items()}}
+        for name in reasons:
+            _delete(dataset, name, objects[name])
+    return [Collected(f"{dataset.name}/{name}", reason) for name, reason in reasons.items()]
+
+
+def _delete(dataset: Store, name: str, objects: Collection[str]) -> None:
+    folder, _, rest = name.partition("/")
+    is_plan_of_build = folder == paths.BUILDS and PLAN_HASH.fullmatch(rest.rpartition("/")[2]) is not None
+    if folder in {paths.PLANS, paths.WORKING} or is_plan_of_build:
+        dataset.delete_folder(name)
+        return
+    for each in objects:
+        dataset.delete(each)
+
+
+def _left_over(dataset: Store) -> list[str]:
+    """Return the working folders of processes of this host that have ended."""
+    working = dataset.local_path(paths.WORKING)
+    return [] if working is None else [f"{paths.WORKING}/{folder.name}" for folder in left_over_folders(working)]
+
+
+def ages_of(dataset: Store, *, dry_run: bool) -> Age:
+    """Return the function of the ages of objects, by the clock of the store; by the clock of this host in a dry run."""
 
     @cache
     def now() -> float:
@@ -251,7 +278,7 @@ def _ages(dataset: Store, *, dry_run: bool) -> Age:
 
 
 def _time_of(dataset: Store) -> float:
-    """Return the time of the store, whose clock may differ from that of this host."""
+    """Return the time of the store, whose clock may differ from the clock of this host."""
     probe = paths.builds(f"{_PROBE}{uuid.uuid4().hex}")
     dataset.put(probe, b"")
     try:
@@ -260,41 +287,8 @@ def _time_of(dataset: Store) -> float:
         dataset.delete(probe)
 
 
-def pending_of(dataset: Store) -> list[Pending]:
-    """Return the deleted versions of a dataset whose files are not deleted yet.
-
-    A file of several versions counts for the one that keeps it longest.
-    """
-    head, age = Log(dataset).head(), _ages(dataset, dry_run=True)
-    left = [(max(0.0, each.grace - age(paths.log_entry(each.sequence))), each) for each in head.deleted]
-    known = {file for info in head.versions.values() for file in _sizes_of(dataset, info)} if left else set()
-    found = []
-    for seconds, each in sorted(left, key=lambda one: -one[0]):
-        sizes = _sizes_of(dataset, each.info)
-        nbytes = sum(size for file, size in sizes.items() if file not in known)
-        known |= set(sizes)
-        found.append(Pending(dataset.name, each.info.version, nbytes, seconds))
-    return found
-
-
-def _sizes_of(dataset: Store, info: VersionInfo) -> dict[str, int]:
-    """Return the bytes of the shards and columns of a version, by name; none if its manifest is damaged."""
-    with suppress(*_UNREADABLE):
-        files = StoredVersion(dataset, info).manifest.files
-        return {file.file: sum(facts.nbytes for facts in file.files.values()) for file in files}
-    return {}
-
-
-def pending(store: Store) -> list[Pending]:
-    """Return what :func:`pending_of` says of all datasets of a storage that can be read."""
-    found = []
-    for dataset in map(store.folder, filter(paths.is_dataset_id, store.names(""))):
-        with suppress(*_UNREADABLE):
-            found += pending_of(dataset) if has_log(dataset) else []
-    return found
-
-
 def checked_grace(grace: Any) -> float:
+    """Return a grace that a user passed, in seconds."""
     try:
         return json_values.seconds("grace", grace)
     except ValueError as error:
@@ -302,38 +296,41 @@ def checked_grace(grace: Any) -> float:
 
 
 def collect_deleted(dataset: Store) -> None:
-    """Delete what only deleted versions had whose grace is over; nothing, with a warning, if one is damaged."""
+    """Delete the files that deleted versions alone needed. If a version is damaged, warn and delete nothing."""
     try:
         collect(dataset, 0.0, only_deleted=True)
     except _UNREADABLE as error:
-        warn(f"nothing of {dataset.name!r} is collected: {error}", room="log")
+        _warn(dataset, error)
 
 
 def collect_erased(dataset: Store) -> None:
-    """Delete at once all that may hold records that were erased: also what no version names, however new it is."""
+    """Delete all that no version names, however new it is: it may hold records that were erased."""
     try:
         collect(dataset, 0.0)
     except _UNREADABLE as error:
-        warn(f"nothing of {dataset.name!r} is collected: {error}", room="log")
+        _warn(dataset, error)
     if has_running_build(dataset, lambda name: time.time() - (dataset.modified(name) or 0.0)):
         warn(
-            f"a build of {dataset.name!r} is at work, so files that no version names stay, and may hold what was "
+            f"a build of {dataset.name!r} is running, so files that no version names stay, and may hold what was "
             "erased: call gc(grace=0) when it has ended",
             room="log",
         )
 
 
 def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: bool | None = None) -> list[Collected]:
-    """Collect the garbage of every dataset in a store; leave those that cannot be read alone, with a warning.
+    """Collect the garbage of every dataset in a store. Warn of a dataset that cannot be read, and leave it alone.
 
     Args:
         store: the store.
-        grace: the age, in seconds, at which garbage is collected.
+        grace: the age, in seconds, from which garbage is collected.
         dry_run: write and delete nothing.
-        progress: whether to show the progress.
+        progress: as in :class:`~cachelayer.progress.Progress`.
+
+    Raises:
+        StorageError: if no dataset can be reached.
     """
     if not dry_run:
-        # Without a folder for temporary files nothing is left over in it.
+        # It is no failure if there is no folder for temporary files.
         with suppress(StorageError):
             remove_left_over(parent_folder())
     collected: list[Collected] = []
@@ -342,27 +339,28 @@ def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: 
     with Progress(f"gc {store.url}", len(names), progress, unit="dataset") as shown:
         for dataset in map(store.folder, names):
             try:
-                if _is_ours(dataset):
+                if _is_dataset(dataset):
                     collected += collect(dataset, grace, dry_run=dry_run)
             except (*_UNREADABLE, StorageError) as error:
                 if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
                     failed.append(error)
-                warn(f"nothing of {dataset.name!r} is collected: {error}", room="log")
+                _warn(dataset, error)
             shown.update(1, 0)
     if failed and len(failed) == len(names):
         raise failed[0]
     return collected
 
 
-def _is_ours(dataset: Store) -> bool:
-    """Return whether a folder is a dataset, or holds only what builds left that were killed before it had a log."""
-    if has_log(dataset):
+def _warn(dataset: Store, why: object) -> None:
+    warn(f"nothing of {dataset.name!r} is collected: {why}", room="log")
+
+
+def _is_dataset(folder: Store) -> bool:
+    """Return whether a folder is a dataset, or holds only what a first build left that was killed."""
+    if has_log(folder):
         return True
-    left = set(dataset.names(""))
-    if paths.MANIFESTS in left and left <= _FOLDERS:
-        warn(
-            f"nothing of {dataset.name!r} is collected: it has manifests and no log. If its log was lost, restore it; "
-            "if its first build was killed, build it again, and collect then",
-            room="log",
-        )
-    return bool(left) and left <= _FOLDERS - {paths.MANIFESTS}
+    names = set(folder.names(""))
+    if paths.MANIFESTS in names and names <= _FOLDERS:
+        why = "it has manifests and no log. If its log was lost, restore it; "
+        _warn(folder, f"{why}if its first build was killed, build it again, and collect then")
+    return bool(names) and names <= _FOLDERS - {paths.MANIFESTS}

@@ -1,13 +1,13 @@
-"""Notes of what a build has finished: any build with the same plan goes on from them.
+"""Notes of the finished parts of a build: another build with the same plan goes on from them.
 
 ::
 
-    <id>/_builds/<version>/<plan>/plan.json    what is built and how
-    <id>/_builds/<version>/<plan>/00005.json   a finished part: its shards were put
+    <id>/_builds/<version>/<plan hash>/plan.json    what is built and how
+    <id>/_builds/<version>/<plan hash>/00005.json   part 5 is finished: its shards were put
 
-``<plan>`` is a hash of the plan. Only a build whose source comes in parts has notes: one that must begin at its first
-element begins there again. A note counts if its files are good. Notes are deleted when the version is published. Each
-ends with its checksum: a damaged one counts as none.
+Only a build whose source comes in parts has notes. A build that can only read its source from the first element on
+begins there again after a kill. A note counts if its checksum and all files of its part are good. Notes are deleted
+when the version is published.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from cachelayer.versions.publish import absent_files, lost_files
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 _log = logger_of("builds")
-_AT_ONCE = 16
-_SHOWN = 10
+_THREADS = 16
+_MOST_SHOWN = 10
 _PLAN = "plan.json"
 _NOTE = re.compile(r"([0-9]{5,})[.]json", re.ASCII)
 PLAN_HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -42,30 +42,28 @@ PLAN_HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 @dataclass(frozen=True)
 class PartResult:
-    """The result of building a part of a source, some elements of it, or all parts together.
-
-    Args:
-        shards: its shards, which were put, in order.
-        nullable: the numbers of the null bits that are set in some record.
-        elements: the number of elements of the source in it.
-        left_out: the number of these that were left out.
-        first_left_out: the first of these: their numbers, fields, and what was expected there. No values: it is stored.
-    """
+    """The result of building a part of a source, some elements of a part, or all parts together."""
 
     shards: tuple[ShardFile, ...] = ()
+    """The shards, which were put, in the order of their records."""
     nullable: frozenset[Count] = frozenset()
+    """The numbers of the null bits that some record has set."""
     elements: Count = 0
+    """Number of elements that came from the source."""
     left_out: Count = 0
+    """Number of elements that became no records, because they do not fit."""
     first_left_out: tuple[str, ...] = ()
+    """A line about each of the first elements that were left out. Lines are stored, so they hold no values."""
 
     def then(self, later: PartResult) -> PartResult:
-        """Return the result of this and of what follows it."""
+        """Return this result and the result of what follows as one."""
         return PartResult(
-            (*self.shards, *later.shards),
-            self.nullable if later.nullable <= self.nullable else self.nullable | later.nullable,
-            self.elements + later.elements,
-            self.left_out + later.left_out,
-            (*self.first_left_out, *later.first_left_out)[:_SHOWN],
+            shards=(*self.shards, *later.shards),
+            # The same set, most often: then it need not be made again.
+            nullable=self.nullable if later.nullable <= self.nullable else self.nullable | later.nullable,
+            elements=self.elements + later.elements,
+            left_out=self.left_out + later.left_out,
+            first_left_out=(*self.first_left_out, *later.first_left_out)[:_MOST_SHOWN],
         )
 
     @property
@@ -79,7 +77,7 @@ class PartResult:
 
 
 class Notes:
-    """The notes of the builds of a version with one plan.
+    """The notes of all builds of a version that have the same plan.
 
     Args:
         dataset: the folder of the dataset.
@@ -94,11 +92,11 @@ class Notes:
         self.folder = self.version_folder.folder(hashlib.sha256(canonical_json(plan)).hexdigest()[:32])
 
     def begin(self) -> None:
-        """Note the plan."""
+        """Write the plan."""
         self.folder.put(_PLAN, json_values.sealed({"plan": self.plan}))
 
     def add(self, number: int, part: PartResult) -> None:
-        """Note a finished part."""
+        """Write the note of a finished part."""
         document = json_values.encoded(replace(part, shards=()))
         document["shards"] = ShardTable(part.shards).to_json()
         self.folder.put(_note(number), json_values.sealed(document))
@@ -109,41 +107,46 @@ class Notes:
 
         Args:
             log: the log of the dataset.
-            known: parts that need not be read again.
+            known: finished parts whose notes and sizes of files need not be looked at again.
         """
         known = known or {}
-        if _plan(self.folder) is None:
-            # Nobody can tell what these notes are of.
+        if _read_plan(self.folder) is None:
+            # Nobody can tell what these notes are about.
             return dict(known)
-        with Pool(_AT_ONCE, "cachelayer-notes") as threads:
-            numbers = sorted(noted_numbers(self.folder) - known.keys())
-            read = dict(zip(numbers, threads.map(partial(read_part, self.folder), numbers), strict=True))
-        noted = {number: part for number, part in read.items() if part is not None}
-        parts, head = {**known, **noted}, log.head()
-        lost = lost_files((shard.file for part in parts.values() for shard in part.shards), log, head)
+        numbers = sorted(noted_numbers(self.folder) - known.keys())
+        with Pool(_THREADS, "cachelayer-notes") as threads:
+            parts = list(threads.map(partial(read_part, self.folder), numbers))
+        noted = {number: part for number, part in zip(numbers, parts, strict=True) if part is not None}
+        finished = {**known, **noted}
+        lost = lost_files((shard.file for part in finished.values() for shard in part.shards), log, log.head())
         lost |= absent_files((shard for part in noted.values() for shard in part.shards), log)
-        return {number: part for number, part in parts.items() if lost.isdisjoint(shard.file for shard in part.shards)}
+        return {
+            number: part for number, part in finished.items() if lost.isdisjoint(shard.file for shard in part.shards)
+        }
 
-    def others(self) -> dict[str, Mapping[str, Any]]:
-        """Return the plans of other builds of the version, by the names of their folders."""
-        found = {}
-        for name in filter(PLAN_HASH.fullmatch, self.version_folder.names("")):
-            plan = _plan(self.version_folder.folder(name))
+    def other_plans(self) -> dict[str, Mapping[str, Any]]:
+        """Return the plans of other builds of the version, by their hashes."""
+        plans = {}
+        for name in self._plan_hashes():
+            plan = _read_plan(self.version_folder.folder(name))
             if name != self.folder.name and plan is not None:
-                found[name] = plan
-        return found
+                plans[name] = plan
+        return plans
 
-    def forget(self) -> None:
+    def delete_all(self) -> None:
         """Delete the notes of all builds of the version, which is published."""
         try:
-            for name in filter(PLAN_HASH.fullmatch, self.version_folder.names("")):
+            for name in self._plan_hashes():
                 self.version_folder.delete_folder(name)
         except StorageError as error:
             warn(f"notes are left in {self.version_folder.url}, until gc deletes them: {error}", room="builds")
 
+    def _plan_hashes(self) -> list[str]:
+        return list(filter(PLAN_HASH.fullmatch, self.version_folder.names("")))
+
 
 def read_part(folder: Store, number: int) -> PartResult | None:
-    """Return a finished part of the build that has its notes in a folder; None if it has no note that can be read."""
+    """Return a finished part, given the folder of the notes; None if its note is missing or damaged."""
     raw = folder.read(_note(number))
     try:
         with json_values.decoding(f"{folder.url}/{_note(number)}", "note of a part"):
@@ -159,7 +162,7 @@ def read_part(folder: Store, number: int) -> PartResult | None:
 
 
 def noted_numbers(folder: Store) -> set[int]:
-    """Return the numbers of the finished parts of the build that has its notes in a folder."""
+    """Return the numbers of the finished parts, given the folder of the notes."""
     return {int(match[1]) for name in folder.names("") if (match := _NOTE.fullmatch(name))}
 
 
@@ -167,8 +170,8 @@ def _note(number: int) -> str:
     return f"{number:05}.json"
 
 
-def _plan(folder: Store) -> Mapping[str, Any] | None:
-    """Return the plan of the build that has its notes in a folder; None if there is none that can be read."""
+def _read_plan(folder: Store) -> Mapping[str, Any] | None:
+    """Return the plan, given the folder of the notes; None if it is missing or damaged."""
     raw = folder.read(_PLAN)
     try:
         with json_values.decoding(f"{folder.url}/{_PLAN}", "plan of a build"):

@@ -53,9 +53,9 @@ def test_what_is_noted_is_read_again_by_builds_with_the_same_plan(notes: Notes, 
     assert (PARTS[0].records, PARTS[0].nbytes) == (4, 300)
     other = notes_of(tmp_path, shard_bytes=2)
     assert other.finished(log) == {}
-    assert other.others() == {notes.folder.name: {"shard_bytes": 1}}
-    assert again.others() == {}
-    other.forget()
+    assert other.other_plans() == {notes.folder.name: {"shard_bytes": 1}}
+    assert again.other_plans() == {}
+    other.delete_all()
     assert again.finished(log) == {}
 
 
@@ -100,6 +100,6 @@ def test_damaged_notes_are_read_as_none(notes: Notes, tmp_path: Path) -> None:
             assert name != "plan.json" or each in others or not found
             assert name == "plan.json" or found[0] == PARTS[0]
             assert all(paths.is_file(shard.file) for part in found.values() for shard in part.shards)
-            other.others()
+            other.other_plans()
         notes.folder.put(name, raw)
     assert notes.finished(log) == PARTS
