@@ -43,7 +43,7 @@ def package() -> griffe.Module:
 def modules() -> list[str]:
     """Return the modules, below ``cachelayer``, that have public names of their own."""
     adapters = sorted(name for name in package()["adapters"].modules if not name.startswith("_"))
-    return ["engines", *(f"adapters.{name}" for name in adapters if package()[f"adapters.{name}"].exports is not None)]
+    return ["engines", "testing", *(f"adapters.{name}" for name in adapters if package()[f"adapters.{name}"].exports is not None)]
 
 
 def exported() -> dict[str, Any]:
@@ -66,6 +66,9 @@ def is_documented(member: Any) -> bool:
 
 def is_for_users(member: Any) -> bool:
     owner = member.parent.path.removeprefix("cachelayer.")
+    if owner.startswith("testing."):
+        # The example of the class shows what a subclass has.
+        return False
     names = [names for where, names in OF_THE_PACKAGE.items() if owner == where or owner.startswith(f"{where}.")]
     return not any(member.name in each.split() for each in names)
 

@@ -17,7 +17,6 @@ import soundfile
 from pages import run_page
 from PIL import Image
 from servers import Server, new_bucket
-from source_conformance import SourceConformance
 
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ImageSpec, InvalidArgumentError, InvalidTypeError, SourceError, Storage
@@ -26,6 +25,7 @@ from cachelayer.adapters.npy import from_npy, from_npz
 from cachelayer.adapters.pyarrow import from_json
 from cachelayer.adapters.sources.files import Files
 from cachelayer.builds.as_source import as_source
+from cachelayer.testing import SourceTests
 
 CLASSES = ["cat", "dog"]
 
@@ -42,7 +42,7 @@ def write_images(folder: Path, count: int) -> Path:
     return folder
 
 
-class TestFiles(SourceConformance):
+class TestFiles(SourceTests):
     def source(self, count: int, folder: Path) -> Any:
         for number in range(count):
             (folder / "files" / f"{number // 100:03d}").mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ class TestFiles(SourceConformance):
         return {"path": f"{number // 100:03d}/{number:05d}.bin", "data": b"x" * (number % 50)}
 
 
-class TestNpy(SourceConformance):
+class TestNpy(SourceTests):
     def source(self, count: int, folder: Path) -> Any:
         np.save(folder / "x.npy", np.arange(6 * count, dtype=">i4").reshape(count, 2, 3))
         np.save(folder / "y.npy", np.asfortranarray(np.arange(2 * count, dtype=np.float32).reshape(count, 2)))
@@ -67,7 +67,7 @@ class TestNpy(SourceConformance):
         }
 
 
-class TestNpz(SourceConformance):
+class TestNpz(SourceTests):
     def source(self, count: int, folder: Path) -> Any:
         x = np.arange(6 * count, dtype=np.uint16).reshape(count, 2, 3)
         np.savez_compressed(folder / "a.npz", x_train=x, y_train=np.arange(count, dtype=">i8"), x_test=x[:0])

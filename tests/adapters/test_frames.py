@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pytest
 from pandas.testing import assert_frame_equal
 from polars.testing import assert_frame_equal as assert_polars_equal
-from source_conformance import SourceConformance
 from values_across import Row, ValuesAcross, assert_same
 from values_table import BIG, NS
 
@@ -34,6 +33,7 @@ from cachelayer.errors import (
     InvalidTypeError,
     RecordIndexError,
 )
+from cachelayer.testing import SourceTests
 
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -59,7 +59,7 @@ def pandas_frame(count: int) -> pd.DataFrame:
     )
 
 
-class TestPandas(SourceConformance):
+class TestPandas(SourceTests):
     def source(self, count: int, folder: Path) -> Any:
         return pandas_frame(count)
 
@@ -99,7 +99,7 @@ def polars_frame(count: int) -> pl.DataFrame:
     )
 
 
-class TestPolars(SourceConformance):
+class TestPolars(SourceTests):
     def source(self, count: int, folder: Path) -> Any:
         return polars_frame(count)
 

@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from pages import run_page
 from reference import Case, cases
 from samples import examples
-from sink_conformance import ItemsConformance, SinkConformance
 
 import cachelayer
 from cachelayer import Storage
 from cachelayer.adapters.grain import Sampler, iter_dataset
+from cachelayer.testing import ResumableSinkTests, SinkTests
 
 # What Grain hands out is compared with the stream itself, again and again.
 pytestmark = pytest.mark.filterwarnings("ignore:this stream is iterated over again")
@@ -94,12 +94,12 @@ def test_elements_and_batches_follow_grains_transformations(ref: Any, options: A
     assert labels(dataset[1::2]) == labels(dataset)[1::2]
 
 
-class TestRandomAccess(ItemsConformance):
+class TestRandomAccess(SinkTests):
     def sink(self, stream: Any) -> Any:
         return grain.MapDataset.source(stream)
 
 
-class TestIterDataset(SinkConformance):
+class TestIterDataset(ResumableSinkTests):
     test_an_iteration_over_an_endless_stream_goes_on_after_the_last_one = None  # type: ignore[assignment]
     test_each_iteration_has_the_epochs_that_follow = None  # type: ignore[assignment]
     test_items_are_those_of_the_stream = None  # type: ignore[assignment]

@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from absl import flags
-from source_conformance import FallibleSource
 from values_across import Row, ValuesAcross, assert_same
 from values_table import NESTINGS, VALUES, edges
 
@@ -18,6 +17,7 @@ from cachelayer import ArraySpec, CacheLayerWarning, DataRef, Storage
 from cachelayer.adapters.grain import iter_dataset
 from cachelayer.builds.as_source import as_source
 from cachelayer.errors import InvalidArgumentError, SourceError
+from cachelayer.testing import FailingSourceTests
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,7 +29,7 @@ def element(number: int) -> dict[str, Any]:
     return {"x": np.full(3, number, np.int32), "y": np.float32(number / 2), "text": f"näme {number}"}
 
 
-class TestMapDataset(FallibleSource):
+class TestMapDataset(FailingSourceTests):
     def made(self, number: int) -> Any:
         if self.error is not None and number == 17:
             raise self.error

@@ -21,13 +21,13 @@ from datasets import Array2D, ClassLabel, Features, Json, List, Translation, Val
 from pages import run_page
 from pictures_and_sounds import PIXELS, SOUNDS, png, wav
 from PIL import Image
-from source_conformance import FallibleSource, SourceConformance
 from values_across import Row, ValuesAcross, assert_same
 from values_table import BIG, NS
 
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, Ragged, RaggedSpec, Storage
 from cachelayer.adapters.huggingface import to_datasets
+from cachelayer.testing import FailingSourceTests, SourceTests
 
 
 def row(number: int) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def in_memory(count: int) -> datasets.Dataset:
     return datasets.Dataset.from_dict({name: [each[name] for each in rows] for name in FEATURES}, features=FEATURES)
 
 
-class TestDataset(SourceConformance):
+class TestDataset(SourceTests):
     def source(self, count: int, folder: Path) -> Any:
         return in_memory(count)
 
@@ -94,7 +94,7 @@ class TestSelectionOnDisk(TestDataset):
         return datasets.load_from_disk(folder / "saved").select(np.argsort(order))
 
 
-class TestIterableOfPython(TestDataset, FallibleSource):
+class TestIterableOfPython(TestDataset, FailingSourceTests):
     seeks = False
 
     def source(self, count: int, folder: Path) -> Any:

@@ -13,12 +13,11 @@ import keras
 import numpy as np
 import pytest
 from pages import run_page
-from sink_conformance import ItemsConformance
-from source_conformance import FallibleSource
 
 import cachelayer
 from cachelayer import Storage
 from cachelayer.adapters.keras import Resume, to_keras
+from cachelayer.testing import FailingSourceTests, SinkTests
 
 # Forks beside threads are what Keras's multiprocessing does.
 pytestmark = pytest.mark.filterwarnings(
@@ -53,7 +52,7 @@ class Endless(Batches):
 # In.
 
 
-class TestPyDataset(FallibleSource):
+class TestPyDataset(FailingSourceTests):
     seeks = False
     named = "record 16"
     workers: ClassVar[dict[str, Any]] = {}
@@ -122,7 +121,7 @@ def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return storage.submit({"x": np.stack([numbers, numbers], 1).astype("f4"), "y": numbers}, "numbers", "v1")
 
 
-class TestStreams(ItemsConformance):
+class TestStreams(SinkTests):
     without: ClassVar = {"epochs", "elements", "padded", "empty batches", "start"}
 
     def sink(self, stream: Any) -> Any:

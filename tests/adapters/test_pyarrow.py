@@ -16,7 +16,6 @@ import pyarrow.feather as pa_feather
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from source_conformance import SourceConformance
 from values_across import NoSuchValue, Row, ValuesAcross
 
 import cachelayer
@@ -35,6 +34,7 @@ from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parq
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.records.codec import codec_for
+from cachelayer.testing import SourceTests
 
 
 def element(number: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def table(start: int, stop: int) -> pa.Table:
     return pa.Table.from_pylist([{**each, "when": each["when"].astype(object)} for each in elements], SCHEMA)
 
 
-class Conformance(SourceConformance):
+class Conformance(SourceTests):
     def element(self, number: int) -> Any:
         return element(number)
 
@@ -108,7 +108,7 @@ class TestIpc(Conformance):
         return from_ipc([folder / "a.arrow", str(folder / "b.feather")])
 
 
-class TestCsv(SourceConformance):
+class TestCsv(SourceTests):
     seeks = False
 
     def source(self, count: int, folder: Path) -> Any:
@@ -122,7 +122,7 @@ class TestCsv(SourceConformance):
         return {"n": np.int32(number), "name": f"w{number}", "quarter": np.float32(number / 4), "gap": gap}
 
 
-class TestJsonLines(SourceConformance):
+class TestJsonLines(SourceTests):
     seeks = False
 
     def source(self, count: int, folder: Path) -> Any:

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import tensorflow as tf
-from sink_conformance import SinkConformance
-from source_conformance import records_of, spec_of
 
 import cachelayer
 from cachelayer import ArraySpec, Ragged, Sparse, Storage
 from cachelayer.adapters.tensorflow import to_tf
 from cachelayer.builds.as_source import as_source
+from cachelayer.testing import ResumableSinkTests
+from cachelayer.testing.sources import records_of, spec_of
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -263,7 +263,7 @@ def test_what_cannot_be_stored_or_taken_apart_is_refused_by_name(storage: Storag
         storage.cache(make(), "d", "v1", unbatch=unbatch)
 
 
-class TestStreams(SinkConformance):
+class TestStreams(ResumableSinkTests):
     without: ClassVar = {"mapped batches"}
     test_the_state_of_another_stream_is_refused_by_what_differs = None  # type: ignore[assignment]
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from source_conformance import SourceConformance
 from values_across import assert_same
 
 from cachelayer import ArraySpec, ImageSpec, Ragged, Storage
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.testing import SourceTests
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -100,7 +100,7 @@ def builder(folder: Path, form: str = "array_record", features: Any = None, **co
     return made
 
 
-class TestDataSource(SourceConformance):
+class TestDataSource(SourceTests):
     def source(self, count: int, folder: Path) -> Any:
         return builder(folder, train=count, test=1).as_data_source("train")
 

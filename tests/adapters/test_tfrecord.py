@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from source_conformance import SourceConformance
 from strategies import same
 
 from cachelayer import (
@@ -24,6 +23,7 @@ from cachelayer import (
     Storage,
 )
 from cachelayer.adapters.tfrecord import from_tfrecord
+from cachelayer.testing import SourceTests
 
 FEATURES = {
     "image": tf.io.FixedLenFeature((2, 2), tf.int64),
@@ -63,7 +63,7 @@ def labelled(number: int) -> bytes:
     return example(image=[number, 1, 2, 3], name=[b"n%d" % number], **label)
 
 
-class TestExamples(SourceConformance):
+class TestExamples(SourceTests):
     seeks = False
 
     def source(self, count: int, folder: Path) -> Any:
@@ -79,7 +79,7 @@ class TestExamples(SourceConformance):
         }
 
 
-class TestRawRecords(SourceConformance):
+class TestRawRecords(SourceTests):
     seeks = False
 
     def source(self, count: int, folder: Path) -> Any:

@@ -18,13 +18,9 @@ import torch.distributed.checkpoint as dcp
 from forks import importing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_conformance import BATCH, LoopConformance
-from loop_conformance import RECORDS as RECORDS_OF_LOOPS
 from pages import run_page
 from PIL import Image
 from samples import examples
-from sink_conformance import SinkConformance
-from source_conformance import FallibleSource, SourceConformance
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - PyTorch has its backend then
 from torch.utils import data
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -47,6 +43,9 @@ from cachelayer.adapters.torch import BatchSampler, Sampler, loader, tensors, to
 from cachelayer.builds.as_source import as_source
 from cachelayer.records import tree
 from cachelayer.records.tree import leaves
+from cachelayer.testing import FailingSourceTests, ResumableSinkTests, SourceTests
+from cachelayer.testing.loops import BATCH, LoopTests
+from cachelayer.testing.loops import RECORDS as RECORDS_OF_LOOPS
 
 # Forks beside threads are what DataLoader does, and what these tests are about.
 pytestmark = pytest.mark.filterwarnings(
@@ -102,7 +101,7 @@ class Stream(data.IterableDataset[Any]):
 # In.
 
 
-class TestDataset(FallibleSource):
+class TestDataset(FailingSourceTests):
     # PyTorch's loaders take a StopIteration of an item for the end.
     named = "17|after 1 "
 
@@ -140,7 +139,7 @@ class TestBatchedLoader(TestDataset):
         return stored(number) | {"pair": list(stored(number)["pair"])}
 
 
-class TestTensorDataset(SourceConformance):
+class TestTensorDataset(SourceTests):
     def source(self, count: int, folder: Path) -> Any:
         return data.TensorDataset(torch.arange(3 * count).view(count, 3), torch.arange(count).to(torch.bfloat16))
 
@@ -401,7 +400,7 @@ def test_batches_of_our_own_with_lists_that_may_be_rows_or_columns_are_refused(s
 # Streams.
 
 
-class TestLoader(SinkConformance):
+class TestLoader(ResumableSinkTests):
     workers: ClassVar[int] = 0
 
     def sink(self, stream: Any) -> Any:
@@ -445,7 +444,7 @@ def test_a_loader_measures_its_last_iteration(ref: Any, workers: int) -> None:
         assert 0 < stats.waited <= stats.seconds
 
 
-class TestLoopsOfLoader(LoopConformance):
+class TestLoopsOfLoader(LoopTests):
     workers: ClassVar[int] = 0
 
     def loops(self, **order: Any) -> Any:
@@ -457,7 +456,7 @@ class TestLoopsOfLoaderWithWorkers(TestLoopsOfLoader):
     stops = range(2, 4)
 
 
-class TestLoopsOfSampler(LoopConformance):
+class TestLoopsOfSampler(LoopTests):
     per_epoch = RECORDS_OF_LOOPS
     stops = range(1, 3 * RECORDS_OF_LOOPS + 1)
 
@@ -465,12 +464,12 @@ class TestLoopsOfSampler(LoopConformance):
         return Sampler(numbers(RECORDS_OF_LOOPS), **{"shuffle": False, **order})
 
 
-class TestLoopsOfBatchSampler(LoopConformance):
+class TestLoopsOfBatchSampler(LoopTests):
     def loops(self, **order: Any) -> Any:
         return BatchSampler(numbers(RECORDS_OF_LOOPS), BATCH, **{"shuffle": False, **order})
 
 
-class TestLoopsOfDataLoader(LoopConformance):
+class TestLoopsOfDataLoader(LoopTests):
     """A ``DataLoader`` of PyTorch; the state is that of the sampler, which does not know of the loop."""
 
     is_told_the_loop = False
@@ -489,7 +488,7 @@ class TestLoopsOfDataLoader(LoopConformance):
         loops.sampler.load_state_dict(state)
 
 
-class TestLoopsOfStatefulDataLoader(LoopConformance):
+class TestLoopsOfStatefulDataLoader(LoopTests):
     """torchdata's, whose state tells the end of a loop, with the samplers' own."""
 
     options: ClassVar[dict[str, Any]] = {"batch_size": BATCH}

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import webdataset
 from PIL import Image
-from source_conformance import SourceConformance
 
 from cachelayer import ArraySpec, AudioSpec, CacheLayerError, ElementError, ImageSpec, InvalidArgumentError, Storage
 from cachelayer.adapters.webdataset import from_webdataset
+from cachelayer.testing import SourceTests
 
 
 def png(number: int) -> bytes:
@@ -52,7 +52,7 @@ def sample(number: int) -> dict[str, Any]:
     }
 
 
-class TestWebDataset(SourceConformance):
+class TestWebDataset(SourceTests):
     seeks = False
 
     def source(self, count: int, folder: Path) -> Any:

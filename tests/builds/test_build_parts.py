@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import parts_child
 import pytest
-from engine_conformance import wait_until
 from forks import Fork, is_stopped
 from leftovers import assert_only_versions_are_left
 from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, row, rows
@@ -23,6 +22,7 @@ from servers import new_place
 import cachelayer
 from cachelayer import Storage, sharded
 from cachelayer.errors import InvalidTypeError, SourceError
+from cachelayer.testing.engines import wait_until
 
 pytestmark = pytest.mark.slow
 

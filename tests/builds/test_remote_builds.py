@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from building_child import LEASE_SECONDS, RECORDS, Child, child, expected_digest
-from engine_conformance import wait_until
 from leftovers import assert_only_versions_are_left, files_below
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer.temporary_files import process_name
+from cachelayer.testing.engines import wait_until
 
 HOST = process_name().rpartition("-")[0]
 

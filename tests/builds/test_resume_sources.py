@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.feather as pa_feather
 import pyarrow.parquet as pq
 import pytest
-from source_conformance import assert_resumes, records_of, spec_of
+from resuming import assert_resumes
 
 import cachelayer
 from cachelayer.adapters.pyarrow import from_ipc, from_parquet
 from cachelayer.builds.as_source import as_source
+from cachelayer.testing.sources import records_of, spec_of
 
 RECORDS = 6000
 SHARD_BYTES = 100_000

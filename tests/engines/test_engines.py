@@ -6,18 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_conformance import EngineConformance, TellingConformance
 from parts_child import PARTS, SHARD_BYTES, rows
 
 import cachelayer
 from cachelayer.engines import Beam, Engine, Processes, Ray, engine_of
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
+from cachelayer.testing import EngineTests, YieldingEngineTests
 
 pytestmark = pytest.mark.slow
 
 
-class TestProcesses(TellingConformance):
-    source = "Processes(2)"
+class TestProcesses(YieldingEngineTests):
+    program = "from cachelayer.engines import Processes; engine = Processes(2)"
     most_ahead = 2
 
     @pytest.fixture
@@ -26,9 +26,9 @@ class TestProcesses(TellingConformance):
 
 
 @pytest.mark.soak
-class TestBeam(EngineConformance):
-    source = "Beam()"
-    tells = False
+class TestBeam(EngineTests):
+    program = "from cachelayer.engines import Beam; engine = Beam()"
+    yields_results = False
 
     @pytest.fixture
     def engine(self) -> Engine:

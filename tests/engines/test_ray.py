@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_conformance import TellingConformance, wait_until
 from parts_child import PARTS, SHARD_BYTES, row, rows
 
 from cachelayer import DataRef, Storage, sharded
 from cachelayer.engines import Engine, Ray
 from cachelayer.records.infer import infer_spec
+from cachelayer.testing.engines import YieldingEngineTests, wait_until
 
 pytestmark = pytest.mark.needs("ray")
 SMALL = 80 * 2**20
@@ -56,8 +56,8 @@ def cluster(folder: Path) -> Iterator[Any]:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.soak
-class TestRay(TellingConformance):
-    source = "Ray()"
+class TestRay(YieldingEngineTests):
+    program = "from cachelayer.engines import Ray; engine = Ray()"
     most_ahead = 4
 
     @pytest.fixture

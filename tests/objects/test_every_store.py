@@ -2,196 +2,69 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import google_crc32c
 import pytest
 from servers import Server, new_bucket
 
-from cachelayer import CorruptionError, StorageError
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
-
-TEXT = os.urandom(300_000)
-# More than one part, of an upload as of a download.
-LARGE = TEXT * 112
-
-
-@pytest.fixture(params=["local", "memory", "s3", "s3 by obstore", "gcs", "azure"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    if request.param == "local":
-        return open_store(tmp_path / "store")
-    if request.param == "memory":
-        return open_store(f"memory://{uuid.uuid4().hex}")
-    if request.param == "s3 by obstore":
-        # As if s3fs were not installed.
-        monkeypatch.setattr("cachelayer.objects.s3.find_spec", lambda name: None if name == "s3fs" else name)
-        monkeypatch.setattr("cachelayer.objects.file_systems._file_systems", {})
-    server: Server = request.getfixturevalue(request.param.partition(" ")[0])
-    return open_store(server.url(new_bucket(server), "a/prefix"), server.storage_options())
-
-
-def test_what_was_put_is_read_until_it_is_deleted(store: Store) -> None:
-    store.delete("a/b/c")
-    assert (store.read("a/b/c"), store.size("a/b/c"), store.modified("a/b/c")) == (None, None, None)
-    assert not store.exists("a/b/c")
-    store.put("a/b/c", TEXT)
-    store.put("a/b/c", b"other")
-    assert (store.read("a/b/c"), store.size("a/b/c")) == (b"other", 5)
-    assert store.exists("a/b/c")
-    assert not store.exists("a/b/c/d")
-    assert store.read("a/b/c/d") is None
-    store.delete("a/b/c")
-    assert not store.exists("a/b/c")
-    assert store.put_if_absent("a/b/c", b"2")
-
-
-@pytest.mark.parametrize("data", [b"", TEXT], ids=["empty", "long"])
-def test_only_the_first_put_wins_unless_the_bytes_are_the_same(store: Store, data: bytes) -> None:
-    assert store.put_if_absent("a/b", data)
-    assert not store.put_if_absent("a/b", data + b"later")
-    assert store.put_if_absent("a/b", data)
-    assert store.read("a/b") == data
-    assert store.size("a/b") == len(data)
-
-
-def test_an_object_is_put_by_exactly_one_of_many_threads(store: Store) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        won = list(threads.map(lambda number: store.put_if_absent("a/log", b"%d" % number), range(32)))
-    assert sum(won) == 1
-    assert store.read("a/log") == b"%d" % won.index(True)
-    assert store.names("a") == ["log"]
-
-
-def test_a_later_object_is_not_older(store: Store) -> None:
-    store.put("a", b"1")
-    store.put("b", b"2")
-    first, second = store.modified("a"), store.modified("b")
-    assert first is not None
-    assert second is not None
-    assert 1_700_000_000 < first <= second
-
-
-def test_names_are_those_directly_below_a_folder_and_never_stale(store: Store) -> None:
-    assert store.names("a") == []
-    for name in ("a/x", "a/y/1", "a/y/2", "ab/z", "a/ü +%#?&=.json", "c"):
-        store.put(name, b"")
-    assert store.names("a") == ["x", "y", "ü +%#?&=.json"]
-    assert store.names("") == ["a", "ab", "c"]
-    assert store.names("a/x") == []
-    assert store.read("a/ü +%#?&=.json") == b""
-    store.delete("a/x")
-    assert store.names("a") == ["y", "ü +%#?&=.json"]
-
-
-def test_a_folder_is_deleted_with_all_below_it_and_nothing_beside(store: Store) -> None:
-    for name in ("a/1", "a/b/2", "a/b/c/3", "ab/4", "5"):
-        store.put(name, b"")
-    # fsspec's own listing of memory fails beside a thread that deletes.
-    deleters = 1 if store.url.startswith("memory:") else 4
-    with ThreadPoolExecutor(deleters) as threads:
-        list(threads.map(store.delete_folder, ["a"] * deleters))
-    assert store.names("") == ["5", "ab"]
-    store.delete_folder("a")
-
-
-def test_files_are_uploaded_and_downloaded(store: Store, tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    target.write_bytes(b"x" * 100)
-    before = target.stat().st_ino
-    for data in (LARGE, TEXT, b""):
-        source.write_bytes(data)
-        store.upload(source, "a/file")
-        assert store.size("a/file") == len(data)
-        # Over what was there, in place.
-        assert store.download("a/file", target, len(data)) == google_crc32c.value(data)
-        assert (target.read_bytes() == data, target.stat().st_ino) == (True, before)
-    with pytest.raises(StorageError, match=r"cannot read .*nowhere"):
-        store.upload(tmp_path / "nowhere", "a/other")
-    assert not store.exists("a/other")
-    with pytest.raises(StorageError, match=r"cannot write .*nowhere"):
-        store.download("a/file", tmp_path / "nowhere" / "file", 0)
-
-
-@pytest.mark.parametrize("nbytes", [len(TEXT) - 1, len(TEXT) + 1, len(TEXT) + (20 << 20), 2**40, 2**62])
-def test_an_object_of_another_size_is_corrupt_and_takes_no_memory(store: Store, tmp_path: Path, nbytes: int) -> None:
-    store.put("a/b", TEXT)
-    with pytest.raises(CorruptionError, match=rf"a/b: it has {len(TEXT)} bytes, expected {nbytes}"):
-        store.download("a/b", tmp_path / "target", nbytes)
-    with pytest.raises(CorruptionError, match=r"a/c: there is no such object"):
-        store.download("a/c", tmp_path / "target", nbytes)
-    if nbytes > len(TEXT):
-        for start in (0, len(TEXT) - 1, len(TEXT)):
-            # Pieces of it are asked for, and the first that is missing is named.
-            with pytest.raises(CorruptionError, match=rf"a/b: it has {len(TEXT)} bytes, expected "):
-                store.read_ranges([("a/b", 0, 10), ("a/b", start, nbytes)])
-    with pytest.raises(CorruptionError, match=r"a/c: there is no such object"):
-        store.read_ranges([("a/c", 0, 10)])
-
-
-def test_ranges_are_exact(store: Store) -> None:
-    contents = {"a/b": TEXT, "c": TEXT[::-1], "large": LARGE}
-    for name, data in contents.items():
-        store.put(name, data)
-    ends = [(0, 1), (0, 0), (5, 5), (299_999, 300_000), (10, 20), (15, 30), (10, 20), (100, 70_000), (9_000, 9_001)]
-    ranges = [(name, *end) for end in ends for name in ("a/b", "c")]
-    ranges.append(("large", 7, len(LARGE) - 7))
-    assert store.read_ranges(ranges) == [contents[name][start:stop] for name, start, stop in ranges]
-    assert store.read_ranges([]) == []
-
-
-def test_many_threads_read_what_is_there(store: Store) -> None:
-    store.put("a", TEXT)
-
-    def read(first: int) -> bool:
-        ranges = [("a", start, start + 1000) for start in range(first * 1000, 290_000, 50_000)]
-        return store.read_ranges(ranges) == [TEXT[start:stop] for _, start, stop in ranges]
-
-    with ThreadPoolExecutor(16) as threads:
-        assert all(threads.map(read, range(64)))
-
+from cachelayer.testing import StoreTests
 
 # Pickles hold no secrets: they come from the environment, and a warning says so.
-@pytest.mark.filterwarnings("ignore:credentials are looked for:cachelayer.CacheLayerWarning")
-def test_a_pickled_store_is_the_same(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    if "connection_string" in getattr(store, "options", {}):
-        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", store.options["connection_string"])  # type: ignore[attr-defined]
-    store.put("a", b"1")
-    other: Store = pickle.loads(pickle.dumps(store))
-    assert other.read("a") == b"1"
-    assert other.url == store.url
+FROM_THE_ENVIRONMENT = pytest.mark.filterwarnings("ignore:credentials are looked for:cachelayer.CacheLayerWarning")
 
 
-def test_a_folder_is_a_store_of_what_lies_below_it(store: Store) -> None:
-    store.put("a/b/c", b"1")
-    store.put("ab/c", b"2")
-    folder = store.folder("a")
-    assert (folder.url, folder.name) == (f"{store.url}/a", "a")
-    assert folder.folder("b").read("c") == b"1"
-    assert folder.names("") == ["b"]
-    folder.put("b/d", b"3")
-    assert store.names("a/b") == ["c", "d"]
-    folder.delete_folder("b")
-    assert (store.names("a"), store.read("ab/c")) == ([], b"2")
+def store_of(server: Server) -> BucketStore:
+    store = open_store(server.url(new_bucket(server), "a/prefix"), server.storage_options())
+    assert isinstance(store, BucketStore)
+    return store
 
 
-def test_files_are_made_objects_and_those_on_this_machine_have_paths(store: Store, tmp_path: Path) -> None:
-    folder, place = store.folder("a"), store.working_folder() or tmp_path
-    for data in (TEXT, b"other"):
-        files = {place / name: f"b/{name}" for name in ("one", "two")}
-        for file in files:
-            file.write_bytes(data)
-        folder.move_in(files)
-        folder.write_atomically("c/three", lambda path, data=data: path.write_bytes(data))  # type: ignore[misc]
-        assert [folder.read(name) for name in ("b/one", "b/two", "c/three")] == [data] * 3
-    path = folder.local_path("b/one")
-    assert path is None or path.read_bytes() == b"other"
-    with pytest.raises(ZeroDivisionError):
-        folder.write_atomically("c/three", lambda _: 1 // 0)
-    assert folder.read("c/three") == b"other"
+class TestLocalStore(StoreTests):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return open_store(tmp_path / "store")
+
+
+class TestMemory(StoreTests):
+    # fsspec's own listing of memory fails beside a thread that deletes.
+    deleting_threads = 1
+
+    @pytest.fixture
+    def store(self) -> Store:
+        return open_store(f"memory://{uuid.uuid4().hex}")
+
+
+@FROM_THE_ENVIRONMENT
+class TestS3(StoreTests):
+    @pytest.fixture
+    def store(self, s3: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "testing")
+        return store_of(s3)
+
+
+@FROM_THE_ENVIRONMENT
+class TestS3WithoutS3fs(TestS3):
+    @pytest.fixture(autouse=True)
+    def _without_s3fs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("cachelayer.objects.s3.find_spec", lambda name: None if name == "s3fs" else name)
+        monkeypatch.setattr("cachelayer.objects.file_systems._file_systems", {})
+
+
+class TestGcs(StoreTests):
+    @pytest.fixture
+    def store(self, gcs: Server) -> Store:
+        return store_of(gcs)
+
+
+@FROM_THE_ENVIRONMENT
+class TestAzure(StoreTests):
+    @pytest.fixture
+    def store(self, azure: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+        store = store_of(azure)
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", store.options["connection_string"])
+        return store

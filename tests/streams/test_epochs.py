@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_conformance import BATCH, RECORDS, LoopConformance
 from reference import cases
 from samples import examples
 
 import cachelayer
 from cachelayer import CacheLayerWarning, InvalidArgumentError, InvalidTypeError, StateError
+from cachelayer.testing.loops import BATCH, RECORDS, LoopTests
 
 
 def numbers(n: int) -> Any:
@@ -67,7 +67,7 @@ class Loops:
         return next(self.epochs)
 
 
-class TestLoopsOfEpochs(LoopConformance):
+class TestLoopsOfEpochs(LoopTests):
     # An epoch that is handed out counts, and none can be chosen.
     test_an_iterator_that_nothing_was_asked_of_is_no_epoch = None  # type: ignore[assignment]
     test_an_epoch_that_is_left_early_counts_and_any_can_be_chosen = None  # type: ignore[assignment]

@@ -18,15 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
-from loop_conformance import BATCH, RECORDS, LoopConformance
 from pages import run_page
 from reference import Case, cases
 from samples import examples
-from sink_conformance import SinkConformance
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError
 from cachelayer.adapters.jax import global_batches
+from cachelayer.testing import ResumableSinkTests
+from cachelayer.testing.loops import BATCH, RECORDS, LoopTests
 
 AXES = ("a", "b", "c")
 Point = namedtuple("Point", ["x", "y"])
@@ -104,7 +104,7 @@ def test_a_step_that_the_sharding_does_not_divide_is_refused_at_once(case: Case,
             assert_same(found, expected)
 
 
-class TestGlobalBatches(SinkConformance):
+class TestGlobalBatches(ResumableSinkTests):
     without: ClassVar = {"elements", "shard", "empty batches"}
     test_any_number_of_shards_goes_on_where_others_stopped = None  # type: ignore[assignment]
 
@@ -120,7 +120,7 @@ class TestGlobalBatches(SinkConformance):
         return iterator
 
 
-class TestLoopsOfGlobalBatches(LoopConformance):
+class TestLoopsOfGlobalBatches(LoopTests):
     """Loops as people write them for Flax; the state is that of the batches, not of an iterator."""
 
     def loops(self, **order: Any) -> Any:

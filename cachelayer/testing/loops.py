@@ -1,4 +1,4 @@
-"""What everything that loops over epochs is held to: subclass it, and say how a stream is looped over."""
+"""What every loop over epochs promises: it goes on after any step, and after any epoch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,22 @@ STEPS = 3
 ORDERS: dict[str, dict[str, Any]] = {"shuffled": {"shuffle": True, "seed": 5}, "in order": {}}
 
 
-class LoopConformance:
-    """Loops over three epochs that end after any step, and go on in another process."""
+class LoopTests:
+    """Loops over three epochs: they end after any step, and go on in a new object at its state.
+
+    Examples:
+        Subclass it in a file of tests, and say how the object over which people loop is made. It has ``set_epoch``,
+        ``state_dict`` and ``load_state_dict``, as PyTorch's samplers and loaders do, or a subclass says what it has.
+
+        >>> import cachelayer
+        >>> from cachelayer.adapters.torch import loader
+        >>> from cachelayer.testing import LoopTests
+        >>> class TestLoader(LoopTests):
+        ...     def loops(self, **order):
+        ...         numbers = cachelayer.wrap(list(range(21)), identity="numbers")
+        ...         return loader(numbers.stream(8, **order))
+        >>> TestLoader().test_loops_go_on_after_any_step({"shuffle": True, "seed": 5}, numbered=False)
+    """
 
     per_epoch: ClassVar[int] = STEPS
     """The number of items of an epoch."""

@@ -1,9 +1,7 @@
-"""What every source that an adapter takes is held to: subclass it, say how to make a source and what is in it."""
+"""What every source promises: its elements are cached as they are, and named if they fail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +10,7 @@ import pytest
 
 from cachelayer import Ragged, Storage
 from cachelayer.builds.as_source import as_source
-from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
+from cachelayer.builds.batches import ElementBatch, RowBatch
 from cachelayer.builds.source import Source
 from cachelayer.errors import SourceError
 from cachelayer.records import tree
@@ -21,16 +19,17 @@ from cachelayer.records.infer import infer_spec
 from cachelayer.records.tree import Tree
 
 
-def same(mine: Any, theirs: Any) -> bool:
+def _same(mine: Any, theirs: Any) -> bool:
     """Return whether two leaves have the same values and types; None equals None."""
     if mine is None or theirs is None:
         return mine is theirs
     if isinstance(theirs, (str, bytes)):
         return type(mine) is type(theirs) and bool(mine == theirs)
     if isinstance(theirs, Ragged):
-        left, right = _arrays_of(mine), _arrays_of(theirs)
-        return len(left) == len(right) and all(map(same, left, right))
-    left, right = np.asarray(mine), np.asarray(theirs)
+        parts = zip(_arrays_of(mine), _arrays_of(theirs), strict=False)
+        return len(_arrays_of(mine)) == len(_arrays_of(theirs)) and all(_same(left, right) for left, right in parts)
+    left = np.asarray(mine)
+    right = np.asarray(theirs)
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     return bool(np.array_equal(left, right, equal_nan=left.dtype.kind in "fc"))
@@ -40,7 +39,7 @@ def _arrays_of(value: Any) -> list[Any]:
     return [value.flat_values, *value.nested_row_splits] if isinstance(value, Ragged) else []
 
 
-def assert_seeks(source: Source, spec: Tree | None = None) -> None:
+def _assert_seeks(source: Source, spec: Tree | None = None) -> None:
     """Raise unless a source that is read from any of its starts yields what the whole of it yields from there on.
 
     Args:
@@ -54,47 +53,6 @@ def assert_seeks(source: Source, spec: Tree | None = None) -> None:
     for start in {source.starts[place] for place in (0, 1, len(source.starts) // 2, -1) if place < len(source.starts)}:
         assert records_of(source, spec, start) == records[start:]
         assert records_of(source, spec, start, start + 19) == records[start : start + 19]
-
-
-def noted(source: Source, fails_after: tuple[int, ...] = ()) -> tuple[Source, list[int]]:
-    """Return a source that notes how many elements it gave, and may fail; and the note.
-
-    Args:
-        source: the source.
-        fails_after: how many it gives before it fails, once; empty for never.
-    """
-    given, fails = [0], [*fails_after]
-
-    def read(start: int, stop: int | None) -> Iterator[Batch]:
-        for batch in source.batches(start, stop):
-            if fails and given[0] >= fails[0]:
-                fails.pop()
-                raise SourceError("the source went away")
-            yield batch
-            given[0] += len(batch)
-
-    # A source that is made anew has files that were written anew.
-    return replace(source, read=read, elements=None, files=list), given
-
-
-def assert_resumes(make: Callable[[], Any], folder: Path, records: int, shard_bytes: int) -> None:
-    """Raise unless a failed build resumes without the whole source, and makes the version of a single run.
-
-    Args:
-        make: makes a new source whose elements take eight shards or more.
-        records: number of elements.
-    """
-    options: Any = {"shard_bytes": shard_bytes, "on_change": "ignore"}
-    whole = Storage(folder / "whole").cache(noted(as_source(make()))[0], "d", "v1", **options)
-    assert len(whole._base.version.manifest.shards) >= 8
-    storage = Storage(folder / "resumed")
-    with pytest.raises(SourceError, match="went away"):
-        storage.cache(noted(as_source(make()), (records // 2,))[0], "d", "v1", **options)
-    source, given = noted(as_source(make()))
-    ref = storage.cache(source, "d", "v1", **options)
-    assert ref.digest == whole.digest
-    assert given[0] < records - shard_bytes * records // (2 * whole.nbytes)
-    assert storage.verify("d", "v1", progress=False)
 
 
 def spec_of(source: Source) -> Tree:
@@ -118,13 +76,28 @@ def records_of(source: Source, spec: Tree, start: int = 0, stop: int | None = No
     return found
 
 
-class SourceConformance:
-    """Values, types, order and length of a source survive its cache."""
+class SourceTests:
+    """A source: the values, types, order and number of its elements are those that are read from the cache.
+
+    Examples:
+        Subclass it in a file of tests: say how to make a source of some elements, and what each element is.
+
+        >>> import numpy as np
+        >>> from cachelayer.testing import SourceTests
+        >>> class TestSquares(SourceTests):
+        ...     def source(self, count, folder):
+        ...         return [{"square": number**2} for number in range(count)]
+        ...
+        ...     def element(self, number):
+        ...         return {"square": np.int64(number**2)}
+        >>> TestSquares().test_values_types_order_and_length_are_those_of_the_source(folder, 100)
+    """
 
     options: ClassVar[dict[str, Any]] = {}
-    """Options of ``submit`` that the source needs."""
+    """Options of ``submit`` that the source needs, such as ``element_spec``."""
     seeks: ClassVar[bool] = True
-    """Whether it can be read again and again, from some records."""
+    """Whether it can be read again and again, and from other records than the first; False for what is iterated over
+    once, such as a generator."""
 
     def source(self, count: int, folder: Path) -> Any:
         """Return a source of ``count`` elements, which may write files into the folder."""
@@ -142,7 +115,7 @@ class SourceConformance:
             mine, theirs = tree.leaf_values(element), tree.leaf_values(self.element(number))
             assert [path for path, _ in mine] == [path for path, _ in theirs]
             for (path, value), (_, expected) in zip(mine, theirs, strict=True):
-                assert same(value, expected), f"element {number}, leaf {path}: {value!r} instead of {expected!r}"
+                assert _same(value, expected), f"element {number}, leaf {path}: {value!r} instead of {expected!r}"
 
     def test_the_same_source_gives_the_same_digest(self, tmp_path: Path) -> None:
         digests = set()
@@ -158,18 +131,36 @@ class SourceConformance:
 
     def test_it_is_read_from_any_of_its_starts_if_it_has_some(self, tmp_path: Path) -> None:
         source = as_source(self.source(100, tmp_path), **self.options)
-        assert (source.starts is not None) == self.seeks
+        assert (source.starts is not None) == self.seeks, f"set seeks = {not self.seeks} in {type(self).__name__}"
         if self.seeks:
-            assert_seeks(source, self.options.get("element_spec"))
+            _assert_seeks(source, self.options.get("element_spec"))
 
 
-class FallibleSource(SourceConformance):
-    """A source of which element 17 raises ``error``, if there is one: it is named, whatever it is, and is no end."""
+class FailingSourceTests(SourceTests):
+    """A source that runs code for each element: an element that fails is named, and is not taken for the end.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cachelayer.testing import FailingSourceTests
+        >>> class TestSquares(FailingSourceTests):
+        ...     seeks = False
+        ...
+        ...     def source(self, count, folder):
+        ...         return map(self.element, range(count))
+        ...
+        ...     def element(self, number):
+        ...         if number == 17 and self.error:
+        ...             raise self.error
+        ...         return np.int64(number**2)
+        >>> TestSquares().test_an_element_that_fails_is_named_and_is_no_end(folder)
+    """
 
     error: Exception | None = None
+    """What element 17 of the source must raise; None for nothing."""
     named: ClassVar[str] = "17"
     """How the error names the element, or the first of its batch."""
     errors: ClassVar[list[Exception]] = [ValueError("no such element"), IndexError(), StopIteration()]
+    """The errors that are tried."""
 
     def test_an_element_that_fails_is_named_and_is_no_end(self, tmp_path: Path) -> None:
         for error in self.errors:

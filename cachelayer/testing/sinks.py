@@ -1,4 +1,4 @@
-"""What every framework that takes a stream is held to: subclass it, and say how a stream goes out."""
+"""What every framework that takes a stream promises: it gives the items of the stream, from any state on."""
 
 from __future__ import annotations
 
@@ -89,8 +89,21 @@ def numbers_of(item: Any) -> list[int]:
     return [int(number) for number in np.ravel(np.asarray(item["n"]))]
 
 
-class ItemsConformance:
-    """The items of a stream, in its order."""
+class SinkTests:
+    """A framework's iterable of a stream: its items are those of the stream, in the stream's order.
+
+    Examples:
+        Subclass it in a file of tests, and say how the framework's iterable is made of a stream. The tests run for
+        streams of every kind: shuffled, in blocks, padded, of windows, packs, buckets, mixtures.
+
+        >>> from cachelayer import Storage
+        >>> from cachelayer.testing import SinkTests
+        >>> from cachelayer.testing.sinks import Refs
+        >>> class TestLists(SinkTests):
+        ...     def sink(self, stream):
+        ...         return [stream[step] for step in range(len(stream))]
+        >>> TestLists().test_items_are_those_of_the_stream(Refs(Storage(folder)), "buckets")
+    """
 
     without: ClassVar[set[str]] = set()
     """The streams that the framework does not take."""
@@ -125,8 +138,28 @@ class ItemsConformance:
         assert_same([*self.items(iter(sink))], [*stream])
 
 
-class SinkConformance(ItemsConformance):
-    """The items of a stream from any state, and in further iterations; a subclass sets to None what it does not do."""
+class ResumableSinkTests(SinkTests):
+    """A framework's iterable with a state: it goes on at any state, and each iteration has the next epoch.
+
+    A subclass sets the tests of what its framework does not do to None.
+
+    Examples:
+        >>> from cachelayer import Storage
+        >>> from cachelayer.testing import ResumableSinkTests
+        >>> from cachelayer.testing.sinks import Refs
+        >>> class TestEpochs(ResumableSinkTests):
+        ...     def sink(self, stream):
+        ...         return stream
+        ...
+        ...     def state(self, sink, iterator):
+        ...         return iterator.get_state()
+        ...
+        ...     def restored(self, make, state):
+        ...         iterator = iter(make())
+        ...         iterator.set_state(state)
+        ...         return iterator
+        >>> TestEpochs().test_it_goes_on_at_a_state(Refs(Storage(folder)), "packed")
+    """
 
     def length(self, make: Make) -> int:
         # Frameworks take it for that of every epoch.
