@@ -42,8 +42,9 @@ def package() -> griffe.Module:
 
 def modules() -> list[str]:
     """Return the modules, below ``cachelayer``, that have public names of their own."""
-    adapters = sorted(name for name in package()["adapters"].modules if not name.startswith("_"))
-    return ["engines", "testing", *(f"adapters.{name}" for name in adapters if package()[f"adapters.{name}"].exports is not None)]
+    adapters = [name for name in package()["adapters"].modules if not name.startswith("_")]
+    with_names = [name for name in adapters if package()[f"adapters.{name}"].exports is not None]
+    return ["engines", "testing", *(f"adapters.{name}" for name in sorted(with_names))]
 
 
 def exported() -> dict[str, Any]:
