@@ -53,7 +53,7 @@ def add_columns(
         source = columns_by_key(as_source(columns, element_spec=options.element_spec), options.element_spec, keys, join)
     request = builder.request(source, base.dataset_id, new, recipe, options, extension)
     if hosts is None:
-        return builder.submit(request)
+        return builder.build(request)
     ref, is_new = builder.find_or_build(request, hosts)
     if not is_new:
         _refuse_other(ref, base, recipe)

@@ -1,11 +1,16 @@
-"""The decorator of ``Storage.cacheable``: a decorated function returns a version."""
+"""The decorator that :meth:`cachelayer.Storage.cacheable` returns.
+
+::
+
+    decorated(*arguments) ──> Recipe of the call ──> name of the version ──> the version, built if it does not exist
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from string import Formatter
-from typing import Any, ParamSpec, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
@@ -15,11 +20,13 @@ from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
 from cachelayer.provenance.call_arguments import checked_record, name_of
-from cachelayer.versions.reference import AUTO
+from cachelayer.versions.reference import AUTO, Reference
+
+if TYPE_CHECKING:
+    from cachelayer.storage.builder import Builder
+    from cachelayer.storage.staleness import OnChange
 
 P = ParamSpec("P")
-Cache = Callable[[Callable[[], Any], str, Recipe], DataRef[Any]]
-"""Returns a version, given a function that makes its source, its name, and the recipe of the call."""
 
 
 class Cacheable(Protocol):
@@ -34,35 +41,61 @@ class Cacheable(Protocol):
 
 
 def cacheable(
-    cache: Cache, version: str | Callable[..., str], options: BuildOptions, record: Iterable[str]
+    builder: Builder,
+    dataset_id: str,
+    version: str | Callable[..., str],
+    options: BuildOptions,
+    record: Iterable[str],
+    *,
+    on_change: OnChange,
+    hosts: tuple[int, int] | None,
 ) -> Cacheable:
     """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
     if version != AUTO and not _is_format(version) and not callable(version):
         paths.check_name("version", version)
-    names = checked_record(record)
+    recorded = checked_record(record)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
-        checked_record(names, function)
+        checked_record(recorded, function)
 
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
             call = functools.update_wrapper(functools.partial(function, *args, **kwargs), function)
-            recipe = Recipe.of(call, options, names, is_call=True)
-            if version == AUTO:
-                return cache(call, _automatic(recipe), recipe)
-            if callable(version):
-                name, how = version(*args, **kwargs), f"that {name_of(version)} returns"
-            elif _is_format(version):
-                name, how = _formatted(version, recipe), f"that {version!r} gives"
-            else:
-                return cache(call, version, recipe)
-            if name == AUTO:
-                raise InvalidNameError(f"version {name!r} {how}: choose another name")
-            return cache(call, paths.check_name(f"version {how}:", name), recipe)
+            recipe = Recipe.of(call, options, recorded, is_call=True)
+            name = _version_of_call(version, recipe, args, kwargs)
+            name = Reference.parse(dataset_id, name, "new").name
+            request = builder.request(call, dataset_id, name, recipe, options)
+            builder.warn_of_varying_values(request)
+            return builder.compare_or_build(request, on_change, hosts)
 
         return cached
 
     return cast(Cacheable, decorate)
+
+
+def _version_of_call(
+    version: str | Callable[..., str], recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str:
+    """Return the name of the version of a call.
+
+    Args:
+        version: what the user says of names: ``"auto"``, a format string, a function or a name.
+        recipe: the recipe of the call.
+        args, kwargs: the arguments of the call.
+    """
+    if version == AUTO:
+        return _automatic(recipe)
+    if callable(version):
+        name = version(*args, **kwargs)
+        origin = f"that {name_of(version)} returns"
+    elif _is_format(version):
+        name = _formatted(version, recipe)
+        origin = f"that {version!r} gives"
+    else:
+        return version
+    if name == AUTO:
+        raise InvalidNameError(f"version {name!r} {origin}: choose another name")
+    return paths.check_name(f"version {origin}:", name)
 
 
 def _is_format(version: object) -> bool:
@@ -70,6 +103,7 @@ def _is_format(version: object) -> bool:
 
 
 def _automatic(recipe: Recipe) -> str:
+    """Return the name of a version by its code and arguments; raise if changes of these could go unnoticed."""
     unknown = [part for part in recipe.account.not_compared if part.startswith("argument ")]
     if unknown or not recipe.account.functions:
         raise InvalidArgumentError(
@@ -80,6 +114,7 @@ def _automatic(recipe: Recipe) -> str:
 
 
 def _formatted(text: str, recipe: Recipe) -> str:
+    """Return a format string with the arguments of the call in place of their names."""
     try:
         return Formatter().vformat(text, (), recipe.values)
     except (KeyError, AttributeError, IndexError, TypeError, ValueError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,56 @@ from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.errors import DigestMismatchError, InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.records import spec_json
+from cachelayer.storage.catalog import Catalog
 from cachelayer.temporary_files import working_folder
 from cachelayer.versions.damage import manifest_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.reference import names_version
+from cachelayer.versions.reference import Reference, names_version
+from cachelayer.versions.repair import RepairReport, repair
 from cachelayer.versions.stored_version import StoredVersion
 
 if TYPE_CHECKING:
     from cachelayer.storage.storage import Storage
+
+
+def repair_version(
+    catalog: Catalog,
+    reference: Reference,
+    place: Storage | DataRef[Any] | str | os.PathLike[str] | None,
+    *,
+    source: Any,
+    dry_run: bool,
+    options: Mapping[str, Any],
+) -> RepairReport:
+    """Find what is damaged of a version, and put it again from another place or from its source.
+
+    Args:
+        catalog: the catalog of the version.
+        reference: the version.
+        place: where the version is too; None for nowhere.
+        source: the source of the version; None for none.
+        dry_run: put and build nothing.
+        options: the options of the build of the source, and ``progress``.
+    """
+    if (place is not None and source is not None) or (place is source is None and not dry_run):
+        raise InvalidArgumentError(
+            "repair takes one of from_=, another storage that has the version, and source=, what it was built "
+            "from; with dry_run=True none is needed"
+        )
+    unused = sorted(options.keys() - {"workers", "engine", "resume", "progress"})
+    if source is None and unused:
+        raise InvalidArgumentError(f"repair: {unused[0]}= says how source= is built: pass source=, or leave it out")
+    version = catalog.resolve(reference)
+    good_version: AbstractContextManager[StoredVersion] | None = None
+    if place is not None:
+        good_version = nullcontext(version_elsewhere(version, place))
+    elif source is not None:
+        good_version = built_again(version, source, options)
+    copies = damaged_copies(version, catalog.copies, dry_run=dry_run)
+    if dry_run:
+        good_version = None
+    return repair(version, good_version, local_copies=copies, progress=options.get("progress"))
 
 
 def version_elsewhere(version: StoredVersion, place: Storage | DataRef[Any] | str | os.PathLike[str]) -> StoredVersion:
@@ -61,8 +102,9 @@ def version_elsewhere(version: StoredVersion, place: Storage | DataRef[Any] | st
             f"{folder.url} has no version with digest sha256:{version.info.digest[:12]}, which {version.name} has: "
             f"there are {known or 'none'}. Nothing is repaired"
         )
-    # Of versions with the same records, the one of this name may share the manifest too.
-    return StoredVersion(folder, next((info for info in same if info.version == version.info.version), same[-1]))
+    # Several versions may have the same records. One with the same name may have the same manifest too.
+    same_name = [info for info in same if info.version == version.info.version]
+    return StoredVersion(folder, same_name[0] if same_name else same[-1])
 
 
 @contextmanager
@@ -86,12 +128,15 @@ def built_again(version: StoredVersion, source: Any, options: Mapping[str, Any])
             raise InvalidArgumentError(f"source has the splits {', '.join(built)}: pass that of {version.dataset_id}")
         again = built._base.version
         if manifest is None:
-            found, expected = again.info.digest, version.info.digest
+            digest = again.info.digest
+            expected = version.info.digest
         else:
-            found, expected = again.manifest.shards_digest, manifest.shards_digest
-        if found != expected:
+            # A build has no added columns.
+            digest = again.manifest.shards_digest
+            expected = manifest.shards_digest
+        if digest != expected:
             raise DigestMismatchError(
-                f"the source gives {again.info.records} records with digest sha256:{found[:12]}, and "
+                f"the source gives {again.info.records} records with digest sha256:{digest[:12]}, and "
                 f"{version.name} has {version.info.records} with sha256:{expected[:12]}: nothing is repaired. "
                 f"{_advice(manifest)}"
             )
@@ -103,7 +148,7 @@ def _options_of(manifest: Manifest) -> dict[str, Any]:
     provenance = manifest.provenance
     options: dict[str, Any] = {"allow_empty": True}
     if "base" in provenance:
-        # What it says is how columns were added, or what the base was cut into.
+        # Its options are those of adding columns, or of what was appended.
         return options
     known = provenance.get("options") or {}
     options |= {name: known[name] for name in ("max_records", "unbatch", "on_error") if name in known}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
@@ -39,11 +37,11 @@ from cachelayer.versions.verify import VerifyReport, check
 # What builds is imported when something is built: most processes only read.
 if TYPE_CHECKING:
     from cachelayer.builds.build_options import SubmitOptions
-    from cachelayer.builds.recipe import Recipe
     from cachelayer.builds.sharded_source import Sharded
     from cachelayer.engines import Engine
-    from cachelayer.storage.builder import Builder, OnChange
+    from cachelayer.storage.builder import Builder
     from cachelayer.storage.cacheable import Cacheable
+    from cachelayer.storage.staleness import OnChange
     from cachelayer.versions.repair import RepairReport
 
     class CacheOptions(SubmitOptions, total=False):
@@ -357,26 +355,12 @@ class Storage:
             CacheLayerError: as in :meth:`submit`, for a source.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.storage.repair import built_again, damaged_copies, version_elsewhere
-        from cachelayer.versions.repair import repair
+        from cachelayer.storage.repair import repair_version
 
         BuildOptions.of(options, "version", "from_", "source", "dry_run")
-        if (from_ is not None and source is not None) or (from_ is source is None and not boolean("dry_run", dry_run)):
-            raise InvalidArgumentError(
-                "repair takes one of from_=, another storage that has the version, and source=, what it was built "
-                "from; with dry_run=True none is needed"
-            )
-        unused = sorted(options.keys() - {"workers", "engine", "resume", "progress"})
-        if source is None and unused:
-            raise InvalidArgumentError(f"repair: {unused[0]}= says how source= is built: pass source=, or leave it out")
-        found = self._catalog.resolve(self._catalog.parse(dataset_id, version, "version"))
-        opened: AbstractContextManager[StoredVersion] | None = None
-        if from_ is not None:
-            opened = nullcontext(version_elsewhere(found, from_))
-        elif source is not None:
-            opened = built_again(found, source, options)
-        copies = damaged_copies(found, self._catalog.copies, dry_run=dry_run)
-        return repair(found, None if dry_run else opened, local_copies=copies, progress=options.get("progress"))
+        is_dry = boolean("dry_run", dry_run)
+        damaged = self._catalog.parse(dataset_id, version, "version")
+        return repair_version(self._catalog, damaged, from_, source=source, dry_run=is_dry, options=options)
 
     def diff(
         self,
@@ -497,17 +481,10 @@ class Storage:
             StorageError: if the disk is full or fails.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.builds.recipe import Recipe
-        from cachelayer.storage.builder import build_splits
 
-        new = self._catalog.parse(dataset_id, version, "new")
+        name = self._catalog.parse(dataset_id, version, "new")
         checked = BuildOptions.of(options, "version", "record")
-
-        def submit(split: Any, split_id: str) -> DataRef[Any]:
-            recipe = Recipe.of(split, checked, record)
-            return self._builder.submit(self._builder.request(split, split_id, new.name, recipe, checked))
-
-        return build_splits(source, new.dataset_id, submit)
+        return self._builder.submit(source, name.dataset_id, name.name, checked, record)
 
     def append(
         self,
@@ -538,20 +515,11 @@ class Storage:
             CacheLayerError: as in :meth:`submit`.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.builds.extensions import Appending
-        from cachelayer.builds.recipe import Recipe
-        from cachelayer.storage.builder import build_splits
 
         reference = self._catalog.parse(dataset_id, base, "base", "base")
         name = Reference.parse(reference.dataset_id, new, "new", "new").name
         checked = BuildOptions.of(options, "base", "new", "record", "fill")
-
-        def append(split: Any, split_id: str) -> DataRef[Any]:
-            before = self._fetch(replace(reference, dataset_id=split_id))._base.version
-            recipe, extension = Recipe.of(split, checked, record), Appending(before, fill or {})
-            return self._builder.submit(self._builder.request(split, split_id, name, recipe, checked, extension))
-
-        return build_splits(required("source", source), reference.dataset_id, append)
+        return self._builder.append(required("source", source), reference, name, checked, record, fill or {})
 
     def add_columns(
         self,
@@ -661,39 +629,22 @@ class Storage:
                 and ``exclude`` is passed.
             InvalidTypeError: if ``keep`` or ``exclude`` is of another type.
         """
-        from cachelayer.builds.build_version import ALLOW_EMPTY
-        from cachelayer.provenance.environment import checked_metadata
-        from cachelayer.versions.derive import derive
+        from cachelayer.storage.derive import derive_version
 
         reference = self._catalog.parse(dataset_id, base, "base", "base")
         name = Reference.parse(reference.dataset_id, new, "new", "new").name
         if (keep is None) == (exclude is None):
             raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
-        ref = self._fetch(reference)
-        kept = ref._records
-        if isinstance(keep, View):
-            kept = keep._records
-            leaves = kept.base.leaves
-            home = None if leaves is None or kept.name is None else leaves.home
-            if home is None or home.info.digest != ref._base.version.info.digest:
-                raise InvalidArgumentError(
-                    f"keep={keep!r}: it is no view of {ref.dataset_id}@{ref.dataset_version} with the records that it "
-                    "has now"
-                )
-        elif isinstance(keep, str) or callable(keep):
-            kept = ref.where(keep)._records
-        selection = kept.selection
-        if kept is ref._records:
-            selection = selection.select(keep) if exclude is None else selection.exclude(exclude)
-        if not len(selection) and not boolean("allow_empty", allow_empty):
-            raise InvalidArgumentError(
-                f"{ref.dataset_id}@{name}: {'keep' if exclude is None else 'exclude'}= keeps none of the {len(ref)} "
-                f"records of {ref.dataset_version}; {ALLOW_EMPTY}"
-            )
-        checked = checked_metadata(metadata)
-        conditions = [] if kept.name is None else kept.name.conditions
-        about: dict[str, Any] = {"description": description, "metadata": checked, "where": conditions}
-        return self._catalog.open(derive(ref._base.version, name, selection, **about))
+        derived = derive_version(
+            self._fetch(reference),
+            name,
+            keep=keep,
+            exclude=exclude,
+            allow_empty=boolean("allow_empty", allow_empty),
+            description=description,
+            metadata=metadata,
+        )
+        return self._catalog.open(derived)
 
     def rewrite(
         self,
@@ -825,27 +776,19 @@ class Storage:
             CacheLayerWarning: if something cannot be compared, such as an open file.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.builds.recipe import Recipe
-        from cachelayer.storage.builder import build_splits, checked_on_change
+        from cachelayer.storage.staleness import checked_on_change
 
-        checked = BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack")
-        packing = None if pack is None else checked_pack_arguments(pack)
-        new = self._catalog.parse(dataset_id, version, "new")
-        reaction = checked_on_change(on_change)
-
-        def cache(split: Any, split_id: str) -> DataRef[Any]:
-            # A version that is not compared is found without a look at the source.
-            log = Log(self._catalog.dataset(split_id))
-            ref = self._catalog.find(log, new.name) if reaction == "ignore" else None
-            if ref is None:
-                recipe = Recipe.of(split, checked, record)
-                request = self._builder.request(split, split_id, new.name, recipe, checked)
-                ref = self._builder.compare_or_build(request, reaction, hosts)
-            if packing is not None:
-                ref.packed(**packing)
-            return ref
-
-        return build_splits(source, new.dataset_id, cache)
+        name = self._catalog.parse(dataset_id, version, "new")
+        return self._builder.cache(
+            source,
+            name.dataset_id,
+            name.name,
+            BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack"),
+            record,
+            on_change=checked_on_change(on_change),
+            hosts=hosts,
+            pack=None if pack is None else checked_pack_arguments(pack),
+        )
 
     def cacheable(
         self,
@@ -880,20 +823,20 @@ class Storage:
                 options.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.storage.builder import checked_on_change
         from cachelayer.storage.cacheable import cacheable
+        from cachelayer.storage.staleness import checked_on_change
 
         checked = BuildOptions.of(options, "version", "hosts", "on_change", "record")
         reference = self._catalog.parse(dataset_id, version, "template")
-        reaction = checked_on_change(on_change)
-
-        def cache(source: Callable[[], Any], name: str, recipe: Recipe) -> DataRef[Any]:
-            name = Reference.parse(reference.dataset_id, name, "new").name
-            request = self._builder.request(source, reference.dataset_id, name, recipe, checked)
-            self._builder.warn_of_varying_values(request)
-            return self._builder.compare_or_build(request, reaction, hosts)
-
-        return cacheable(cache, reference.name, checked, record)
+        return cacheable(
+            self._builder,
+            reference.dataset_id,
+            reference.name,
+            checked,
+            record,
+            on_change=checked_on_change(on_change),
+            hosts=hosts,
+        )
 
     def copy(
         self,

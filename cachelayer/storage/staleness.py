@@ -1,0 +1,117 @@
+"""Compare a version that exists with the recipe that it would be built by now, and say what differs.
+
+::
+
+    the version was built with other arguments of a decorated function    always an error
+    other code, values, options, arguments, files or elements             on_change: a warning, an error, or nothing
+    a part that cannot be compared, or only by a sample                   a warning, once a process
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.builds.recipe import Recipe
+from cachelayer.errors import (
+    ArgumentsMismatchError,
+    CacheLayerWarning,
+    InvalidArgumentError,
+    StaleVersionError,
+    StaleVersionWarning,
+)
+from cachelayer.user_warnings import warn
+
+OnChange = Literal["warn", "error", "ignore"]
+ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)
+
+_REMEDY = (
+    'Choose another version name for the new records, for example by cacheable(..., "auto"), or pass '
+    'on_change="ignore" to use this version'
+)
+_warned: set[tuple[str, str]] = set()
+"""The warnings that this process has given: the reference of the version, and the text."""
+
+
+def checked_on_change(on_change: Any) -> OnChange:
+    """Return the argument ``on_change`` if it is valid."""
+    if on_change not in ON_CHANGE:
+        raise InvalidArgumentError(f"on_change {on_change!r}: it must be one of {', '.join(map(repr, ON_CHANGE))}")
+    return on_change  # type: ignore[no-any-return]
+
+
+def check_recipe(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None:
+    """Compare an existing version with the recipe that it would be built by now.
+
+    Raises:
+        ArgumentsMismatchError: if a function was called with other arguments.
+        StaleVersionError: if anything else differs, with ``on_change="error"``.
+    """
+    built = ref.provenance
+    # The version was appended to a base, or made from it. A version whose source was a ref has a base without a name.
+    base = (built.get("base") or {}).get("version")
+    arguments = recipe.argument_changes(built) if base is None else []
+    if arguments and recipe.is_call:
+        raise ArgumentsMismatchError(
+            f"{_name(ref)} was built with other arguments: {'; '.join(arguments)}. "
+            "Choose another version name for other arguments"
+        )
+    if on_change == "ignore":
+        return
+    if base is not None:
+        what = f"from the version {base}, not from a source"
+    else:
+        changes = recipe.changes(built).items()
+        what = ", ".join(f"{group}: {'; '.join(phrases)}" for group, phrases in changes if phrases)
+    if what and on_change == "error":
+        raise StaleVersionError(f"{_name(ref)} was built {what}. {_REMEDY}")
+    if what:
+        _warn_once(ref, f"was built {what}. It is used as it is. {_REMEDY}", StaleVersionWarning)
+    if recipe.identity.unread:
+        _warn_once(ref, f"is used without comparing all of its source, because that failed: {recipe.identity.unread}")
+
+
+def warn_of_incomparable(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None:
+    """Warn, once a process, of the parts of a recipe that are not compared, or only by a sample."""
+    if on_change == "ignore":
+        return
+    if recipe.not_compared:
+        _warn_once(
+            ref,
+            f"is compared without this, so changes to it go unnoticed: {', '.join(recipe.not_compared)}. Make "
+            "an object without comparable content inside the function, or pass plain values",
+        )
+    if recipe.identity.sampled_rows:
+        _warn_once(
+            ref,
+            f"is compared by a sample of its source, {recipe.identity.sampled_rows}: changes to others go unnoticed",
+        )
+
+
+def warn_of_varying_values(name: str, recipe: Recipe, last: str, built: Mapping[str, Any]) -> None:
+    """Warn if only values differ between a new ``"auto"`` version and the last one: code and arguments are the same.
+
+    Args:
+        name: the new version, which is going to be built.
+        recipe: the recipe of the new version.
+        last: the version that was built last.
+        built: the provenance of that version.
+    """
+    varying = recipe.varying_values(built)
+    if varying:
+        warn(
+            f"{name} is built although {last} has the same code and arguments: {'; '.join(varying)}. What differs in "
+            "each run, such as a uuid or a time, makes a new version in each run: make it inside the function, or name "
+            "the version"
+        )
+
+
+def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning] = CacheLayerWarning) -> None:
+    if (ref.reference, text) not in _warned:
+        _warned.add((ref.reference, text))
+        warn(f"{_name(ref)} {text}", category)
+
+
+def _name(ref: DataRef[Any]) -> str:
+    return f"{ref.dataset_id}@{ref.dataset_version}"
