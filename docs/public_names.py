@@ -21,6 +21,9 @@ OF_THE_PACKAGE = {
     "adapters.keras.Resume": "on_train_begin on_train_end on_epoch_begin on_epoch_end",
     "adapters.keras.StreamDataset": "batches_per_epoch continue_after end_epoch on_epoch_begin",
     "builds.sharded_source.Sharded": "source",
+    "engines.beam.Beam": "run",
+    "engines.processes.Processes": "run",
+    "engines.ray.Ray": "run",
     "protocols.Sources": "joined whole",
     "records.spec": "as_nullable decoded describe has_values is_static options sized takes_none with_nullable_values "
     "without_nulls",

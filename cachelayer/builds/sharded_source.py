@@ -1,4 +1,4 @@
-"""Sources whose parts a function makes."""
+"""Sources whose parts a function of the user makes: :func:`cachelayer.sharded`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ _STANDARD = frozenset({"builtins", "itertools", "_io", "_csv"})
 
 
 class Sharded(Generic[T]):
-    """A source whose parts a function makes.
+    """A source in parts, as :func:`cachelayer.sharded` returns it.
 
     Args:
-        function: takes the number of a part and the number of parts, and returns a source of its elements.
-        count: number of parts.
+        function: takes the number of a part and the number of parts, and returns a source of the part's elements.
+        count: the number of parts.
 
     Raises:
         InvalidTypeError: if the function is not callable, or the count is not an integer.
         InvalidArgumentError: if the count is below 1.
+
+    Examples:
+        >>> source = cachelayer.sharded(lambda part, count: [f"{part} of {count}"], 3)
+        >>> isinstance(source, cachelayer.Sharded), source.count, source.function(1, source.count)
+        (True, 3, ['1 of 3'])
+        >>> list(cachelayer.Storage(folder).cache(source, "parts", "v1"))
+        ['0 of 3', '1 of 3', '2 of 3']
     """
 
     def __init__(self, function: Callable[[int, int], Any], count: int) -> None:
@@ -41,18 +48,18 @@ class Sharded(Generic[T]):
         """Return the source of the elements of all parts, one part after another.
 
         Args:
-            open_part: returns the source that an object is which the function returned.
+            open_part: returns the source of whatever the function has returned.
         """
         parts = FunctionParts(self.function, self.count, open_part)
         return Source("sharded", parts.read, parts=parts, workers_make="parts")
 
 
 class FunctionParts:
-    """The parts that a function makes; each has a name.
+    """The parts that a function makes, each of which has a name.
 
     Args:
-        function, count: those of :class:`Sharded`.
-        open_part: returns the source that an object is which the function returned.
+        function, count: as in :class:`Sharded`.
+        open_part: returns the source of whatever the function has returned.
     """
 
     def __init__(self, function: Callable[[int, int], Any], count: int, open_part: Callable[[Any], Source]) -> None:
@@ -60,17 +67,17 @@ class FunctionParts:
         self._function = function
         self._open_part = open_part
         self._returned: Any = None
+        """The iterator that the function has returned last; None for other sources."""
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What decides the parts."""
         return {"parts": self.count}
 
     def part(self, number: int) -> Part:
-        """Return one of the parts.
+        """Return a part by its number.
 
         Raises:
-            CacheLayerError: if it has no source.
+            CacheLayerError: if the function fails, or returns no source.
         """
         try:
             made = self._function(number, self.count)
@@ -87,7 +94,6 @@ class FunctionParts:
             raise type(error)(f"{self.describe(number)}: {error}") from error
 
     def describe(self, number: int) -> str:
-        """Return what errors call a part."""
         return f"part {number} of {self.count}"
 
     def read(self, _: int, stop: int | None) -> Iterator[Batch]:
@@ -99,7 +105,7 @@ class FunctionParts:
                 yield batch
 
     def _refuse_begun(self, made: Any, number: int) -> None:
-        """Raise if the function returns one iterator again and again: elements were taken from it before."""
+        """Raise if the function returns the same iterator for two parts: the first has taken all of its elements."""
         if type(made).__module__ not in _STANDARD or not isinstance(made, Iterator):
             return
         if made is self._returned:
@@ -125,16 +131,22 @@ def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]:
     """Return a source in parts, which several processes or hosts can build at the same time.
 
     Args:
-        function: takes the number of a part and the number of parts, and returns a source of the elements of this part:
-            whatever :meth:`cachelayer.Storage.cache` takes. It runs in the process that builds the part, and again
-            if that was interrupted, so it gives the same elements each time.
-        count: number of parts; each begins a shard of its own, so a part of less than a shard is a small file. The
-            version has the records of the parts in the order of their numbers.
+        function: takes the number of a part and the number of parts, and returns a source of the part's elements:
+            whatever :meth:`cachelayer.Storage.cache` takes. It is called in the process that builds the part, and again
+            if that is interrupted, so it must give the same elements each time.
+        count: the number of parts. Each begins a shard, so a part that is smaller than a shard makes a small file.
 
     Returns:
-        What :meth:`cachelayer.Storage.cache` takes.
+        A source for :meth:`cachelayer.Storage.cache`. The records of the version are in the order of the parts.
 
     Raises:
         InvalidTypeError, InvalidArgumentError: if an argument is invalid.
+
+    Examples:
+        >>> def words(part, count):  # such as the lines of every count-th file
+        ...     return ["zero", "one", "two", "three", "four"][part::count]
+        >>> source = cachelayer.sharded(words, 2)
+        >>> list(cachelayer.Storage(folder).cache(source, "words", "v1"))  # with workers=, engine= or hosts=, the same
+        ['zero', 'two', 'four', 'one', 'three']
     """
     return Sharded(function, count)

@@ -1,4 +1,11 @@
-"""Run independent tasks in other processes, on this host or on a cluster. Nothing here knows about datasets."""
+"""Run independent tasks in other processes, on this host or on a cluster. Nothing here knows about datasets.
+
+A build gives an engine a task and the numbers of the parts that are not finished::
+
+    task(3) ──> builds part 3, puts its shards and its note into the store, returns what is known of them
+
+A task and its errors go to other processes as bytes (``engine.py``).
+"""
 
 from __future__ import annotations
 

@@ -16,11 +16,17 @@ _IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 class Beam:
     """Runs all tasks in one Apache Beam pipeline, and yields nothing, because a runner does not return results.
 
-    All numbers are pulled before the first task runs. The runner decides how often a task that died is run again.
+    All numbers are drawn before the first task runs. The runner decides how often a task that died is run again.
 
     Args:
         options: an ``apache_beam.options.pipeline_options.PipelineOptions``. If it names no runner, the tasks run in
             this process.
+
+    Examples:
+        >>> import cachelayer.engines
+        >>> engine = cachelayer.engines.Beam()  # or Beam(PipelineOptions(["--runner=DataflowRunner", ...]))
+        >>> isinstance(engine, cachelayer.engines.Engine)  # then: storage.cache(..., engine=engine)
+        True
     """
 
     def __init__(self, options: Any = None) -> None:
@@ -58,7 +64,7 @@ class Beam:
 
 
 class _TaskError(Exception):
-    """A task failed. Its arguments are a text, which Beam extends, and the error."""
+    """The error of a task, as Beam carries it. Its arguments are a text, which Beam extends, and the error itself."""
 
     def __str__(self) -> str:
         return str(self.args[0])

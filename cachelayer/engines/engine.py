@@ -1,4 +1,11 @@
-"""The protocol of engines, which run independent tasks, and what they share: tasks and their outcomes as bytes."""
+"""The protocol of engines, and how tasks and their outcomes become bytes for other processes.
+
+::
+
+    this process                                          a worker
+    pickled(task) ──────────────── bytes ───────────────> unpickled(bytes)
+    result(bytes): returns or raises <────── bytes ────── outcome(call): its result, or its error
+"""
 
 from __future__ import annotations
 
@@ -20,7 +27,21 @@ _IS_WORKER: ContextVar[bool] = ContextVar("cachelayer_is_worker", default=False)
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs independent tasks: on this host, on a cluster, or as a job of some service."""
+    """Runs independent tasks: on this host, on a cluster, or as a job of some service.
+
+    Whatever has the method :meth:`run` is an engine, and can be passed as ``engine=`` of a build.
+
+    Examples:
+        >>> import cachelayer.engines
+        >>> class OneAfterAnother:
+        ...     def run(self, task, numbers):
+        ...         yield from map(task, numbers)
+        >>> isinstance(OneAfterAnother(), cachelayer.engines.Engine)
+        True
+        >>> source = cachelayer.sharded(lambda part, count: [part], 3)
+        >>> [int(n) for n in cachelayer.Storage(folder).cache(source, "parts", "v1", engine=OneAfterAnother())]
+        [0, 1, 2]
+    """
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """Run the task on each number, as many at once as there is room for, and yield each result when it is ready.
@@ -28,18 +49,29 @@ class Engine(Protocol):
         Closing the iterator, or a KeyboardInterrupt in it, stops all tasks within seconds.
 
         Args:
-            task: the task, which is pickled to the processes that run it. If a process or a node dies, it may run more
-                than once on a number, even twice at the same time.
-            numbers: the numbers to run it on. If possible, the engine pulls them only a little before it needs them.
+            task: the task. The engine pickles it to the processes that run it, and may run it twice on a number, even
+                at the same time, such as when a process or a node dies.
+            numbers: the numbers to run the task on. An engine should draw a number only when it has room for it.
 
         Yields:
-            The results of the tasks, in no order; nothing if the engine does not return results.
+            The results of the tasks, in any order; nothing if the engine does not return results.
 
         Raises:
             CacheLayerError: if a task raised it; it is raised unchanged once the other tasks are stopped.
             SourceError: if a task raised any other error, or its process died too often. It names the number.
             InvalidTypeError: if the task cannot be pickled.
             StorageError: if the engine cannot be reached.
+
+        Examples:
+            >>> from concurrent.futures import ThreadPoolExecutor
+            >>> import cachelayer.engines
+            >>> class Threads:
+            ...     def run(self, task, numbers):
+            ...         with ThreadPoolExecutor(2) as threads:
+            ...             yield from threads.map(task, numbers)
+            >>> engine: cachelayer.engines.Engine = Threads()
+            >>> sorted(engine.run(abs, [-3, 1, -2]))
+            [1, 2, 3]
         """
 
 
@@ -52,13 +84,17 @@ class Here:
 
 
 def name_of(task: Callable[[int], object], number: int) -> str:
-    """Return the name, for error messages, of a task's work on a number: what its method ``describe`` says."""
+    """Return what errors call a task's work on a number: what the task's method ``describe`` says, if it has one."""
     return str(getattr(task, "describe", "task {}".format)(number))
 
 
 @contextmanager
 def errors_of(name: str) -> Iterator[None]:
-    """Raise an error of this work as ``Engine.run`` does: a CacheLayerError unchanged, others as a SourceError."""
+    """Raise the errors in this block as ``Engine.run`` does: a CacheLayerError unchanged, others as a SourceError.
+
+    Args:
+        name: what errors call the work in the block.
+    """
     try:
         yield
     except CacheLayerError:
@@ -68,7 +104,13 @@ def errors_of(name: str) -> Iterator[None]:
 
 
 def pickled(task: Any, what: str = "the task", dumps: Callable[[Any], bytes] = cloudpickle.dumps) -> bytes:
-    """Pickle a task for other processes, by value if the main program defines it; ``what`` names it in errors."""
+    """Return a task as bytes for other processes, with this process's search path of modules.
+
+    Args:
+        task: the task. What the main program defines is pickled by value, because other processes cannot import it.
+        what: what errors call the task.
+        dumps: pickles the task.
+    """
     try:
         return pickle.dumps((sys.path, dumps(task)))
     except Exception as error:
@@ -80,7 +122,7 @@ def pickled(task: Any, what: str = "the task", dumps: Callable[[Any], bytes] = c
 
 @contextmanager
 def as_worker() -> Iterator[None]:
-    """Do the work of a task that came from another process."""
+    """Mark this thread as one that works for another process."""
     token = _IS_WORKER.set(True)
     try:
         yield
@@ -89,26 +131,26 @@ def as_worker() -> Iterator[None]:
 
 
 def is_worker() -> bool:
-    """Return whether this is the work of a task that came from another process."""
+    """Return whether this thread works for another process: then it must not begin a build."""
     return _IS_WORKER.get()
 
 
 def unpickled(task: bytes) -> Any:
-    """Return the task that ``pickled`` pickled; search the module search path of its process before ours."""
+    """Return the task that :func:`pickled` made bytes of. Its modules are searched where its process searches first."""
     path, message = pickle.loads(task)  # noqa: S301 - from the process that requests calls
     sys.path[:] = dict.fromkeys([*path, *sys.path])
     return pickle.loads(message)  # noqa: S301 - from the same process
 
 
 def outcome(call: Callable[[], Any]) -> bytes:
-    """Make a call for another process; return its result or its error as bytes for ``result``."""
+    """Make a call for another process, and return its result or its error as bytes for :func:`result`."""
     try:
         with as_worker():
             reply: bytes = cloudpickle.dumps((call(), None))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the caller raises it
         try:
             reply = cloudpickle.dumps((None, error))
-            # Some errors can be pickled but not unpickled.
+            # Some errors can be pickled but not unpickled: better to find out here.
             pickle.loads(reply)  # noqa: S301 - from this process
         except Exception:  # noqa: BLE001 - its text is returned
             kind = SourceError if isinstance(error, CacheLayerError) else RuntimeError
@@ -117,7 +159,7 @@ def outcome(call: Callable[[], Any]) -> bytes:
 
 
 def result(reply: bytes) -> Any:
-    """Return the result of a call, or raise its error: another one with its text if it cannot be pickled."""
+    """Return the result of a call, or raise its error. An error that cannot be pickled is replaced by its text."""
     returned, error = pickle.loads(reply)  # noqa: S301 - from a process that we started
     if error is not None:
         raise error

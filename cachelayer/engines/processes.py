@@ -1,4 +1,4 @@
-"""Run tasks in processes on this host, started by loky: the user's main program needs no ``__main__`` guard."""
+"""Run tasks in processes of this host, which loky starts: the user's main program needs no ``__main__`` guard."""
 
 from __future__ import annotations
 
@@ -29,19 +29,28 @@ _SECONDS_PER_LOOK = 0.5
 
 
 class Processes:
-    """Runs tasks in several processes. The program needs no ``__main__`` guard.
+    """Runs tasks in processes of this host, as ``workers=`` of a build does.
 
-    A process that dies is not started again, because its cause, such as too little memory, is likely to persist.
+    The program needs no ``__main__`` guard. A process that dies is an error, and is not started again: the reason, such
+    as too little memory, is likely to last.
 
     Args:
         workers: the number of processes, at least 1.
+
+    Examples:
+        >>> import cachelayer.engines
+        >>> engine = cachelayer.engines.Processes(2)
+        >>> source = cachelayer.sharded(lambda part, count: [part, part + 10], 2)
+        >>> ref = cachelayer.Storage(folder).cache(source, "parts", "v1", engine=engine)
+        >>> [int(n) for n in ref]
+        [0, 10, 1, 11]
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = integer("workers", workers, 1)
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
-        """See :meth:`cachelayer.engines.Engine.run`. A number is pulled when a process is free to take it."""
+        """See :meth:`cachelayer.engines.Engine.run`. A number is drawn when a process is free."""
         rest, running = iter(numbers), set[Future[bytes]]()
         with ProcessPool(task, self._workers, "the task") as pool:
             while True:
@@ -55,7 +64,13 @@ class Processes:
 
 
 class ProcessPool:
-    """At most ``count`` processes that call one function; leaving the context kills them, even during a call."""
+    """Processes that call one function. At the end of the ``with`` block they are killed, even during a call.
+
+    Args:
+        function: the function, which is pickled once to each process.
+        count: the most processes.
+        what: what errors call the function.
+    """
 
     def __init__(self, function: Callable[..., Any], count: int, what: str) -> None:
         from loky import ProcessPoolExecutor
@@ -68,12 +83,12 @@ class ProcessPool:
             )
         begin = pickled(function, what, _dumps), os.getpid()
         self._names: dict[Future[bytes], str] = {}
-        """What errors call the work of each call whose result was not taken yet."""
+        """What errors call the work of each call whose result was not asked for yet."""
         with self._errors():
             self._executor = ProcessPoolExecutor(count, initializer=_begin, initargs=begin)
 
     def submit(self, name: str, *arguments: Any) -> Future[bytes]:
-        """Begin a call, whose work has this name in errors."""
+        """Begin a call of the function; ``name`` is what errors call its work."""
         with self._errors():
             call: Future[bytes] = self._executor.submit(_call, arguments)
         self._names[call] = name
@@ -88,7 +103,7 @@ class ProcessPool:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise an error that says which work was under way if a process has died, or if none can be started."""
+        """Raise an error that says which work was lost if a process dies, or why no process can be started."""
         from loky.process_executor import BrokenProcessPool
 
         try:
@@ -111,12 +126,17 @@ class ProcessPool:
         self._executor.shutdown(wait=True, kill_workers=True)
 
 
-_task: list[bytes] = []
-"""In a worker: the function, as it was sent."""
+_task: list[Any] = []
+"""In a worker process: the function, as the bytes that were sent until it is first called."""
 
 
 def _begin(task: bytes, parent: int) -> None:
-    """Prepare a worker: it ends with the process that started it, and leaves Ctrl-C to that one."""
+    """Prepare a worker process: it ends when the process that started it ends, and ignores Ctrl-C.
+
+    Args:
+        task: the function, as bytes.
+        parent: the number of the process that started this one, which handles Ctrl-C.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _task[:] = [task]
 
@@ -151,9 +171,10 @@ def _dumps(function: Callable[..., Any]) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends an array that lies in a file, ``np.memmap``, as its place there: each process maps it."""
+    """Pickles an array that is mapped from a file, ``np.memmap``, as its place in the file: each process maps it."""
 
     def reducer_override(self, obj: Any) -> Any:
+        # A slice of a mapped array is an np.memmap too. Its offset counts from where the mapped array begins.
         file = obj
         while isinstance(file, np.memmap) and not isinstance(file.base, mmap.mmap):
             file = file.base

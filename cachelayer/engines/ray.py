@@ -14,17 +14,23 @@ R = TypeVar("R")
 
 _AHEAD = 2
 """The tasks that are submitted to the cluster for each of its CPUs."""
-
 _SECONDS_TO_END = 10.0
+"""How long to wait for tasks that are stopped."""
 
 
 class Ray:
     """Runs tasks on Ray: on a cluster that is connected or that Ray finds, else on a new one on this host.
 
-    A task is run again if its process or node dies, up to three times unless ``max_retries`` says otherwise.
+    A task whose process or node dies is run again, up to three times unless ``max_retries`` says otherwise.
 
     Args:
         task_options: options of Ray's ``remote``, such as ``num_cpus``, ``memory``, ``resources`` and ``max_retries``.
+
+    Examples:
+        >>> import cachelayer.engines
+        >>> engine = cachelayer.engines.Ray(num_cpus=2, max_retries=10)  # then: storage.cache(..., engine=engine)
+        >>> isinstance(engine, cachelayer.engines.Engine)
+        True
     """
 
     def __init__(self, **task_options: Any) -> None:
@@ -63,7 +69,7 @@ def _run(function: bytes, number: int) -> bytes:
 
 @contextmanager
 def _connected() -> Iterator[Any]:
-    """Yield Ray, connected to a cluster. A connection or a cluster that is made here ends with the context."""
+    """Yield the module ``ray``, connected to a cluster. A connection or cluster that this makes ends with the block."""
     try:
         import ray
     except ImportError as error:

@@ -1,4 +1,12 @@
-"""Storage: a place for datasets, with everything that users do with their versions."""
+"""Storage: a place for datasets, with everything that users do with their versions.
+
+Each method checks what the user passed and names what is meant; the rooms below do the work::
+
+    fetch, datasets, versions, tag, delete    catalog.py, and the log in versions/
+    submit, append, cache, cacheable          builder.py, and builds/
+    derive, rewrite, add_columns, repair      a module of this name beside this one
+    erase, verify, diff, gc, copy             builds/erase.py, access/, versions/
+"""
 
 from __future__ import annotations
 
@@ -59,7 +67,7 @@ AS_BASE = "as base"
 
 @explains_options
 class Storage:
-    """A place for versioned datasets.
+    """A place for datasets: a folder, or a bucket. Its versions never change, and any number of processes share it.
 
     Args:
         url: a path, or a URL such as ``gs://bucket/prefix`` or ``s3://bucket/prefix``.
@@ -78,6 +86,12 @@ class Storage:
     Raises:
         InvalidArgumentError: if the URL or an argument is invalid.
         MissingDependencyError: if the package for such a URL is not installed.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)  # or gs://bucket/prefix, s3://bucket/prefix, az://container/prefix
+        >>> ref = storage.cache(lambda: ["a", "b"], "letters", "v1")  # the function is called if there is no letters@v1
+        >>> storage.datasets(), list(storage.versions("letters")), storage.fetch("letters@v1")[1]
+        (['letters'], ['v1'], 'b')
     """
 
     @explains_options
@@ -102,7 +116,12 @@ class Storage:
 
     @property
     def url(self) -> str:
-        """The URL of the store."""
+        """The path or URL, without options.
+
+        Examples:
+            >>> cachelayer.Storage(folder).url == str(folder), cachelayer.Storage("memory://bucket/prefix/").url
+            (True, 'memory://bucket/prefix')
+        """
         return self._store.url
 
     @property
@@ -125,15 +144,26 @@ class Storage:
         """Open a published version.
 
         Args:
-            dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. Every call
+            dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. Every method
                 that takes both accepts such a text; pass the arguments that follow the version by keyword then. A
-                whole reference, as ``ref.reference`` gives it, is accepted if it is one of this storage.
+                reference, as ``ref.reference`` gives it, is accepted if it is one of this storage.
             version: a version, a tag, ``"latest"`` (the newest published version, the default) or
                 ``"sha256:<digest prefix>"``.
 
         Raises:
             DatasetNotFoundError, VersionNotFoundError: if there is none; the message names what exists.
             CorruptionError: if the version has another digest than the one in the reference.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> refs = [storage.submit([text], "texts", version) for text, version in (("old", "v1"), ("new", "v2"))]
+            >>> storage.tag("texts@v1", tag="best")
+            >>> names = ["texts@v1", "texts@best", "texts", f"texts@sha256:{refs[0].digest[:12]}", refs[1].reference]
+            >>> [storage.fetch(name)[0] for name in names]
+            ['old', 'old', 'new', 'old', 'new']
+            >>> storage.fetch("texts", "v3")
+            Traceback (most recent call last):
+            cachelayer.errors.VersionNotFoundError: texts: no version or tag 'v3': there are v1, v2, best
         """
         reference = self._catalog.parse(dataset_id, version)
         view: DataRef[Any] = reference.view_of(self._fetch(reference))
@@ -146,6 +176,14 @@ class Storage:
 
         Raises:
             StorageError: if the store fails, or none of its datasets can be read.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> storage.datasets()
+            []
+            >>> refs = [storage.submit(range(3), name, "v1") for name in ("b", "a")]
+            >>> storage.datasets()
+            ['a', 'b']
         """
         return self._catalog.datasets()
 
@@ -154,6 +192,12 @@ class Storage:
 
         Raises:
             DatasetNotFoundError: if there is no such dataset.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> refs = [storage.submit(range(n), "numbers", f"up-to-{n}") for n in (5, 3)]
+            >>> {name: info.records for name, info in storage.versions("numbers").items()}
+            {'up-to-5': 5, 'up-to-3': 3}
         """
         return dict(self._catalog.snapshot(dataset_id).versions)
 
@@ -163,6 +207,13 @@ class Storage:
         Raises:
             DatasetNotFoundError: if there is no such dataset.
             CorruptionError: if an entry of its log is missing or damaged.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> storage.tag("numbers@v1", tag="best")
+            >>> [(event.kind, event.details["version"]) for event in storage.history("numbers")]
+            [('publish', 'v1'), ('tag', 'v1')]
         """
         log = Log(self._catalog.dataset(dataset_id))
         self._catalog.head(log)
@@ -171,10 +222,20 @@ class Storage:
     def builds(self, dataset_id: str) -> list[UnpublishedBuild]:
         """Return the builds of a dataset that are running or were interrupted, the oldest first.
 
-        This waits for nothing and writes nothing. So it may not know whether a build in an object store still runs.
+        This neither waits nor writes, so it may not know whether a build still runs.
 
         Raises:
             DatasetNotFoundError: if there is no such dataset, and no build of it.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> def letters():
+            ...     print([(build.version, build.state) for build in storage.builds("letters")])
+            ...     yield "a"
+            >>> ref = storage.submit(letters, "letters", "v1")
+            [('v1', 'running')]
+            >>> storage.builds("letters")  # it is published
+            []
         """
         builds = unpublished(self._catalog.dataset(dataset_id))
         if not builds:
@@ -186,6 +247,13 @@ class Storage:
 
         Raises:
             DatasetNotFoundError: if there is no such dataset.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> storage.tag("numbers@v1", tag="best")
+            >>> storage.tags("numbers")
+            {'best': 'v1'}
         """
         return dict(self._catalog.snapshot(dataset_id).tags)
 
@@ -200,6 +268,14 @@ class Storage:
         Raises:
             VersionNotFoundError: if there is no such version.
             AlreadyExistsError: if a version has the name of the tag.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> refs = [storage.submit([text], "texts", version) for text, version in (("old", "v1"), ("new", "v2"))]
+            >>> storage.tag("texts@v1", tag="best")
+            >>> storage.tag("texts@v2", tag="best")  # moves it
+            >>> storage.fetch("texts@best")[0], storage.tags("texts")
+            ('new', {'best': 'v2'})
         """
         named = self._catalog.parse(dataset_id, version, "name")
         chosen = paths.check_name("tag", required("tag", tag, InvalidNameError))
@@ -217,6 +293,14 @@ class Storage:
 
         Raises:
             VersionNotFoundError: if there is no such tag.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> storage.tag("numbers@v1", tag="best")
+            >>> storage.untag("numbers@best")
+            >>> storage.tags("numbers"), list(storage.versions("numbers"))
+            ({}, ['v1'])
         """
         named = self._catalog.parse(dataset_id, tag, "name", "tag")
         name = str(named.name)
@@ -238,6 +322,14 @@ class Storage:
         Raises:
             VersionNotFoundError: if there is no such version, and no deleted one of this name that has a longer grace.
             InvalidArgumentError: if a tag names it and ``force`` is False, or if the grace is not a number of seconds.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(["a"], "letters", "v1")
+            >>> storage.delete("letters@v1")
+            >>> ref[0], storage.datasets()  # who has it open can read on for a day
+            ('a', [])
+            >>> storage.delete("letters@v1", grace=0)  # frees the disk space at once
         """
         named = self._catalog.parse(dataset_id, version, "name")
         name, grace = str(named.name), gc.checked_grace(grace)
@@ -288,6 +380,16 @@ class Storage:
             NotFoundError: if there is no such version, or another has its name meanwhile: then nothing is erased.
             RecordIndexError: if it has no such record.
             CorruptionError: if a shard that holds one is damaged: restore it first.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(["Ann", "Bob", "Cleo"], "names", "v1")
+            >>> erased = storage.erase("names@v1", records=[1], reason="Bob asked for it")
+            >>> erased.erased.tolist(), erased[2], erased.digest == ref.digest
+            ([1], 'Cleo', False)
+            >>> erased[1]
+            Traceback (most recent call last):
+            cachelayer.errors.ErasedRecordError: names@v1: record 1 was erased (Bob asked for it): ...
         """
         from cachelayer.builds.erase import Erasure
 
@@ -315,6 +417,17 @@ class Storage:
 
         Raises:
             NotFoundError: if there is no such version.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> bool(storage.verify("numbers@v1"))
+            True
+            >>> shard = next(folder.glob("numbers/shards/*.array_record"))
+            >>> _ = shard.write_bytes(shard.read_bytes()[:-1])
+            >>> report = storage.verify("numbers@v1")
+            >>> bool(report), len(report.problems)
+            (False, 1)
         """
         return check(self._catalog.resolve(self._catalog.parse(dataset_id, version, "version")), progress=progress)
 
@@ -353,6 +466,15 @@ class Storage:
             InvalidArgumentError: if not one of ``from_`` and ``source`` is passed, unless it is a dry run.
             CorruptionError: if an object is damaged there too; all others are repaired.
             CacheLayerError: as in :meth:`submit`, for a source.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> next(folder.glob("numbers/shards/*.array_record")).unlink()
+            >>> len(storage.repair("numbers@v1", dry_run=True).damaged)
+            1
+            >>> storage.repair("numbers@v1", source=range(3)).repaired, storage.fetch("numbers@v1")[2]
+            (True, np.int64(2))
         """
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.repair import repair_version
@@ -386,8 +508,8 @@ class Storage:
             InvalidArgumentError: as in :meth:`DataRef.diff`.
 
         Examples:
-            >>> import cachelayer, numpy as np
-            >>> storage = cachelayer.Storage("memory://diffs")
+            >>> import numpy as np
+            >>> storage = cachelayer.Storage(folder)
             >>> ref = storage.cache({"id": np.array([1, 2, 3]), "x": np.array([5, 6, 7])}, "rows", "v1")
             >>> ref = storage.cache({"id": np.array([4, 3, 2]), "x": np.array([9, 7, 0])}, "rows", "v2")
             >>> print(storage.diff("rows@v1", "rows@v2", key="id").rows)
@@ -423,6 +545,16 @@ class Storage:
 
         Returns:
             What was deleted, each with its name and the reason.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> left = folder / "numbers" / "shards" / f"{32 * '0'}-0.array_record"
+            >>> _ = left.write_bytes(b"what a killed build left")
+            >>> storage.gc()  # it is not a day old
+            []
+            >>> [collected.reason for collected in storage.gc(grace=0)], left.exists()
+            (['no version names it'], False)
         """
         checked = gc.checked_grace(grace)
         return gc.collect_all(self._store, grace=checked, dry_run=boolean("dry_run", dry_run), progress=progress)
@@ -479,6 +611,19 @@ class Storage:
             InvalidTypeError: if the object is not a source.
             InvalidArgumentError: if there are no files at a path, or their names do not tell how to read them.
             StorageError: if the disk is full or fails.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> rows = [{"text": "one", "label": 1}, {"text": "two", "label": 2}]
+            >>> ref = storage.submit(rows, "rows", "v1", compression="zstd", metadata={"language": "en"})
+            >>> len(ref), ref[1]["text"], ref.metadata
+            (2, 'two', {'language': 'en'})
+            >>> storage.submit(rows, "rows", "v1")
+            Traceback (most recent call last):
+            cachelayer.errors.AlreadyExistsError: rows@v1 is published already: choose another version
+            >>> storage.submit([{"label": 1}, {"label": "x"}], "rows", "v2")
+            Traceback (most recent call last):
+            cachelayer.errors.ElementError: record 1, ...
         """
         from cachelayer.builds.build_options import BuildOptions
 
@@ -513,6 +658,13 @@ class Storage:
             InvalidArgumentError: if the source has another element spec; names each leaf that differs.
             NotFoundError: if there is no such base.
             CacheLayerError: as in :meth:`submit`.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(["a", "b"], "letters", "v1")
+            >>> longer = storage.append("letters@v1", new="v2", source=["c"])
+            >>> list(longer), list(storage.fetch("letters@v1"))
+            (['a', 'b', 'c'], ['a', 'b'])
         """
         from cachelayer.builds.build_options import BuildOptions
 
@@ -565,8 +717,8 @@ class Storage:
             SourceError: if there is not one row for each record, or the function fails; names the record.
 
         Examples:
-            >>> import cachelayer, numpy as np
-            >>> storage = cachelayer.Storage("memory://columns")
+            >>> import numpy as np
+            >>> storage = cachelayer.Storage(folder)
             >>> ref = storage.cache({"user": np.array([7, 9, 7])}, "clicks", "v1")
             >>> users = {"user": np.array([7, 8]), "age": np.array([30, 40])}
             >>> ref = storage.add_columns("clicks@v1", new="v2", columns=users, on="user", how="left", fill={"age": -1})
@@ -628,6 +780,17 @@ class Storage:
             InvalidArgumentError: if no records are kept and ``allow_empty`` is False, or not exactly one of ``keep``
                 and ``exclude`` is passed.
             InvalidTypeError: if ``keep`` or ``exclude`` is of another type.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(["a", "b", "c", "d"], "letters", "v1")
+            >>> list(storage.derive("letters@v1", new="some", keep=[3, 0]))
+            ['d', 'a']
+            >>> list(storage.derive("letters@v1", new="rest", exclude=[1]))
+            ['a', 'c', 'd']
+            >>> ref = storage.submit([{"n": 1}, {"n": 5}], "rows", "v1")
+            >>> storage.derive("rows@v1", new="large", keep="n > 3").read([0])["n"].tolist()
+            [5]
         """
         from cachelayer.storage.derive import derive_version
 
@@ -693,6 +856,13 @@ class Storage:
             InvalidArgumentError, InvalidTypeError: if an argument is invalid.
             CorruptionError: if a record of the base is damaged.
             StorageError: if the disk is full, or a store fails.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit([{"text": text, "n": 1} for text in "abcd"], "rows", "v1")
+            >>> shuffled = storage.rewrite("rows@v1", new="v2", shuffle_seed=0, fields=["text"])
+            >>> list(shuffled) == [{"text": row["text"]} for row in ref.stream(shuffle=True, seed=0)]
+            True
         """
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.rewrite import rewrite
@@ -774,6 +944,21 @@ class Storage:
         Warns:
             StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
             CacheLayerWarning: if something cannot be compared, such as an open file.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> def letters():
+            ...     print("the function is called")
+            ...     yield from "abc"
+            >>> ref = storage.cache(letters, "letters", "v1")
+            the function is called
+            >>> storage.cache(letters, "letters", "v1").digest == ref.digest  # not called again
+            True
+            >>> def letters():
+            ...     yield from "abcd"
+            >>> storage.cache(letters, "letters", "v1", on_change="error")
+            Traceback (most recent call last):
+            cachelayer.errors.StaleVersionError: letters@v1 was built by other code or values: letters changed. ...
         """
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.staleness import checked_on_change
@@ -821,6 +1006,19 @@ class Storage:
         Warns:
             StaleVersionWarning: (by the decorated function) if the version was built by other code or with other
                 options.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> @storage.cacheable("numbers", "up-to-{n}")
+            ... def numbers(n):
+            ...     print(f"numbers({n}) is called")
+            ...     return range(n)
+            >>> len(numbers(3)), len(numbers(3)), len(numbers(4))
+            numbers(3) is called
+            numbers(4) is called
+            (3, 3, 4)
+            >>> list(storage.versions("numbers"))
+            ['up-to-3', 'up-to-4']
         """
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.cacheable import cacheable
@@ -867,6 +1065,13 @@ class Storage:
             AlreadyExistsError: if another version, or a tag, has this name in the target.
             CorruptionError: if a file differs from what was published.
             StorageError: if one of the storages fails.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(["a", "b"], "letters", "v1")
+            >>> there = storage.copy("letters@v1", to=folder / "backup", new="texts@v7")
+            >>> f"{there.dataset_id}@{there.dataset_version}", list(there), there.digest == ref.digest
+            ('texts@v7', ['a', 'b'], True)
         """
         from cachelayer.versions.copy import VersionCopy
 
@@ -891,6 +1096,13 @@ def open(reference: str, **storage_options: Any) -> DataRef[Any]:
         InvalidArgumentError: if it is not a reference.
         NotFoundError: if there is no such version.
         CorruptionError: if the version has another digest.
+
+    Examples:
+        >>> ref = cachelayer.Storage(folder).submit(["a", "b", "c"], "letters", "v1")
+        >>> list(cachelayer.open(f"{folder}/letters@v1")), list(cachelayer.open(f"{folder}/letters@v1[1:]"))
+        (['a', 'b', 'c'], ['b', 'c'])
+        >>> cachelayer.open(ref[1:].reference)[0]  # with the digest, so it opens exactly these records or fails
+        'b'
     """
     if not isinstance(reference, str):
         raise InvalidTypeError(f"open takes a reference as a str, not a {type(reference).__name__}")
