@@ -191,7 +191,7 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
 
 def _stored(records: Dataset[Any]) -> Dataset[Any]:
     """Return the records of a version with images and sounds as the bytes of their files."""
-    stored = records.stored()
+    stored = records.undecoded()
     return records if stored is None or not _has_whole_records(records) else stored
 
 

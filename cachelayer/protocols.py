@@ -312,7 +312,7 @@ class Dataset(Protocol[T_co]):
     def stacking(self, element_spec: Any = None, /) -> Stacker:
         """Return what makes batches: of the elements, or of elements of a declared spec."""
 
-    def stored(self) -> Dataset[Any] | None:
+    def undecoded(self) -> Dataset[Any] | None:
         """Return the same elements undecoded, images and audio as file bytes; None if they are not stored."""
 
 

@@ -42,7 +42,7 @@ def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -
     """
     check_ref(ref)
     records = records_of(ref)
-    stored = records.stored()
+    stored = records.undecoded()
     raw = records if stored is None else stored
     spec = raw.element_spec
     if not isinstance(spec, dict) or not spec:

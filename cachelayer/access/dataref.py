@@ -226,7 +226,7 @@ class DataRef(View[T], Generic[T]):
             >>> ref[0]["image"].shape, ref.raw()[0]["image"][:11]
             ((2, 4, 3), b'P6 4 2 255 ')
         """
-        return DataRef(self._records.changed(self._elements.stored()).called(ViewCall("raw")))
+        return DataRef(self._records.with_base(self._elements.undecoded()).named_by(ViewCall("raw")))
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""
@@ -236,8 +236,8 @@ class DataRef(View[T], Generic[T]):
         records, title = self._records, f"{self.dataset_id}@{self.dataset_version}"
         facts = {"records": f"{len(self):,}", "bytes": f"{self.nbytes:,}", "digest": f"sha256:{self.digest}"}
         if records.is_view:
-            title = f"{records.title})"
-            facts = {**records.sizes, "digest": facts["digest"]}
+            title = records.title
+            facts = {**records.size_texts, "digest": facts["digest"]}
         stored = self.raw()
         drawn = first_records(stored, class_names(self.metadata))
         return ref_html(title, list(facts.items()), stored.element_spec, drawn)

@@ -1,4 +1,28 @@
-"""Datasets that can be read, and views of some of their elements in any order."""
+"""What can be read: elements by number. Whatever a view shows is a :class:`BaseDataset`.
+
+Datasets are made of one another: most of them hold a dataset, and are one, so that any view can be made of any other::
+
+    View, DataRef             what users see; it holds a
+      DatasetView             some rows of a dataset, in any order:                  dataset_view
+        RecordElements        elements that are decoded from records of              record_elements
+          VersionRecords        a version, or of                                     version_records
+          Joined                several versions
+        WithColumns           the same, merged with columns that were added later    with_columns
+        Joined                DatasetViews, one after another                        joined
+        WindowRows, PackRows  rows of values out of the documents of a DatasetView   sequences/documents
+        PaddedElements        a DatasetView, with some leaves padded                 sequences/padded
+        SeriesWindows         windows over the records of a DatasetView              sequences/rolling
+        WrappedItems          the items of an object of the user                     wrap
+
+So ``ref[-1]`` goes down three steps::
+
+    View.__getitem__        -1        selection.number(-1) is record 41
+    RecordElements.element  41        decodes what the source returns
+    VersionRecords.record   41        reads bytes of a mapped file, of a local copy, or of a bucket
+
+A stream that reads blocks from a bucket does it in two: it asks ``needed(numbers)`` which stored records the elements
+are made of, fetches them, and passes them on as ``held``, from which ``elements`` and ``batch`` then read.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +30,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,10 +49,22 @@ from cachelayer.versions.manifest import canonical_json
 NO_NUMBERS = np.empty(0, np.int64)
 
 
-class HasRows(Protocol):
-    """Stored records, or a dataset that is made of them: each of its rows comes from somewhere."""
+class ShardRows(NamedTuple):
+    """Rows that lie in the shards of one version, each by a number that no derived or appended version changes."""
 
-    def __len__(self) -> int: ...
+    places: Ints
+    """Where these rows stand among the rows that were asked for."""
+    segments: tuple[int, ...]
+    """The number of records of each segment of the shards."""
+    numbers: Ints
+    """The number of each row in the shards."""
+
+
+class RowOrigins(Protocol):
+    """Where rows come from: those of stored records, and of datasets that are made of them."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -38,44 +74,45 @@ class HasRows(Protocol):
     def segments(self) -> tuple[int, ...]:
         """The number of rows of each segment: of the first build, and of each append."""
 
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
-        """Yield where rows lie: their places among the numbers, the segments of their shards, their numbers there.
-
-        The numbers stay those of the rows in versions that are derived, and with more records appended.
-        """
+    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
+        """Yield where the rows of these numbers lie, one group for each version."""
 
     def prefix_digest(self, segments: int) -> str | None:
-        """Return the digest of the rows of the same dataset before the records of later segments were appended.
+        """Return the digest of the rows as it was before the records of later segments were appended.
 
         Args:
             segments: the number of first segments, at least one and fewer than all.
 
         Returns:
-            The digest; None if other rows came first then, or if that is not known.
+            The digest; None if the first rows were others then, or if that is not known.
         """
 
     @property
     def erased(self) -> Ints:
-        """The numbers of the rows that were erased, ascending: to read one is an error."""
+        """The numbers of the erased rows, ascending: to read one raises an ErasedRecordError."""
 
     @property
     def takes_requests(self) -> bool:
         """True if reading rows takes requests to an object store."""
 
     def needed(self, numbers: Ints) -> Needed:
-        """Return the stored records that these rows are made of, without those that are best read where they lie."""
+        """Return the stored records that these rows are made of, except those that are best read where they lie."""
 
     def sources(self, numbers: Ints) -> Sources:
-        """Return the records of stored versions, or of wrapped objects, that these rows are made of."""
+        """Return the records of versions, or the items of wrapped objects, that these rows are made of."""
 
 
-class BaseDataset(Dataset[Any], HasRows, Protocol):
-    """A dataset that can be read, and that views show parts of."""
+class BaseDataset(Dataset[Any], RowOrigins, Protocol):
+    """A dataset, with what most datasets do in one way: here it is written once, and a few replace it.
+
+    A dataset must say ``title``, ``digests``, ``info``, ``element_spec``, ``len``, ``elements``, ``batch`` and
+    ``sources``. The defaults are those of a dataset in memory that no version is behind.
+    """
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """How a view of it is shown: the kind of view, and what it was made of."""
+        """The kind of view that shows it and what it was made of, such as ``Windows('d@v1', 'tokens', length=8)``."""
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -85,8 +122,8 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
     def segments(self) -> tuple[int, ...]:
         return (len(self),)
 
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
-        yield np.arange(len(numbers)), self.segments, numbers
+    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
+        yield ShardRows(np.arange(len(numbers)), self.segments, numbers)
 
     @property
     def erased(self) -> Ints:
@@ -110,6 +147,10 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
     def declared_spec(self) -> Tree | None:
         return self.element_spec if self.info.is_declared else None
 
+    def with_declared_spec(self) -> BaseDataset:
+        """Return the same elements, all of which are known to have the element spec."""
+        return self
+
     def begins_with(self, records: int, digest: str) -> bool:
         if records == len(self) and digest == self.digests.rows:
             return True
@@ -120,6 +161,7 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
         return None
 
     def element(self, number: int) -> Any:
+        """Return one element."""
         return self.elements(np.array([number]))[0]
 
     @abstractmethod
@@ -135,20 +177,19 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
     def batch(self, numbers: Ints, held: Held | None = None) -> Any: ...
 
     def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
-        """Return the batch of dicts with only these of their keys; of stored records nothing else is decoded."""
+        """Return the batch of dicts with only these of their keys: of stored records, nothing else is decoded."""
         leaves = self.leaves
         if leaves is None:
             return {key: values for key, values in self.batch(numbers).items() if key in keys}
+        # The dataset of these keys is kept: it has planned how to decode them.
         narrow: dict[tuple[str, ...], BaseDataset] = self.__dict__.setdefault("_narrow", {})
         if tuple(keys) not in narrow:
             narrow[tuple(keys)] = leaves.with_fields(leaves_below(leaves.codec.spec, keys))
         return narrow[tuple(keys)].batch(numbers)  # type: ignore[no-any-return]
 
     def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
-        """Return a batch for each array of numbers. All are read at once; if they cannot be cut, one by one.
-
-        Objects of the user are read one by one too, so that an error belongs to its batch.
-        """
+        # Objects of the user are read batch by batch, so that an error belongs to its batch. So are elements without a
+        # declared spec: what is read at once is cut into batches by its spec.
         if not self.info.is_declared or self.info.reading_cost == "foreign":
             return (self.batch(numbers, held) for numbers in batches)
         numbers = np.concatenate([NO_NUMBERS, *batches])
@@ -164,21 +205,17 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
     def stacking(self, element_spec: Tree | None = None) -> Stacking:
         return Stacking(self, None if element_spec is None else declared(element_spec))
 
-    def stored(self) -> BaseDataset | None:
+    def undecoded(self) -> BaseDataset | None:
         return None
-
-    def declared(self) -> BaseDataset:
-        """Return the same elements, all of which are known to have the element spec."""
-        return self
 
 
 class SameRows(BaseDataset, Protocol):
-    """A dataset with an element for each row of something else, in its order: what depends on rows is asked there."""
+    """A dataset with one element for each row of something else, in the same order, which it asks about its rows."""
 
     @property
     @abstractmethod
-    def underlying(self) -> HasRows:
-        """The rows that the elements are of."""
+    def underlying(self) -> RowOrigins:
+        """What has the rows."""
 
     def __len__(self) -> int:
         return len(self.underlying)
@@ -191,7 +228,7 @@ class SameRows(BaseDataset, Protocol):
     def segments(self) -> tuple[int, ...]:
         return self.underlying.segments
 
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
         return self.underlying.in_shards(numbers)
 
     def prefix_digest(self, segments: int) -> str | None:
@@ -213,9 +250,9 @@ class SameRows(BaseDataset, Protocol):
 
 
 def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
-    """Return the digest of what is made of records.
+    """Return SHA-256 over a name, the digest of records (32 bytes), and the canonical JSON of parameters.
 
-    It is SHA-256 over the name, the digest of the records (32 bytes), and the canonical JSON of the parameters.
+    It is the digest of what the name calls, such as windows, made of these records with these parameters.
     """
     return hashlib.sha256(name.encode() + bytes.fromhex(digest) + canonical_json(parameters)).hexdigest()
 
@@ -226,7 +263,7 @@ def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Att
     Args:
         read: reads an element by its number.
         numbers: the numbers.
-        stops: whether no row is tried behind one that fails. It is never behind an error of the storage.
+        stops: whether reading ends with the first row that fails. With an error of the storage it always ends.
     """
     values, errors = list[Any](), Failed()
     for row, number in enumerate(numbers.tolist()):
@@ -240,15 +277,15 @@ def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Att
 
 
 def cut_batches(read: Callable[[slice], Any], spec: Tree, sizes: Sequence[int]) -> Iterable[Any]:
-    """Return batches that were read at once and share their memory.
+    """Return batches that are parts of one batch, which is read at once, and share its memory.
 
     Args:
-        read: returns the batch of some of all rows.
-        spec: the spec of the elements. The shape of a batch of sparse arrays depends on all of its rows, so these
-            batches are read one by one.
+        read: returns the batch of some of the rows.
+        spec: the spec of the elements.
         sizes: the number of rows of each batch.
     """
     rows = [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
+    # The shape of a batch of sparse arrays depends on all of its rows: it cannot be cut.
     if any(isinstance(leaf, SparseSpec) for _, leaf in tree.leaves(spec)):
         return map(read, rows)
     leaves = tree.flatten_batch(spec, read(slice(None)))
@@ -258,4 +295,6 @@ def cut_batches(read: Callable[[slice], Any], spec: Tree, sizes: Sequence[int]) 
 def _rows(values: Any, rows: slice) -> Any:
     if isinstance(values, Nullable):
         return values[rows]
-    return values.rows(rows.start, rows.stop) if isinstance(values, Ragged) else values[rows]
+    if isinstance(values, Ragged):
+        return values.rows(rows.start, rows.stop)
+    return values[rows]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from cachelayer.access.dataset import BaseDataset
+from cachelayer.access.dataset import BaseDataset, ShardRows
 from cachelayer.access.stored_leaves import StoredLeaves
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -23,23 +23,22 @@ from cachelayer.versions.view_calls import ViewCall, ViewName
 
 @dataclass(frozen=True, repr=False, eq=False)
 class DatasetView(BaseDataset):
-    """Some elements of a dataset, in an order of their own: what a view holds, and what streams read.
+    """Some elements of a dataset, in an order of their own.
 
-    Args:
-        base: the dataset.
-        selection: which of its elements, in order.
-        named: their digests if these do not follow from the base.
-        name: what a reference calls them; None if they are of no version, or of several.
+    What is asked of row i is asked of the base, about element ``selection.number(i)``.
     """
 
     base: BaseDataset
     selection: Selection
-    named: Digests | None = None
+    """Which elements of the base, in order."""
+    own_digests: Digests | None = None
+    """The digests, if they do not follow from those of the base: a mixture has its own."""
     name: ViewName | None = None
+    """What a reference calls the elements; None if they are of no version, or of several."""
 
     @classmethod
     def all(cls, base: BaseDataset) -> DatasetView:
-        """Return all elements of a dataset."""
+        """Return all elements of a dataset, in its order."""
         return cls(base, Selection.all(len(base)))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -47,28 +46,32 @@ class DatasetView(BaseDataset):
 
     @property
     def is_view(self) -> bool:
-        """True if these are some records of a version: neither the whole version, nor windows or packs of records."""
+        """True for some records, or some fields, of a version; False for a whole version, and for windows and packs."""
         return self.name is not None and bool(self.name.calls) and self.base.leaves is not None
 
     @property
     def title(self) -> str:
-        return f"View({self.name.shown!r}" if self.is_view and self.name is not None else self.base.title
+        if self.is_view and self.name is not None:
+            return f"View({self.name.shown!r})"
+        return self.base.title
 
     @cached_property
     def digests(self) -> Digests:
-        if self.named is not None:
-            return self.named
-        of = {digest: self.selection.digest(digest, len(self.base)) for digest in {*self.base.digests}}
-        return self.base.digests.derived(of.__getitem__)
+        if self.own_digests is not None:
+            return self.own_digests
+        # The three digests of a dataset are often one: that is hashed once.
+        selected = {digest: self.selection.digest(digest, len(self.base)) for digest in {*self.base.digests}}
+        return self.base.digests.derived(selected.__getitem__)
 
     def prefix_digest(self, segments: int) -> str | None:
-        sizes, own = self.base.segments, self.segments
-        # Of rows that mix segments, those of the first segments do not come first.
-        if self.named is not None or len(own) != len(sizes):
+        # A selection that mixes the segments of the base is one segment: none of the base's comes first in it.
+        if self.own_digests is not None or len(self.segments) != len(self.base.segments):
             return None
         digest = self.base.prefix_digest(segments)
-        rows = self.selection.slice(slice(sum(own[:segments])))
-        return None if digest is None else rows.digest(digest, sum(sizes[:segments]))
+        if digest is None:
+            return None
+        rows = self.selection.slice(slice(sum(self.segments[:segments])))
+        return rows.digest(digest, sum(self.base.segments[:segments]))
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -94,7 +97,7 @@ class DatasetView(BaseDataset):
     def segments(self) -> tuple[int, ...]:
         return self.selection.segment_sizes(self.base.segments)
 
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
         return self.base.in_shards(self.selection.numbers_of(numbers))
 
     @property
@@ -132,40 +135,48 @@ class DatasetView(BaseDataset):
     def sources(self, numbers: Ints) -> Sources:
         return self.base.sources(self.selection.numbers_of(numbers))
 
-    def stored(self) -> DatasetView | None:
-        base = self.base.stored()
-        return None if base is None else self.changed(base).called(ViewCall("raw"))
+    def undecoded(self) -> DatasetView | None:
+        base = self.base.undecoded()
+        return None if base is None else self.with_base(base).named_by(ViewCall("raw"))
 
-    def changed(self, base: BaseDataset) -> DatasetView:
-        """Return the same rows of another dataset of as many elements."""
+    def with_base(self, base: BaseDataset) -> DatasetView:
+        """Return the same rows of another dataset, which has as many elements as the base."""
         return DatasetView(base, self.selection, name=self.name)
 
-    def called(self, call: ViewCall) -> DatasetView:
-        """Return the same records under the name that a call of their view gives them."""
+    def named_by(self, call: ViewCall) -> DatasetView:
+        """Return the same elements, whose reference also says this call."""
         return self if self.name is None else replace(self, name=self.name.then(call))
 
     def digests_of_leaves(self, leaves: Sequence[int]) -> Digests:
-        """Return the digests of the elements for an order that depends on the values, or lengths, of some leaves."""
-        base = self.base.leaves
-        is_added = base is not None and base.has_added(leaves)
-        return Digests.of(self.digests.elements) if is_added else self.digests
+        """Return the digests by which an order, or a plan, knows the values and lengths of some leaves.
 
-    def stored_leaves(self, call: str) -> StoredLeaves:
-        """Return the leaves of the records that the elements are.
+        The rows digest does not cover columns that were added to a version. What depends on one of these leaves is
+        therefore known by the digest of the elements alone.
+        """
+        stored = self.base.leaves
+        if stored is not None and stored.has_added(leaves):
+            return Digests.of(self.digests.elements)
+        return self.digests
+
+    def leaves_for(self, call: str) -> StoredLeaves:
+        """Return the stored leaves of the elements.
+
+        Args:
+            call: what needs them, for the message.
 
         Raises:
-            InvalidTypeError: if they are not stored records; ``call`` names what needs them.
+            InvalidTypeError: if the elements are not stored records.
         """
         leaves = self.base.leaves
         if leaves is None:
             is_foreign = self.info.reading_cost == "foreign"
             cure = "cache() it first" if is_foreign else f"call {call} of the datasets before"
-            raise InvalidTypeError(f"{self.title}) has no leaves of stored records, which {call} needs: {cure}")
+            raise InvalidTypeError(f"{self.title} has no leaves of stored records, which {call} needs: {cure}")
         return leaves
 
     def lengths(self, name: str) -> LengthColumn:
         """Return the lengths of a leaf, by its name, in each record."""
-        leaves = self.stored_leaves("lengths() and what needs lengths")
+        leaves = self.leaves_for("lengths() and what needs lengths")
         number = varying_leaf(leaves.codec.spec, name)
         path, stored = tree.leaves(leaves.codec.spec)[number]
         if isinstance(stored, EncodedSpec) and dict(tree.leaves(self.element_spec)).get(path) != stored:
@@ -184,12 +195,12 @@ class DatasetView(BaseDataset):
         return self.info.record_nbytes * len(self)
 
     @property
-    def sizes(self) -> dict[str, str]:
-        """How many records there are, and of a view of a version also about how many bytes they take, for people."""
+    def size_texts(self) -> dict[str, str]:
+        """The number of records, and of a view of a version also their bytes, as texts that a person reads."""
         if self.name is None or not self.is_view:
             return {"records": str(len(self))}
         return {"records": f"{len(self)} of {self.name.records}", "nbytes": f"about {self.nbytes:,}"}
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
-        return f"{self.title}, {sizes}, digest='sha256:{self.digests.elements}')"
+        sizes = ", ".join(f"{name}={value}" for name, value in self.size_texts.items())
+        return f"{self.title[:-1]}, {sizes}, digest='sha256:{self.digests.elements}')"

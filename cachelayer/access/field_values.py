@@ -64,7 +64,7 @@ class FieldReader:
     def _narrow(self, names: Sequence[str]) -> DatasetView:
         if self._leaves is None or not isinstance(self.spec, dict):
             return self._view
-        return self._view.changed(self._leaves.with_fields(leaf_numbers(self.spec, names)))
+        return self._view.with_base(self._leaves.with_fields(leaf_numbers(self.spec, names)))
 
     def pieces(self, names: Sequence[str]) -> Iterator[Ints]:
         """Yield the numbers of the records, as many at a time as are read at once."""
@@ -180,7 +180,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
 def refuse_made_of_records(view: DatasetView, call: str) -> None:
     """Raise if elements are neither stored records nor wrapped items, but windows, packs or padded records."""
     if view.info.reading_cost != "foreign":
-        view.stored_leaves(call)
+        view.leaves_for(call)
 
 
 def different_rows(reader: FieldReader, names: Sequence[str]) -> tuple[list[tuple[Any, ...]], Ints]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset
+from cachelayer.access.dataset import BaseDataset, ShardRows
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.access.stored_leaves import LeafRead, StoredLeaves
@@ -62,7 +62,7 @@ class Joined(BaseDataset):
 
     @property
     def title(self) -> str:
-        return f"Joined({list(self.members)!r}"
+        return f"Joined({list(self.members)!r})"
 
     @property
     def element_spec(self) -> Tree:
@@ -76,12 +76,12 @@ class Joined(BaseDataset):
     def __len__(self) -> int:
         return int(self.splits[-1])
 
-    def find(self, number: int) -> tuple[DatasetView, int]:
+    def locate(self, number: int) -> tuple[DatasetView, int]:
         """Return the dataset that an element is in, and its number there."""
         part = int(self.splits[1:].searchsorted(number, side="right"))
         return self.members[part], number - int(self.splits[part])
 
-    def groups(self, numbers: Ints) -> Iterator[tuple[DatasetView, Ints, Ints]]:
+    def by_member(self, numbers: Ints) -> Iterator[tuple[DatasetView, Ints, Ints]]:
         """Yield the datasets that these elements are in; with each, its rows, and their numbers in it."""
         part_of = self.splits[1:].searchsorted(numbers, side="right")
         for part, rows in groups_of(part_of, len(self.members)):
@@ -119,7 +119,7 @@ class Joined(BaseDataset):
         return any(member.takes_requests for member in self.members)
 
     def needed(self, numbers: Ints) -> Needed:
-        return needed_together(member.needed(own) for member, _, own in self.groups(numbers))
+        return needed_together(member.needed(own) for member, _, own in self.by_member(numbers))
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -138,10 +138,10 @@ class Joined(BaseDataset):
                 break
         return _joined_digests(digests).rows
 
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
-        for member, rows, own in self.groups(numbers):
+    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
+        for member, rows, own in self.by_member(numbers):
             for places, segments, there in member.in_shards(own):
-                yield rows[places], segments, there
+                yield ShardRows(rows[places], segments, there)
 
     @cached_property
     def erased(self) -> Ints:
@@ -149,22 +149,22 @@ class Joined(BaseDataset):
         return np.concatenate([member.erased + first for member, first in zip(self.members, firsts, strict=True)])
 
     def sources(self, numbers: Ints) -> Sources:
-        return Sources.joined([(rows, member.sources(own)) for member, rows, own in self.groups(numbers)])
+        return Sources.joined([(rows, member.sources(own)) for member, rows, own in self.by_member(numbers)])
 
     def element(self, number: int) -> Any:
-        member, own = self.find(number)
+        member, own = self.locate(number)
         return member.element(own)
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         out: list[Any] = [None] * len(numbers)
-        for member, rows, own in self.groups(numbers):
+        for member, rows, own in self.by_member(numbers):
             for row, element in zip(rows.tolist(), member.elements(own, held), strict=True):
                 out[row] = element
         return out
 
     def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
         values, errors, end = list[Any]([None]) * len(numbers), Failed(), len(numbers)
-        for member, rows, own in self.groups(numbers):
+        for member, rows, own in self.by_member(numbers):
             made, failed = member.try_elements(own, held, stops=stops)
             for row, element in zip(rows.tolist(), made, strict=False):
                 values[row] = element
@@ -173,7 +173,7 @@ class Joined(BaseDataset):
         return values[:end], {row: error for row, error in errors.items() if row <= end}
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
-        groups = list(self.groups(numbers)) or [(self.members[0], numbers, numbers)]
+        groups = list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]
         batches = [(rows, member.batch(own, held)) for member, rows, own in groups]
         return batches[0][1] if len(batches) == 1 else _merge_batches(self.element_spec, batches, len(numbers))
 
@@ -186,7 +186,7 @@ class Joined(BaseDataset):
     def _leaves(self) -> Iterator[tuple[DatasetView, StoredLeaves]]:
         """Yield each dataset and its stored leaves."""
         for member in self.members:
-            yield member, member.stored_leaves("lengths() and what needs lengths")
+            yield member, member.leaves_for("lengths() and what needs lengths")
 
     @cached_property
     def codec(self) -> Codec:
@@ -199,7 +199,7 @@ class Joined(BaseDataset):
         return next(self._leaves())[1].home
 
     def with_fields(self, leaves: Sequence[int]) -> Joined:
-        members = [member.changed(stored.with_fields(leaves)) for member, stored in self._leaves()]
+        members = [member.with_base(stored.with_fields(leaves)) for member, stored in self._leaves()]
         return Joined(tuple(members))
 
     def has_added(self, leaves: Sequence[int]) -> bool:
@@ -212,9 +212,9 @@ class Joined(BaseDataset):
 
     def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
         groups = []
-        for member, rows, within in list(self.groups(numbers)) or [(self.members[0], numbers, numbers)]:
+        for member, rows, within in list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]:
             own = [read.of_rows(rows) for read in reads]
-            stored = member.stored_leaves("lengths()")
+            stored = member.leaves_for("lengths()")
             groups.append((rows, stored.leaf_values(member.selection.numbers_of(within), own, held)))
         if len(groups) == 1:
             return groups[0][1]
@@ -230,7 +230,7 @@ class Joined(BaseDataset):
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Joined:
         """Return the same records, with each dataset read in another way."""
         bases = (cast(RecordElements, member.base).with_sources(change) for member in self.members)
-        members = (member.changed(base) for member, base in zip(self.members, bases, strict=True))
+        members = (member.with_base(base) for member, base in zip(self.members, bases, strict=True))
         return Joined(tuple(members))
 
     @property
@@ -238,7 +238,7 @@ class Joined(BaseDataset):
         return all(source_of(member).reads_in_part for member in self.members)
 
     def record(self, number: int) -> bytearray:
-        member, own = self.find(number)
+        member, own = self.locate(number)
         return source_of(member).record(member.selection.number(own))
 
     @cached_property
@@ -257,7 +257,7 @@ class Joined(BaseDataset):
 
     def records(self, numbers: Ints, held: Held | None = None) -> Records:
         groups = [
-            (rows, source_of(member), member.selection.numbers_of(own)) for member, rows, own in self.groups(numbers)
+            (rows, source_of(member), member.selection.numbers_of(own)) for member, rows, own in self.by_member(numbers)
         ]
         if self._local_shards is None:
             return join_records(len(numbers), [(rows, source.records(own, held)) for rows, source, own in groups])
@@ -368,7 +368,7 @@ def join(members: Sequence[DatasetView]) -> BaseDataset:
         for key in {*first, *member.categories}:
             if [*member.categories.get(key, ())] != [*first.get(key, ())]:
                 raise InvalidArgumentError(
-                    f"{member.title}) has other categories in {key!r} than {flat[0].title}), so that a number would "
+                    f"{member.title} has other categories in {key!r} than {flat[0].title}, so that a number would "
                     f"mean two texts: pass the same categories={{{key!r}: [...]}} to each"
                 )
     return Joined(tuple(flat))
@@ -388,6 +388,6 @@ def _join_records(members: Sequence[DatasetView]) -> RecordElements:
     for member, base in zip(members, bases, strict=True):
         source = base.source
         is_whole = isinstance(source, Joined) and member.digests == source.digests
-        flat += cast(Joined, source).members if is_whole else [member.changed(base.stored())]
+        flat += cast(Joined, source).members if is_whole else [member.with_base(base.undecoded())]
     decodes = all(base.decodes for base in bases)
-    return RecordElements(Joined(tuple(flat)), decodes, bases[0].sizes)
+    return RecordElements(Joined(tuple(flat)), decodes, bases[0].image_sizes)

@@ -98,10 +98,9 @@ class Mixture(Generic[T]):
         self._turns = turns
         self._length = length
         members = [ref._records for ref, _ in parts]
-        named = Digests.joined(b"mixture", [member.digests for member in members])
-        self._records = replace(
-            DatasetView.all(join([member.changed(member.base.declared()) for member in members])), named=named
-        )
+        digests = Digests.joined(b"mixture", [member.digests for member in members])
+        joined = join([member.with_base(member.base.with_declared_spec()) for member in members])
+        self._records = replace(DatasetView.all(joined), own_digests=digests)
 
     if not TYPE_CHECKING:
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 
-from cachelayer.access.dataset import HasRows, SameRows
+from cachelayer.access.dataset import RowOrigins, SameRows
 from cachelayer.access.stored_leaves import LeafRead, StoredLeaves
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
@@ -28,7 +28,7 @@ from cachelayer.records.tree import Tree, leaves
 from cachelayer.versions.stored_version import StoredVersion
 
 
-class RecordSource(HasRows, Protocol):
+class RecordSource(RowOrigins, Protocol):
     """Encoded records by number, as a version stores them, or several. Thread-safe and picklable.
 
     What is named as in :class:`BaseDataset` is the same of the records. Erased records are stored empty.
@@ -100,23 +100,23 @@ class StoredElements(SameRows, StoredLeaves):
 
     @property
     def title(self) -> str:
-        return f"{self.source.kind if self.chosen is None else 'Fields'}({self.source.info.name!r}"
+        return f"{self.source.kind if self.chosen is None else 'Fields'}({self.source.info.name!r})"
 
     @cached_property
     def digests(self) -> Digests:
         """The digests of all leaves; if only some are chosen, the digest of the elements tells which."""
         if self.chosen is None:
-            return self._whole_digests
-        text = bytes.fromhex(self._whole_digests.elements) + b"fields" + np.array(self.chosen, "<i8").tobytes()
-        return self._whole_digests._replace(elements=hashlib.sha256(text).hexdigest())
+            return self._digests_of_all_leaves
+        text = bytes.fromhex(self._digests_of_all_leaves.elements) + b"fields" + np.array(self.chosen, "<i8").tobytes()
+        return self._digests_of_all_leaves._replace(elements=hashlib.sha256(text).hexdigest())
 
     @property
-    def _whole_digests(self) -> Digests:
+    def _digests_of_all_leaves(self) -> Digests:
         """The digests of the elements with all leaves."""
         return self.source.digests
 
     @abstractmethod
-    def stored(self) -> Self: ...
+    def undecoded(self) -> Self: ...
 
     @abstractmethod
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Self:
@@ -127,7 +127,7 @@ class StoredElements(SameRows, StoredLeaves):
         """Return a column for each leaf of :attr:`codec`, with the values of these elements as they are stored."""
 
     @abstractmethod
-    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
+    def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Self:
         """Return the same elements, with the images of these leaf numbers decoded to these sizes."""
 
 
@@ -137,11 +137,11 @@ class RecordElements(StoredElements):
 
     Args:
         decodes: whether images and audio are decoded.
-        sizes: the sizes that images are decoded to, by the numbers of their leaves.
+        image_sizes: the sizes that images are decoded to, by the numbers of their leaves.
     """
 
     decodes: bool = True
-    sizes: tuple[tuple[int, ImageSize], ...] = ()
+    image_sizes: tuple[tuple[int, ImageSize], ...] = ()
 
     @cached_property
     def info(self) -> DatasetInfo:
@@ -154,8 +154,8 @@ class RecordElements(StoredElements):
         cost = info.reading_cost if self.element_codec is self.codec else "decoded"
         return replace(info, read_nbytes=nbytes, reading_cost=cost)
 
-    def stored(self) -> Self:
-        return replace(self, decodes=False, sizes=())
+    def undecoded(self) -> Self:
+        return replace(self, decodes=False, image_sizes=())
 
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Self:
         return replace(self, source=change(self.source))
@@ -166,9 +166,9 @@ class RecordElements(StoredElements):
         except ValueError as error:
             self._raise_damage(error, numbers)
 
-    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
+    def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Self:
         of_records = {self._leaf(leaf): size for leaf, size in sizes.items()}
-        return replace(self, decodes=True, sizes=tuple({**dict(self.sizes), **of_records}.items()))
+        return replace(self, decodes=True, image_sizes=tuple({**dict(self.image_sizes), **of_records}.items()))
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
         # All of them are no choice: the view has the digest, and the ways of reading, of the whole.
@@ -183,7 +183,7 @@ class RecordElements(StoredElements):
     @cached_property
     def _all_leaves(self) -> Codec:
         codec = self.source.codec
-        return codec_named(codec.name, sized_spec(codec.spec, dict(self.sizes))) if self.sizes else codec
+        return codec_named(codec.name, sized_spec(codec.spec, dict(self.image_sizes))) if self.image_sizes else codec
 
     @cached_property
     def codec(self) -> Codec:

@@ -104,8 +104,8 @@ class _Side:
     def of(cls, view: DatasetView) -> _Side:
         elements = view.base.leaves
         if not isinstance(elements, StoredElements):
-            raise InvalidTypeError(f"{view.title}): diff() compares versions, and views of their records")
-        return cls(view, elements.stored())
+            raise InvalidTypeError(f"{view.title}: diff() compares versions, and views of their records")
+        return cls(view, elements.undecoded())
 
     @property
     def spec(self) -> Any:
@@ -244,7 +244,7 @@ def side_of(view: DatasetView) -> Side:
     side = _Side.of(view)
     version, name = side.elements.home, view.name
     if version is None or name is None:
-        raise InvalidTypeError(f"{view.title}): diff() compares versions, and views of the records of one version each")
+        raise InvalidTypeError(f"{view.title}: diff() compares versions, and views of the records of one version each")
     reference = str(name) if name.calls else version.reference
     nbytes = view.nbytes if view.is_view else version.info.nbytes
     return Side(version, reference, view.digests.elements, side.spec, len(view), nbytes)

@@ -24,62 +24,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class LeafRead:
-    """Which values of a leaf are read of some records.
-
-    Args:
-        leaf: the number of the leaf.
-        starts: for each record, the first value; None for the whole leaf, which has one shape in all records.
-        counts: for each record, how many values.
-        ends: for each record, True if the leaf must end with the last of these; None if it may always have more.
-    """
+    """Which values of a leaf are read, of each of some records: all of them, or a range."""
 
     leaf: int
+    """The number of the leaf."""
     starts: Ints | None = None
+    """The first value of the range of each record; None for all values of a leaf of one shape."""
     counts: Ints | None = None
+    """The number of values of each range; None as for ``starts``."""
     ends: NDArray[np.bool_] | None = None
+    """True for each record whose leaf must end with the range; None if leaves may be longer."""
 
     def of_leaf(self, leaf: int) -> LeafRead:
         return replace(self, leaf=leaf)
 
     def of_rows(self, rows: Ints) -> LeafRead:
-        """Return the part of this reading that some rows take."""
+        """Return the ranges of some of the records."""
         if self.starts is None or self.counts is None:
             return self
-        return LeafRead(self.leaf, self.starts[rows], self.counts[rows], None if self.ends is None else self.ends[rows])
+        ends = None if self.ends is None else self.ends[rows]
+        return LeafRead(self.leaf, self.starts[rows], self.counts[rows], ends)
 
 
 class StoredLeaves(Protocol):
-    """The leaves of records as they are stored, which windows, packs and padded records are made of."""
+    """The leaves of records as they are stored, by their numbers: lengths, and values out of the middle of a leaf."""
 
     @property
     def codec(self) -> Codec:
-        """The codec of these leaves."""
+        """The codec of the leaves."""
 
     @property
     def home(self) -> StoredVersion | None:
-        """The version beside which files about the records are stored; None if there is none."""
+        """The version beside which plans of the records are stored; None if they are of no single version."""
 
     def with_fields(self, leaves: Sequence[int]) -> BaseDataset:
-        """Return the same elements with some of the leaves, by their numbers, ascending."""
+        """Return the same elements with some of the leaves, in ascending order of their numbers."""
 
     def has_added(self, leaves: Sequence[int]) -> bool:  # noqa: ARG002
         """Return whether one of these leaves is a column that was added to the version."""
         return False
 
     def lengths(self, leaf: int) -> LengthColumn:
-        """Return the lengths of the leaf of this number in all records."""
+        """Return the lengths of a leaf in all records."""
 
     def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
-        """Return values of leaves of some records, each of which is read once.
+        """Return values of several leaves of some records. Each record is read once.
 
         Args:
             numbers: the records.
-            reads: what is read of them; starts, counts and ends have an item for each record.
+            reads: what is read of each leaf; ``starts``, ``counts`` and ``ends`` have an item for each record.
             held: records that were fetched.
 
         Returns:
-            For each read, the values of all records one after another, see :meth:`Codec.leaf_values`; those of a whole
-            leaf stacked, as a :class:`cachelayer.Nullable` if it may be None.
+            The values of each read: ranges one after another, as :meth:`Codec.leaf_values` returns them; or whole
+            leaves stacked, as a :class:`cachelayer.Nullable` if they may be None.
         """
 
 

@@ -50,7 +50,7 @@ class StoredRecords:
             if not isinstance(view, View):
                 cure = "pass the name of a version, or a DataRef or a view of one"
             raise InvalidTypeError(f"a {type(view).__name__} has no stored records: {cure}")
-        elements = elements.stored()
+        elements = elements.undecoded()
         if fields is not None:
             elements = elements.with_fields(leaf_numbers(elements.codec.spec, fields))
         elements = elements.with_sources(partial(_read_once, reads_copies=reads_copies))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from cachelayer.access.column_rows import ColumnRows
+from cachelayer.access.dataset import ShardRows
 from cachelayer.access.held_blocks import HeldBlock, held_records
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.remote_shards import RemoteShards
@@ -58,7 +59,7 @@ class VersionRecords:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
-    def stored(self) -> ShardSet:
+    def shard_set(self) -> ShardSet:
         """The records, or the rows of the group, as they are stored."""
         manifest = self.version.manifest
         return manifest.rows if self.group is None else manifest.columns[self.group]
@@ -75,7 +76,7 @@ class VersionRecords:
     @cached_property
     def info(self) -> DatasetInfo:
         version, manifest = self.version, self.version.manifest
-        nbytes = self.stored.nbytes
+        nbytes = self.shard_set.nbytes
         if self.group is None and manifest.unerased_nbytes is not None:
             nbytes = manifest.unerased_nbytes
         nbytes //= max(1, len(self))
@@ -93,7 +94,7 @@ class VersionRecords:
         return Sources.whole(self.version.reference, numbers)
 
     def __len__(self) -> int:
-        return self.stored.records
+        return self.shard_set.records
 
     @cached_property
     def erased(self) -> Ints:
@@ -111,7 +112,7 @@ class VersionRecords:
 
     @cached_property
     def codec(self) -> Codec:
-        return codec_named(self.stored.codec, self.stored.element_spec)
+        return codec_named(self.shard_set.codec, self.shard_set.element_spec)
 
     @property
     def home(self) -> StoredVersion | None:
@@ -119,12 +120,12 @@ class VersionRecords:
 
     @property
     def reads_in_part(self) -> bool:
-        if self.stored.array is not None:
+        if self.shard_set.array is not None:
             return True
         # What comes over a network is checked, and a checksum covers a whole record.
         if not self.is_local or self.verify == "always" or not len(self):
             return False
-        return {*self.stored.shards.compressions} == {"none"}
+        return {*self.shard_set.shards.compressions} == {"none"}
 
     @property
     def is_local(self) -> bool:
@@ -135,8 +136,8 @@ class VersionRecords:
     def segments(self) -> tuple[int, ...]:
         return self.version.segments
 
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
-        yield np.arange(len(numbers)), self.segments, numbers
+    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
+        yield ShardRows(np.arange(len(numbers)), self.segments, numbers)
 
     def prefix_digest(self, segments: int) -> str | None:
         return self.version.manifest.prefix_digest(sum(self.segments[:segments]))
@@ -144,9 +145,9 @@ class VersionRecords:
     @cached_property
     def shards(self) -> LocalShards | RemoteShards | ColumnRows:
         """The reader of the records."""
-        version, shards = self.version, self.stored.shards
-        if self.stored.array is not None:
-            return ColumnRows(version, self.stored.array, self.verify)
+        version, shards = self.version, self.shard_set.shards
+        if self.shard_set.array is not None:
+            return ColumnRows(version, self.shard_set.array, self.verify)
         if self.is_local:
             records = shards.records.tolist()
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
@@ -160,12 +161,12 @@ class VersionRecords:
         version = self.version
         if self.copies is None or self.is_local:
             return None
-        copies = LocalCopies(self.copies, version.folder, self.stored.shards, self.verify)
+        copies = LocalCopies(self.copies, version.folder, self.shard_set.shards, self.verify)
         copies.drop_files(version.manifest.erased_files)
         return copies
 
     def _shard_object(self, number: int) -> ShardObject:
-        shard = self.stored.shards[number]
+        shard = self.shard_set.shards[number]
         return ShardObject(self.version.folder.url, shard.name, paths.index_of(shard.name), shard.stats)
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
@@ -175,7 +176,7 @@ class VersionRecords:
     @contextmanager
     def _shard_files(self, number: int) -> Iterator[ShardFiles]:
         """Yield the files of a shard in a local store; say so if the version was deleted meanwhile."""
-        shard = self.stored.shards[number]
+        shard = self.shard_set.shards[number]
         with self.version.reporting_deletion(), self.version.shard_file(shard) as path:
             yield ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
 
@@ -208,7 +209,7 @@ class VersionRecords:
     def _lengths(self) -> VersionLengths:
         # Erased records have lengths too: 0.
         return VersionLengths(
-            self.version, self.stored.shards, self.codec, lambda rows: self.shards.records(rows), self.local_copies
+            self.version, self.shard_set.shards, self.codec, lambda rows: self.shards.records(rows), self.local_copies
         )
 
     def lengths(self, leaf: int) -> LengthColumn:

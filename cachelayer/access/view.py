@@ -195,8 +195,8 @@ class View(Generic[T]):
         """Return a table with the element spec, which notebooks show. It reads no record."""
         from cachelayer.drawing.ref_html import ref_html
 
-        facts = {**self._records.sizes, "digest": f"sha256:{self.digest}"}
-        return ref_html(f"{self._records.title})", list(facts.items()), self.element_spec)
+        facts = {**self._records.size_texts, "digest": f"sha256:{self.digest}"}
+        return ref_html(self._records.title, list(facts.items()), self.element_spec)
 
     @property
     def digest(self) -> str:
@@ -315,7 +315,7 @@ class View(Generic[T]):
         version = None if records.base.leaves is None else records.base.leaves.home
         if version is None or len(records.references) != 1:
             raise InvalidTypeError(
-                f"{records.title}) is no view of the records of one version: call storage.verify('id@version') for "
+                f"{records.title} is no view of the records of one version: call storage.verify('id@version') for "
                 "each that it comes from"
             )
         return check(version, progress=progress)
@@ -861,9 +861,9 @@ class View(Generic[T]):
             >>> ref.fields("meta/lang")[0], ref.fields("meta")[0]
             ({'meta': {'lang': 'en'}}, {'meta': {'lang': 'en', 'url': 'u7'}})
         """
-        leaves = self._records.stored_leaves("fields()")
+        leaves = self._records.leaves_for("fields()")
         chosen = leaf_numbers(leaves.codec.spec, names)
-        return View(self._records.changed(leaves.with_fields(chosen)))
+        return View(self._records.with_base(leaves.with_fields(chosen)))
 
     @names_view
     def decoded(self, *names: str, size: tuple[int, int], crop: bool = False) -> Self:
@@ -897,8 +897,8 @@ class View(Generic[T]):
         base = self._records.base
         if not isinstance(base, StoredElements):
             raise InvalidTypeError(f"{self!r} has no stored images: call decoded() on each dataset, before views of it")
-        sizes = dict.fromkeys(image_leaves(base.stored().codec.spec, names), image_size(size, crop))
-        return type(self)(self._records.changed(base.sized(sizes)))
+        sizes = dict.fromkeys(image_leaves(base.undecoded().codec.spec, names), image_size(size, crop))
+        return type(self)(self._records.with_base(base.with_image_sizes(sizes)))
 
     @names_view
     def windows(

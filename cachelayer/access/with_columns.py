@@ -52,7 +52,7 @@ class WithColumns(StoredElements):
         return cls(base.source, tuple(members))
 
     @property
-    def _whole_digests(self) -> Digests:
+    def _digests_of_all_leaves(self) -> Digests:
         digests = self.source.digests
         return digests if self.home is None else digests._replace(elements=self.home.manifest.unsliced_digest)
 
@@ -79,8 +79,8 @@ class WithColumns(StoredElements):
     def needed(self, numbers: Ints) -> Needed:
         return needed_together(member.needed(numbers) for member in self.members)
 
-    def stored(self) -> Self:
-        return replace(self, members=tuple(member.stored() for member in self.members))
+    def undecoded(self) -> Self:
+        return replace(self, members=tuple(member.undecoded() for member in self.members))
 
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Self:
         source = change(self.source)
@@ -92,9 +92,9 @@ class WithColumns(StoredElements):
     def columns(self, numbers: Ints) -> list[Column]:
         return [column for member in self.members for column in member.columns(numbers)]
 
-    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
+    def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Self:
         owned = [{leaf - first: sizes[leaf] for leaf in sizes if leaf in leaves} for first, leaves in self._leaves]
-        members = tuple(member.sized(own) for member, own in zip(self.members, owned, strict=True))
+        members = tuple(member.with_image_sizes(own) for member, own in zip(self.members, owned, strict=True))
         return replace(self, members=members)
 
     @cached_property

@@ -52,7 +52,7 @@ class WrappedItems(BaseDataset):
 
     @property
     def title(self) -> str:
-        return f"Wrapped({self.identity!r}"
+        return f"Wrapped({self.identity!r})"
 
     @property
     def digests(self) -> Digests:
@@ -132,7 +132,7 @@ class WrappedItems(BaseDataset):
         # Leaves that are None in some of the elements are marked, so that the batch says so.
         return codec_for(marked(spec, codec.null_numbers(columns))).batch(columns)
 
-    def declared(self) -> WrappedItems:
+    def with_declared_spec(self) -> WrappedItems:
         # Each item is checked against the spec of item 0 when it is read.
         return self if self._spec is not None else WrappedItems(self._obj, self.identity, self.element_spec)
 

@@ -163,7 +163,7 @@ def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | Non
 
 def _of_records(obj: object, records: Dataset[Any], declared: Tree | None) -> Source:
     base, kind = _base(records), type(obj).__name__
-    stored = records.stored()
+    stored = records.undecoded()
     if stored is None:
         source = source_of_items(obj, by_number=True)
         return replace(source, element_spec=records.declared_spec, provenance=base)
@@ -194,7 +194,7 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
     spec: Tree | None = None
     # What functions return, and what batches are, is seen from the first.
     if not (reader.is_mapped or reader.options.batched):
-        stored = reader.records.stored()
+        stored = reader.records.undecoded()
         if stored is not None and _keeps_files(stored.element_spec, declared):
             reader = replace(reader, records=stored)
             stream = Stream(reader)

@@ -147,6 +147,6 @@ def bucketed_stream(
     )
     table = _table_of(view, buckets)
     checked = make_options(len(view), global_batch_size, padded[-1].info.record_nbytes, table, **options)
-    numbers = leaf_numbers(view.stored_leaves("buckets").codec.spec, buckets.leaves)
+    numbers = leaf_numbers(view.leaves_for("buckets").codec.spec, buckets.leaves)
     records = BucketedElements(view, padded[-1].paddings, padded, table, numbers)
     return stream_of(StepReader(DatasetView.all(records), checked))

@@ -62,7 +62,7 @@ class Documents:
 
     @property
     def _stored(self) -> StoredLeaves:
-        return self.records.stored_leaves("windows() and packed()")
+        return self.records.leaves_for("windows() and packed()")
 
     @property
     def digests(self) -> Digests:
@@ -70,7 +70,7 @@ class Documents:
         return self.records.digests_of_leaves(self._leaves)
 
     def prefix_digest(self, segments: int) -> str | None:
-        """Return the digest of the rows of the documents of the first segments; see :class:`HasRows`."""
+        """Return the digest of the rows of the documents of the first segments; see :class:`RowOrigins`."""
         # An added column has no digest of its first values.
         return None if self._stored.has_added(self._leaves) else self.records.prefix_digest(segments)
 
@@ -256,7 +256,7 @@ class DocumentRows(BaseDataset):
     @property
     def title(self) -> str:
         names = ", ".join(map(repr, self.documents.names))
-        return f"{self.kind.capitalize()}({self.documents.records.info.name!r}, {names}, length={self.length}"
+        return f"{self.kind.capitalize()}({self.documents.records.info.name!r}, {names}, length={self.length})"
 
     @cached_property
     def digests(self) -> Digests:

@@ -98,7 +98,7 @@ class PaddedElements(SameRows):
     @property
     def title(self) -> str:
         lengths = {each.name: each.length for each in self.paddings.values()}
-        return f"Padded({self.records!r}, {lengths}"
+        return f"Padded({self.records!r}, {lengths})"
 
     @property
     def digests(self) -> Digests:
@@ -200,7 +200,7 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
     sizes = {name: checked_length("length", length) for name, length in lengths.items()}
     if not lengths:
         raise InvalidArgumentError('no field is named: pass a name and a length, such as {"tokens": 2048}')
-    records.stored_leaves("padded()")
+    records.leaves_for("padded()")
     spec = records.element_spec
     numbers = {leaf_number(spec, name) for name in lengths}
     paddings = {}

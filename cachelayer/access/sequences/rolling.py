@@ -59,7 +59,7 @@ class SeriesWindows(BaseDataset):
     @property
     def title(self) -> str:
         options = f"by={list(self.groups.by)}, order={self.groups.order!r}, length={self.length}, stride={self.stride}"
-        return f"Rolling({self.records.info.name!r}, {options}"
+        return f"Rolling({self.records.info.name!r}, {options})"
 
     @cached_property
     def digests(self) -> Digests:

@@ -181,7 +181,7 @@ def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any,
             raise InvalidTypeError(f"{name}={mapping!r}: pass a dict by the names of fields")
     if not names and not every and not categories:
         return ()
-    spec = records.stored_leaves(call).codec.spec
+    spec = records.leaves_for(call).codec.spec
     leaves = [leaf for _, leaf in tree.leaves(spec)]
     given = dict(categories or {})
     found = []
