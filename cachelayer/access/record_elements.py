@@ -214,7 +214,7 @@ class RecordElements(StoredElements):
         try:
             records = self.source.records(numbers, held)
             return [
-                codec.whole_values(records, self._leaf(read.leaf))
+                codec.fixed_values(records, self._leaf(read.leaf))
                 if read.starts is None or read.counts is None
                 else codec.leaf_values(records, self._leaf(read.leaf), read.starts, read.counts, read.ends)
                 for read in reads

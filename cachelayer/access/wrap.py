@@ -130,7 +130,7 @@ class WrappedItems(BaseDataset):
         codec = codec_for(spec)
         columns = codec.columns(elements)
         # Leaves that are None in some of the elements are marked, so that the batch says so.
-        return codec_for(marked(spec, codec.null_numbers(columns))).batch(columns)
+        return codec_for(marked(spec, codec.null_bits_in(columns))).batch(columns)
 
     def with_declared_spec(self) -> WrappedItems:
         # Each item is checked against the spec of item 0 when it is read.

@@ -90,7 +90,7 @@ class Encoder:
         if self._skips:
             check_files(self._codec.spec, columns)
         frames = self._codec.encode(columns, len(batch))
-        return frames, self._codec.null_numbers(columns)
+        return frames, self._codec.null_bits_in(columns)
 
     def _one_by_one(self, batch: Batch, left_out: list[str]) -> tuple[Frames, frozenset[int]]:
         """Encode the elements of a batch that fit. Raise the error of another, or add its text to ``left_out``."""

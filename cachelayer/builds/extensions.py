@@ -139,7 +139,7 @@ class Appending:
         came = built.element_spec
         filled = {name: spec[name] for name in spec if name in self.fill}
         codec = codec_for(filled)
-        empty = codec.null_numbers(codec.columns([{name: self.fill[name] for name in filled}]) if filled else [])
+        empty = codec.null_bits_in(codec.columns([{name: self.fill[name] for name in filled}]) if filled else [])
         return {**spec, **{name: came[name] for name in spec if name in came}, **marked(filled, empty)}
 
     def _longer(self, group: ShardSet, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:

@@ -78,7 +78,7 @@ class Join:
         except ElementError as error:
             got = f"leaf {error.path}: expected {error.expected}, got {error.got}"
             raise InvalidArgumentError(f"fill: {got}") from error
-        return codec.encode(columns, 1), codec.null_numbers(columns)
+        return codec.encode(columns, 1), codec.null_bits_in(columns)
 
     def rows(self, keys: Keys, table: Keys) -> Ints:
         """Return the row of each record, -1 for those that find none.

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records import dtypes
-from cachelayer.records.codec import LeafPlan
+from cachelayer.records.column_values import values_of
 from cachelayer.records.layout import U8
 from cachelayer.records.leaf_columns import Column, FlatRows
+from cachelayer.records.leaf_plan import LeafPlan
 from cachelayer.records.memory import gather_ranges, splits_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.values import NullDict, Ragged, Sparse
@@ -39,12 +40,12 @@ class LeafRows:
     @property
     def null_values(self) -> FlatRows:
         """Which of its values are null."""
-        splits = self.plan.values_of(self.column.parts)
+        splits = self.plan.value_splits(self.column.parts)
         return self.column.null_values or FlatRows(np.zeros(splits[-1], np.bool_), splits)
 
     def value(self, row: int) -> Any:
         """Return the value of a row."""
-        (value,) = self.plan.rows(self.column.rows(row, row + 1))
+        (value,) = values_of(self.plan, self.column.rows(row, row + 1))
         return None if isinstance(value, NullDict) else value
 
     def plain_values(self) -> list[Any]:

@@ -56,7 +56,7 @@ class NullBits:
             first + len(with_values), tuple(dicts), {leaf: first + place for place, leaf in enumerate(with_values)}
         )
 
-    def around(self, leaf: int) -> tuple[InnerDict, ...]:
+    def dicts_around(self, leaf: int) -> tuple[InnerDict, ...]:
         """Return the dicts around a leaf, the outermost first."""
         return tuple(each for each in self.dicts if leaf in each.leaves)
 

@@ -116,69 +116,34 @@ class LeafSpec:
 
     @property
     def has_values(self) -> bool:
-        """True if the leaf consists of values that can be None one by one: an array with dimensions.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32", (3,)).has_values, cachelayer.ArraySpec("int32").has_values
-            (True, False)
-        """
+        """True if the leaf consists of values that can be None one by one: an array with dimensions."""
         return bool(self.shape)
 
     @property
     def is_static(self) -> bool:
-        """True if the leaf takes the same number of bytes in every element.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32", (3,)).is_static, cachelayer.ArraySpec("int32", (None,)).is_static
-            (True, False)
-        """
+        """True if the leaf takes the same number of bytes in every element."""
         return False
 
     @property
     def takes_none(self) -> bool:
-        """True if None is a value of the leaf like any other, as null is in JSON.
-
-        Examples:
-            >>> cachelayer.JsonSpec().takes_none, cachelayer.ArraySpec("int32", nullable=True).takes_none
-            (True, False)
-        """
+        """True if None is a value of the leaf like any other, as null is in JSON."""
         return False
 
     def as_nullable(self) -> Self:
-        """Return the spec of the same leaf, which may be None.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32").as_nullable()
-            ArraySpec(int32, nullable=True)
-        """
+        """Return the spec of the same leaf, which may be None."""
         return replace(self, nullable=True)
 
     def with_nullable_values(self) -> Self:
-        """Return the spec of the same leaf, in which values may be None.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32", (None,)).with_nullable_values()
-            ArraySpec(int32, (None,), nullable_values=True)
-        """
+        """Return the spec of the same leaf, in which values may be None."""
         return replace(self, nullable_values=True)
 
     def without_nulls(self) -> Self:
-        """Return the spec of the same leaf without any None, to compare leaves by their other properties.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32", (3,), nullable=True, nullable_values=True).without_nulls()
-            ArraySpec(int32, (3,))
-        """
+        """Return the spec of the same leaf without any None, to compare leaves by their other properties."""
         spec = replace(self, nullable=False)
         return replace(spec, nullable_values=False) if self.nullable_values else spec
 
     def describe(self) -> str:
-        """Return the spec as text for an error message.
-
-        Examples:
-            >>> cachelayer.ArraySpec("uint8", (32, None, 3)).describe(), cachelayer.ImageSpec().describe()
-            ('uint8[32, None, 3]', 'the bytes of an image file (RGB)')
-        """
+        """Return the spec as text for an error message."""
         dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
         name = f"{self._dtype_name} or None" if self.nullable_values else self._dtype_name
         return f"{name}[{dims}]" if self.shape else name
@@ -318,21 +283,11 @@ class EncodedSpec(LeafSpec, ABC):
     @property
     @abstractmethod
     def decoded(self) -> ArraySpec:
-        """The spec of the leaf as readers get it.
-
-        Examples:
-            >>> cachelayer.ImageSpec("L").decoded, cachelayer.AudioSpec(channels=1).decoded
-            (ArraySpec(uint8, (None, None)), ArraySpec(float32, (None,)))
-        """
+        """The spec of the leaf as readers get it."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the decoding, by name.
-
-        Examples:
-            >>> cachelayer.ImageSpec("L").options, cachelayer.AudioSpec(16_000).options
-            ({'mode': 'L'}, {'sampling_rate': 16000, 'channels': None})
-        """
+        """The options of the decoding, by name."""
         own = [item.name for item in fields(self) if item.name not in _OF_ALL_LEAVES]
         return {name: getattr(self, name) for name in own}
 
@@ -379,13 +334,7 @@ class ImageSpec(EncodedSpec):
         return f"the bytes of an image file ({self.mode})"
 
     def sized(self, size: ImageSize) -> SizedImageSpec:
-        """Return the spec of the same files, decoded to images of one size. ``ref.decoded`` is its public form.
-
-        Examples:
-            >>> from cachelayer.records.spec import ImageSize
-            >>> cachelayer.ImageSpec("L").sized(ImageSize(height=32, width=48)).decoded
-            ArraySpec(uint8, (32, 48))
-        """
+        """Return the spec of the same files, decoded to images of one size. ``ref.decoded`` is its public form."""
         return SizedImageSpec(self.mode, size, nullable=self.nullable)
 
 

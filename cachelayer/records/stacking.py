@@ -73,9 +73,9 @@ class Stacking:
         columns = self._codec.columns(elements)
         # Columns take nulls that the spec does not allow: builds learn from them what may be None.
         allowed = marks(self.spec)
-        for number, are_null in self._codec.nulls_of(columns).items():
+        for number, are_null in self._codec.rows_by_null_bit(columns).items():
             if number not in allowed and are_null.any():
-                leaf = next(leaf for leaf in self._codec.leaves if number in leaf.numbers)
+                leaf = next(leaf for leaf in self._codec.leaves if number in leaf.null_bits)
                 row = int(are_null.argmax())
                 raise ElementError(leaf.spec.describe(), "None", path=leaf.path, record=row, hint=_NULLABLE)
         return self._codec.elements(columns, len(elements))

@@ -158,13 +158,7 @@ class Ragged(NoArray):
         return [_listed(row) for row in self]
 
     def with_flat(self, flat_values: NDArray[Any] | Nullable) -> Ragged:
-        """Return rows of the same lengths, with other innermost values.
-
-        Examples:
-            >>> ragged = cachelayer.Ragged([7, 8, 9], [0, 2, 3])
-            >>> ragged.with_flat(ragged.flat_values * 10).to_list()
-            [[70, 80], [90]]
-        """
+        """Return rows of the same lengths, with other innermost values."""
         values = self.values.with_flat(flat_values) if isinstance(self.values, Ragged) else flat_values
         return Ragged(values, self.row_splits, self.row_shapes)
 

@@ -122,7 +122,7 @@ class ShardSet:
 def layout_nbytes(spec: Tree) -> int | None:
     """Return the bytes of a row of columns; None if they vary."""
     codec = codec_named(TYPED, spec)
-    varies = codec.layout.varying_count or codec.with_nulls
+    varies = codec.layout.varying_count or codec.with_null_values
     return None if varies or not codec.layout.fixed_nbytes else codec.layout.fixed_nbytes
 
 
