@@ -1,13 +1,17 @@
-"""Which parts of elements may be null: the numbers of the null bits of records, and specs that are marked with them.
+"""The null bits of records: their numbers, and specs that are marked with them.
 
-A record has one null bit for each leaf, one for each dict below the root that has leaves, and one for each leaf with
-values of which some may be null, in this order. A spec says which of them are ever set.
+A record has a null bit for each leaf, for each dict below the root that has leaves, and for each leaf that has values
+within it, in this order. A spec says which of them are ever set, and :func:`marks` lists these::
+
+    element      {"meta": {"url": "u7", "tags": [1, 2]}, "label": 3}
+    null bits    0: meta/url    1: meta/tags    2: label    3: meta    4: values of meta/tags
+    marks        {2, 3} if "label" is ArraySpec(..., nullable=True), and "meta" a NullableDict
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec, NullableDict
@@ -16,52 +20,48 @@ from cachelayer.records.tree import Tree
 
 @dataclass(frozen=True)
 class InnerDict:
-    """A dict below the root of an element.
-
-    Args:
-        bit: the number of its null bit.
-        depth: how many dicts are around it.
-        leaves: the numbers of the leaves below it.
-        nullable: whether it may be None.
-    """
+    """A dict below the root of an element."""
 
     bit: int
+    """The number of its null bit."""
     depth: int
+    """How many dicts are around it."""
     leaves: range
+    """The numbers of the leaves below it."""
     nullable: bool
+    """Whether it may be None."""
 
 
 @dataclass(frozen=True)
 class NullBits:
-    """The null bits of the records of a spec.
-
-    Args:
-        count: how many there are.
-        dicts: the dicts below the root, each before those within it.
-        values: the bits of the values of leaves, by the numbers of the leaves.
-    """
+    """The null bits of the records of a spec. The null bit of a leaf has the number of the leaf."""
 
     count: int
+    """How many null bits a record has."""
     dicts: tuple[InnerDict, ...]
+    """The dicts below the root: an outer dict before those within it."""
     values: dict[int, int]
+    """The number of the null bit of the values within a leaf, by the number of the leaf."""
 
     @classmethod
     def of(cls, spec: Tree) -> NullBits:
         leaves = tree.leaves(spec)
         inner = [node for node in _inner_dicts(spec, 0, 0, is_root=True) if len(node.leaves)]
-        dicts = [InnerDict(bit, each.depth, each.leaves, each.nullable) for bit, each in enumerate(inner, len(leaves))]
+        dicts = tuple(replace(node, bit=bit) for bit, node in enumerate(inner, len(leaves)))
         with_values = [number for number, (_, leaf) in enumerate(leaves) if leaf.has_values]
-        first = len(leaves) + len(dicts)
-        return cls(
-            first + len(with_values), tuple(dicts), {leaf: first + place for place, leaf in enumerate(with_values)}
-        )
+        values = {leaf: bit for bit, leaf in enumerate(with_values, len(leaves) + len(dicts))}
+        return cls(len(leaves) + len(dicts) + len(values), dicts, values)
 
     def dicts_around(self, leaf: int) -> tuple[InnerDict, ...]:
         """Return the dicts around a leaf, the outermost first."""
-        return tuple(each for each in self.dicts if leaf in each.leaves)
+        return tuple(inner for inner in self.dicts if leaf in inner.leaves)
 
 
 def _inner_dicts(spec: Tree, depth: int, first: int, *, is_root: bool = False) -> Iterator[InnerDict]:
+    """Yield the dicts of a spec, whose first leaf is number ``first`` and which has ``depth`` dicts around it.
+
+    They have no null bits yet.
+    """
     if isinstance(spec, LeafSpec) or spec is None:
         return
     is_dict = isinstance(spec, dict)
@@ -74,20 +74,17 @@ def _inner_dicts(spec: Tree, depth: int, first: int, *, is_root: bool = False) -
 
 
 def marks(spec: Tree) -> frozenset[int]:
-    """Return the numbers of the null bits that a spec says may be set."""
+    """Return the numbers of the null bits that may be set, as a spec says."""
     bits = NullBits.of(spec)
     leaves = [leaf for _, leaf in tree.leaves(spec)]
-    return frozenset(
-        [
-            *(number for number, leaf in enumerate(leaves) if leaf.nullable),
-            *(each.bit for each in bits.dicts if each.nullable),
-            *(bit for number, bit in bits.values.items() if leaves[number].nullable_values),
-        ]
-    )
+    of_leaves = {number for number, leaf in enumerate(leaves) if leaf.nullable}
+    of_dicts = {inner.bit for inner in bits.dicts if inner.nullable}
+    of_values = {bit for number, bit in bits.values.items() if leaves[number].nullable_values}
+    return frozenset(of_leaves | of_dicts | of_values)
 
 
 def marked(spec: Tree, numbers: Collection[int]) -> Tree:
-    """Return a spec in which what the null bits of these numbers stand for may be null, besides what it says."""
+    """Return the spec with these null bits besides its own: what they stand for may be null too."""
     if not numbers:
         return spec
     bits = NullBits.of(spec)

@@ -143,7 +143,7 @@ class LeafSpec:
         return replace(spec, nullable_values=False) if self.nullable_values else spec
 
     def describe(self) -> str:
-        """Return the spec as text for an error message."""
+        """Return the spec as text for an error message, such as ``uint8[32, None, 3]``."""
         dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
         name = f"{self._dtype_name} or None" if self.nullable_values else self._dtype_name
         return f"{name}[{dims}]" if self.shape else name
