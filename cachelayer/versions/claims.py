@@ -1,6 +1,7 @@
-"""Claims: who is at work on what. A claim saves doing work twice, and tells gc that a build is at work.
+"""Claims: which process builds a version, or a part of it. A claim saves work, and tells gc that a build is running.
 
-It decides nothing: two processes that both think they hold one do the same work twice, and the log takes one result.
+A claim decides nothing: two processes that both think they hold it do the same work twice, and the log takes one
+result.
 
 ::
 
@@ -8,8 +9,8 @@ It decides nothing: two processes that both think they hold one do the same work
     <id>/_builds/<version>/<plan>/host-00003.claim      a host that builds it together with others
     <id>/_builds/<version>/<plan>/00005.claim           the process that builds a part
 
-Its holder writes a claim again and again. It is dead if it stays as it is for :func:`expiry` seconds by the clock of
-who watches it, or at once if its process ran on this host and is gone.
+The holder of a claim writes it again and again: each write is a beat. A claim is dead after :func:`expiry` seconds
+without a beat, by the clock of the process that watches it; at once if its holder ran on this host and has ended.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ State = Literal["running", "interrupted", "unknown"]
 EXPIRY = 30.0
 _BEATS_PER_EXPIRY = 6
 _POLLS_PER_EXPIRY = 15
-_held: set[str] = set()
+_held_tokens: set[str] = set()
 """The tokens of the claims that this process holds."""
 
 
@@ -53,17 +54,19 @@ class Claims:
     def __init__(self, folder: Store) -> None:
         self._folder = folder
         self._seen: dict[str, tuple[bytes, float]] = {}
-        """The last beat of each claim, and when this process first saw it, in seconds of the monotonic clock."""
+        """The last beat of each claim, and the monotonic time at which this process first saw that beat."""
 
     @contextmanager
     def hold(self, claim: str, progress: Progress | None = None) -> Iterator[bool]:
-        """Hold a claim, unless another holds it; yield whether it is held. A forked child leaves it to its parent.
+        """Hold a claim, unless another process holds it; yield whether it is held.
 
         Args:
             claim: the claim.
-            progress: that of the work, which the claim tells those who look; None to tell nothing.
+            progress: the progress of the work, which the claim shows to others; None to show nothing.
         """
-        holder, token, stopped = os.getpid(), uuid.uuid4().hex, threading.Event()
+        holder = os.getpid()
+        token = uuid.uuid4().hex
+        stopped = threading.Event()
         pause = expiry() / _BEATS_PER_EXPIRY
 
         def beat(number: int) -> bytes:
@@ -82,7 +85,7 @@ class Claims:
                     _log.warning("a claim is not renewed, and others may take the work over: %s", error)
 
         thread = threading.Thread(target=beat_on, name="cachelayer-claim", daemon=True)
-        _held.add(token)
+        _held_tokens.add(token)
         is_ours = False
         try:
             is_ours = self._folder.put_if_absent(claim, beat(0))
@@ -91,7 +94,8 @@ class Claims:
                 start(thread, "to show that the build is at work")
             yield is_ours
         finally:
-            _held.discard(token)
+            _held_tokens.discard(token)
+            # A child that was forked meanwhile leaves the claim to its parent.
             if is_ours and os.getpid() == holder:
                 stopped.set()
                 if thread.ident is not None:
@@ -101,7 +105,7 @@ class Claims:
                         self._folder.delete(claim)
 
     def is_busy(self, claim: str) -> bool:
-        """Return whether another may hold a claim. Repeated calls find a dead holder out, and remove its claim."""
+        """Return whether another process may hold a claim. Repeated calls find a dead claim out, and delete it."""
         # The read may be slow: measure from the moment of the request.
         asked = time.monotonic()
         beat = self._folder.read(claim)
@@ -119,7 +123,7 @@ class Claims:
         return True
 
     def is_alive(self, claim: str) -> bool:
-        """Return whether the holder of a claim is at work, after watching it for as long as it takes to be sure."""
+        """Return whether the holder of a claim is running. This may watch it for :func:`expiry` seconds."""
         first = None
         while self.is_busy(claim):
             beat = self._seen[claim][0]
@@ -140,64 +144,72 @@ class Claims:
 
 @dataclass(frozen=True)
 class ClaimState:
-    """What a claim tells at a look.
-
-    Args:
-        state: whether its holder is at work, as far as that is known without waiting.
-        holder: the name of the process; empty if the claim is gone.
-        done, total: the records that it has done, and those that it is to do; None if it did not say.
-    """
+    """What one look at a claim shows."""
 
     state: State
+    """Whether the holder is running; ``"unknown"`` if only waiting would tell."""
     holder: str = ""
+    """The name of the process; empty if the claim is gone."""
     done: int | None = None
+    """Records that are finished; None if the holder does not say."""
     total: int | None = None
+    """Records of the whole work; None if the holder does not say."""
 
 
 def claim_state(folder: Store, claim: str, idle: float) -> ClaimState:
-    """Return what a claim tells, without waiting to be sure.
+    """Return what one look at a claim shows.
 
     Args:
-        folder: where the claim is.
+        folder: the folder of the claim.
         claim: the claim.
         idle: the seconds since it was written.
     """
     beat = folder.read(claim)
     if beat is None:
         return ClaimState("interrupted")
-    told = [int(text) for text in beat[:200].split()[3:5] if text.isdigit()]
-    done, total = (*told, None, None)[:2]
     state: State = "running" if idle < expiry() else "unknown"
-    return ClaimState("interrupted" if _holder_is_gone(beat) else state, _holder(beat), done, total)
+    if _holder_is_gone(beat):
+        state = "interrupted"
+    counts = [int(text) for text in beat[:200].split()[3:5] if text.isdigit()]
+    return ClaimState(
+        state,
+        _holder(beat),
+        done=counts[0] if counts else None,
+        total=counts[1] if len(counts) > 1 else None,
+    )
 
 
 def _holder(beat: bytes) -> str:
-    """Return the process that wrote a beat. The text goes to terminals, which obey control characters."""
+    """Return the name of the process that wrote a beat."""
+    # Terminals obey control characters.
     return "".join(filter(str.isprintable, beat[:200].decode("ascii", "replace").partition(" ")[0]))
 
 
 def _holder_is_gone(beat: bytes) -> bool:
-    """Return whether the holder of a claim was on this host and is gone, or was interrupted in this process."""
-    holder, token = _holder(beat), beat.decode("ascii", "replace").partition(" ")[2].partition(" ")[0]
-    return token not in _held if holder == process_name() else has_ended(holder)
+    """Return whether the process that wrote a beat ran on this host and has ended, or is this process and let go."""
+    holder = _holder(beat)
+    if holder != process_name():
+        return has_ended(holder)
+    token = beat.decode("ascii", "replace").partition(" ")[2].partition(" ")[0]
+    return token not in _held_tokens
 
 
 def has_running_build(folder: Store, age: Callable[[str], float]) -> bool:
-    """Return whether somebody may build a version of a dataset.
+    """Return whether a version of a dataset may be under construction.
 
     Args:
-        folder: that of the dataset.
+        folder: the folder of the dataset.
         age: returns the seconds since an object was written, by the clock of the store.
     """
     return any(claim_state(folder, claim, age(claim)).state == "running" for claim in _claims_of(folder))
 
 
 def _claims_of(folder: Store) -> Iterator[str]:
-    """Yield the claims of the builds of all versions of a dataset, and of the plans of these builds."""
+    """Yield the claims of all builds of a dataset: of versions, hosts and parts."""
     for version in folder.names(paths.BUILDS):
         for name in folder.names(paths.builds(version)):
-            place = f"{paths.builds(version)}/{name}"
+            path = f"{paths.builds(version)}/{name}"
             if name.endswith(CLAIM):
-                yield place
+                yield path
             else:
-                yield from (f"{place}/{claim}" for claim in folder.names(place) if claim.endswith(CLAIM))
+                yield from (f"{path}/{claim}" for claim in folder.names(path) if claim.endswith(CLAIM))

@@ -1,4 +1,4 @@
-"""Copy shards and column files between datasets: only what is not there, and only what matches its checksums."""
+"""Copy shards and column files between datasets: only files that are not there, and only bytes with their checksums."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ StoredFile = ShardFile | ColumnFile
 
 
 def named_there(files: Sequence[StoredFile], log: Log, expected: Iterable[StoredFile] = ()) -> list[StoredFile]:
-    """Return files of another dataset under the names that they have in the dataset of a log, or are to get there.
+    """Return files of one dataset under the names that the same files have, or will have, in another dataset.
 
     Args:
         files: the files.
-        log: the log of the dataset.
-        expected: files that versions there name, though they may be missing.
+        log: the log of the other dataset.
+        expected: files that versions of the other dataset name, though they may be missing.
     """
     names = log.folder.names(paths.SHARDS)
     stems = {f"{paths.SHARDS}/{name.removesuffix('.array_record').removesuffix('.npy')}" for name in names}
@@ -48,14 +48,14 @@ def copy_files(
     *,
     skips_damaged: bool = False,
 ) -> dict[str, CorruptionError]:
-    """Copy the objects of files that are not there, or damaged there. What lies at the destination is replaced.
+    """Copy the objects of files that the destination does not have, or has damaged.
 
     Args:
-        source: the dataset that the files are in.
+        source: the dataset that has the files.
         to: the dataset that gets them.
         files: each file with its copy.
-        progress: counts the records of what is copied.
-        skips_damaged: go on if the source's own file is damaged; else raise the error.
+        progress: counts the records that are copied.
+        skips_damaged: if a file is damaged in the source, go on with the others; else raise its error.
 
     Returns:
         The errors of files that are damaged in the source, by the names of their copies.
@@ -90,7 +90,7 @@ def copy_files(
 
 
 def _copy_file(source: Store, to: Store, file: StoredFile, copy: StoredFile) -> bool:
-    """Copy a column file, or the objects of a shard, in their order: the shard comes last; return whether any was."""
+    """Copy the objects of a file in their order, the shard last; return whether there was any to copy."""
     wrong = problems_of(to, copy)
     for (name, facts), new_name in zip(file.files.items(), copy.files, strict=True):
         if new_name in wrong:

@@ -28,15 +28,20 @@ FILES_AT_ONCE = 4
 class DamagedObject:
     """An object of a version that is not as it was published.
 
-    Args:
-        name: the object, relative to the storage: ``<dataset id>/shards/<file>.array_record``.
-        problem: ``"missing"`` or ``"damaged"``.
-        nbytes: its bytes, as they were published; None if that is not known.
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> next((folder / "numbers" / "shards").glob("*.index")).unlink()
+        >>> print(*storage.repair("numbers@v1", dry_run=True).damaged)
+        numbers/shards/...-0.index: missing
     """
 
     name: str
+    """The object, relative to the storage: ``<dataset id>/shards/<file>.array_record``."""
     problem: Problem
+    """``"missing"`` or ``"damaged"``."""
     nbytes: int | None
+    """Its bytes, as they were published; None if that is not known."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.problem}"
@@ -48,9 +53,10 @@ class DamagedObject:
 
 
 def damage_of(version: StoredVersion, progress: Progress) -> list[DamagedObject]:
-    """Return the objects of a version that are missing or damaged; reads all bytes whose checksum no store knows.
+    """Return the objects of a version that are missing or damaged.
 
-    If the manifest is damaged, only the manifest is known to be.
+    This reads the bytes of every object whose checksum the store does not know. If the manifest is damaged, nothing
+    else can be checked.
     """
     folder = version.folder
 
@@ -59,7 +65,8 @@ def damage_of(version: StoredVersion, progress: Progress) -> list[DamagedObject]
 
     manifest = manifest_of(version)
     if manifest is None:
-        return [damaged(version.info.manifest, "damaged" if folder.exists(version.info.manifest) else "missing")]
+        name = version.info.manifest
+        return [damaged(name, "damaged" if folder.exists(name) else "missing")]
     found = damage_beside_manifest(version, manifest)
     checked = {file.name: file for file in manifest.files}.values()
     with Pool(FILES_AT_ONCE, "cachelayer-damage") as threads:
@@ -84,9 +91,13 @@ def manifest_of(version: StoredVersion) -> Manifest | None:
 
 
 def problems_of(folder: Store, file: ShardFile | ColumnFile) -> dict[str, Problem]:
-    """Return what is wrong with the files of a shard, or with a column file, by their names; empty if nothing is."""
-    found = {name: _problem(folder, name, facts) for name, facts in file.files.items()}
-    return {name: problem for name, problem in found.items() if problem is not None}
+    """Return the objects of a shard, or of a column file, that are missing or damaged, by their names."""
+    problems = {}
+    for name, facts in file.files.items():
+        problem = _problem(folder, name, facts)
+        if problem is not None:
+            problems[name] = problem
+    return problems
 
 
 def _problem(folder: Store, name: str, facts: FileChecksum) -> Problem | None:
@@ -97,12 +108,12 @@ def _problem(folder: Store, name: str, facts: FileChecksum) -> Problem | None:
 
 
 def records_of(file: ShardFile | ColumnFile) -> int:
-    """Return the records of a file, for progress; added columns have none of their own."""
+    """Return how many records a file adds to the progress: rows of added columns are not counted twice."""
     return file.stats.records if isinstance(file, ShardFile) else 0
 
 
 def damage_beside_manifest(version: StoredVersion, manifest: Manifest) -> dict[str, Problem]:
-    """Return what is wrong with the numbers of the kept records, and with the indices of all shards."""
+    """Return the files beside a manifest that are missing or damaged: the kept record numbers, and the indices."""
     found: dict[str, Problem] = {}
     if manifest.kept is not None and manifest.kept.has_file:
         try:
@@ -110,7 +121,7 @@ def damage_beside_manifest(version: StoredVersion, manifest: Manifest) -> dict[s
         except CorruptionError:
             name = paths.kept(version.info.file)
             found[name] = "damaged" if version.folder.exists(name) else "missing"
-    # It is no damage if they are missing: each shard has its own index, and a storage may come from a disk.
+    # It is no damage if the indices are missing: each shard has its own, and a storage may be the copy of a folder.
     raw = None if version.indices is None else version.folder.read(version.indices)
     if version.indices is not None and raw is not None and not _is_right(raw, manifest.shards):
         found[version.indices] = "damaged"
@@ -118,7 +129,7 @@ def damage_beside_manifest(version: StoredVersion, manifest: Manifest) -> dict[s
 
 
 def _is_right(indices: bytes, shards: ShardTable) -> bool:
-    """Return whether the indices of all shards, one after another, are those of the shards."""
+    """Return whether the indices of all shards, one after another, have the checksums of the shards' own indices."""
     places = splits_of(index.nbytes_of(shards.records)).tolist()
     sums = [google_crc32c.value(indices[begin:end]) for begin, end in pairwise(places)]
     return len(indices) == places[-1] and sums == [shard.stats.index_crc32c for shard in shards]

@@ -1,4 +1,4 @@
-"""Compare two versions."""
+"""Compare two versions: their specs, counts, shards, provenance and metadata, and their rows if asked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from cachelayer.drawing.text import leaf_text
 from cachelayer.json_values import flattened
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree, leaves
-from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -24,16 +23,14 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that differs between two versions.
-
-    Args:
-        path: the path of a leaf, or keys joined by dots.
-        one, other: its value in each; None if it is missing there.
-    """
+    """A value that differs between two versions."""
 
     path: str
+    """The path of a leaf, or keys joined by dots."""
     one: Any
+    """The value in the first version; None if it is missing there."""
     other: Any
+    """The value in the other version; None if it is missing there."""
 
     def __str__(self) -> str:
         if self.one is None:
@@ -45,17 +42,14 @@ class Change:
 
 @dataclass(frozen=True)
 class ShardDifference:
-    """Some of the shards of a version.
-
-    Args:
-        count: their number.
-        records: the number of their records.
-        nbytes: their bytes.
-    """
+    """The size of some shards of a version, together."""
 
     count: int
+    """Number of shards."""
     records: int
+    """Number of records in these shards."""
     nbytes: int
+    """Bytes of these shards."""
 
     def __str__(self) -> str:
         return f"{self.count:,} of {self.records:,} records, {self.nbytes:,} bytes"
@@ -63,15 +57,12 @@ class ShardDifference:
 
 @dataclass(frozen=True)
 class RowPlace:
-    """Where a row is that came, went or changed.
-
-    Args:
-        key: its key: a value, or a tuple of those of several fields; without a key its record number.
-        records: its record number in each version; None where it is missing.
-    """
+    """The place of a row that came, went or changed."""
 
     key: Any
+    """The value of the key field, or a tuple of the values of several; without a key the record number."""
     records: tuple[int | None, int | None]
+    """The record number in each version; None where the row is missing."""
 
     def __str__(self) -> str:
         numbers = [f"{number:,}" for number in self.records if number is not None]
@@ -80,14 +71,21 @@ class RowPlace:
 
 @dataclass(frozen=True)
 class ValueChange(RowPlace):
-    """A row in which a field changed, and its values there.
+    """A row in which a field changed, with the values of the field.
 
-    Args:
-        one, other: the value in each version.
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> one = storage.cache([{"id": "a", "score": 1}, {"id": "b", "score": 2}], "scores", "v1")
+        >>> other = storage.cache([{"id": "b", "score": 9}, {"id": "a", "score": 1}], "scores", "v2")
+        >>> first = one.diff(other, key="id").rows.fields["score"].first
+        >>> first.key, first.records, int(first.one), int(first.other)
+        ('b', (1, 0), 2, 9)
     """
 
     one: Any
+    """The value in the first version."""
     other: Any
+    """The value in the other version."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}: {leaf_text(self.one)} -> {leaf_text(self.other)}"
@@ -95,15 +93,11 @@ class ValueChange(RowPlace):
 
 @dataclass(frozen=True)
 class Rows:
-    """Some of the rows of two versions.
-
-    Args:
-        count: their number.
-        first: the first of them, of a field that changed a :class:`ValueChange`; None if there are none.
-    """
+    """How many rows came, went or changed, and the first of them."""
 
     count: int = 0
     first: RowPlace | None = None
+    """The first row; a :class:`ValueChange` if a field changed in these rows. None if there are none."""
 
     def __str__(self) -> str:
         return f"{self.count:,}" + ("" if self.first is None else f", the first is {self.first}")
@@ -113,26 +107,35 @@ class Rows:
 class RowDiff:
     """How the rows of two versions differ.
 
-    Rows with one key are one row. Values are compared bit for bit, as they are stored: NaN equals NaN, and an image its
-    own file alone. A field whose dtype changed is compared by value if both are numbers, or both texts.
+    Two rows with the same key are one row. Values are compared bit for bit, as they are stored: NaN equals NaN, and an
+    image equals only the same file. A field whose dtype changed is compared by value if both dtypes are numbers, or
+    both are texts.
 
-    Args:
-        key: the fields of the key; empty if rows are compared by their record numbers.
-        same: how many rows are the same in all fields that both have.
-        came: the rows that only the other has.
-        went: the rows that only the first has.
-        changed: the rows that both have, with another value in some field that both have.
-        fields: for each such field that changed in some row, in which rows.
-        in_order: whether the rows that both have are in the same order.
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> one = storage.cache([{"id": "a", "score": 1}, {"id": "b", "score": 2}], "scores", "v1")
+        >>> other = storage.cache([{"id": "b", "score": 9}, {"id": "c", "score": 3}], "scores", "v2")
+        >>> print(one.diff(other, key="id").rows)
+        by id: 1 came, 1 went, 1 changed, 0 are the same
+        + came: 1, the first is c (record 1)
+        - went: 1, the first is a (record 0)
+        ~ score: 1, the first is b (record 1 -> 0): 2 -> 9
     """
 
     key: tuple[str, ...]
+    """The fields of the key; empty if rows are compared by their record numbers."""
     same: int
+    """Number of rows that are the same in all fields that both versions have."""
     came: Rows
+    """The rows that only the other version has."""
     went: Rows
+    """The rows that only the first version has."""
     changed: Rows
+    """The rows of both versions with another value in some field that both have."""
     fields: Mapping[str, Rows]
+    """The rows in which each of these fields changed, by the name of the field."""
     in_order: bool
+    """Whether the rows of both versions are in the same order."""
 
     def __str__(self) -> str:
         by = f"by {', '.join(self.key)}" if self.key else "by record number"
@@ -148,31 +151,41 @@ class RowDiff:
 class Diff:
     """How two versions differ; ``str`` and ``repr`` show it in a few lines.
 
-    Args:
-        one, other: their references, pinned.
-        same_data: whether their digests are equal.
-        spec: leaves of the element specs that were added, removed or changed, as text.
-        records: number of records of each.
-        nbytes: bytes of the shards of each.
-        shared: shards that hold the same records in both; their bytes are counted as in the first.
-        only_one, only_other: shards that the other version does not have.
-        provenance: differences in how they were made.
-        metadata: differences in the users' metadata.
-        rows: the rows that came, went or changed; None if rows were not compared.
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> one = storage.cache(range(3), "numbers", "v1")
+        >>> other = storage.append("numbers", "v1", "v2", range(3, 5))
+        >>> diff = one.diff(other)
+        >>> diff.same_data, diff.records, diff.rows.came.count
+        (False, (3, 5), 2)
+        >>> print(diff.shared)  # the first shard is not stored twice
+        1 of 3 records, ... bytes
     """
 
     one: str
+    """The reference of the first version, pinned by its digest."""
     other: str
+    """The reference of the other version, pinned by its digest."""
     same_data: bool
+    """Whether their digests are equal."""
     spec: tuple[Change, ...]
+    """Leaves of the element spec that were added, removed or changed, as text."""
     records: tuple[int, int]
+    """Number of records of each version."""
     nbytes: tuple[int, int]
+    """Bytes of the shards of each version."""
     shared: ShardDifference
+    """The shards that hold the same records in both versions, with the bytes that they have in the first."""
     only_one: ShardDifference
+    """The shards that only the first version has."""
     only_other: ShardDifference
+    """The shards that only the other version has."""
     provenance: tuple[Change, ...]
+    """Differences in how the versions were made."""
     metadata: tuple[Change, ...]
+    """Differences in the metadata that users stored with the versions."""
     rows: RowDiff | None = None
+    """The rows that came, went or changed; None if rows were not compared."""
 
     def __str__(self) -> str:
         lines = [
@@ -194,7 +207,16 @@ class Diff:
     __repr__ = __str__
 
     def to_json(self) -> dict[str, Any]:
-        """Return the difference as dicts, lists, numbers and text; a value that JSON lacks is text."""
+        """Return the difference as dicts, lists, numbers and texts; a value that JSON lacks is a text.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> one = storage.cache(range(3), "numbers", "v1")
+            >>> other = storage.cache(range(4), "numbers", "v2")
+            >>> document = one.diff(other).to_json()
+            >>> document["records"], document["rows"]["came"]
+            ([3, 4], {'count': 1, 'first': {'key': 3, 'records': [None, 3]}})
+        """
         document: dict[str, Any] = _as_json(self)
         return document
 
@@ -206,52 +228,42 @@ def _as_json(value: Any) -> Any:
         return {name: _as_json(child) for name, child in value.items()}
     if isinstance(value, (tuple, list)):
         return [_as_json(child) for child in value]
-    is_number = isinstance(value, np.generic) and value.dtype.kind in "biuf"
-    plain = value.item() if is_number else value
+    plain = value.item() if isinstance(value, np.generic) and value.dtype.kind in "biuf" else value
     if plain is None or type(plain) in (bool, int, str) or (type(plain) is float and math.isfinite(plain)):
         return plain
     return leaf_text(value)
 
 
 class Side(NamedTuple):
-    """What is compared of a version: all of it, or what a view of it shows.
-
-    Args:
-        version: the version as it is stored.
-        reference: what names it.
-        digest: that of its records.
-        spec: the spec of its elements, as they are stored.
-        records: their number.
-        nbytes: their bytes.
-    """
+    """One of the two things that are compared: a version, or a view of one."""
 
     version: StoredVersion
+    """The version, as it is stored."""
     reference: str
     digest: str
     spec: Tree
+    """The spec of elements, as they are stored."""
     records: int
     nbytes: int
 
 
 def compare(one: Side, other: Side, rows: RowDiff | None) -> Diff:
-    """Compare two versions, of any storages.
+    """Compare two versions, of the same storage or of two.
 
     Args:
-        one, other: the versions.
-        rows: how their rows differ; None if these are not compared.
+        one: the first version.
+        other: the other version.
+        rows: how their rows differ; None if rows are not compared.
     """
-    manifests = one.version.manifest, other.version.manifest
-    mine, theirs = map(_shards_of, manifests)
-    nbytes: dict[tuple[str, int], int] = {}
-    for manifest in reversed(manifests):
-        nbytes |= {_key(shard): shard.stats.nbytes for shard in manifest.shards}
-
-    def summed(keys: Counter[tuple[str, int]]) -> ShardDifference:
-        shards = list(keys.elements())
-        return ShardDifference(len(shards), sum(records for _, records in shards), sum(nbytes[key] for key in shards))
-
-    first, second = (dict(manifest.provenance) for manifest in manifests)
-    metadata = _changes(first.pop("metadata", None) or {}, second.pop("metadata", None) or {})
+    shards = one.version.manifest.shards
+    other_shards = other.version.manifest.shards
+    keys = Counter(map(_key, shards))
+    other_keys = Counter(map(_key, other_shards))
+    nbytes = {_key(shard): shard.stats.nbytes for shard in (*other_shards, *shards)}
+    provenance = dict(one.version.manifest.provenance)
+    other_provenance = dict(other.version.manifest.provenance)
+    metadata = provenance.pop("metadata", None) or {}
+    other_metadata = other_provenance.pop("metadata", None) or {}
     return Diff(
         one=one.reference,
         other=other.reference,
@@ -259,30 +271,40 @@ def compare(one: Side, other: Side, rows: RowDiff | None) -> Diff:
         spec=_spec_changes(one.spec, other.spec),
         records=(one.records, other.records),
         nbytes=(one.nbytes, other.nbytes),
-        shared=summed(mine & theirs),
-        only_one=summed(mine - theirs),
-        only_other=summed(theirs - mine),
-        provenance=_changes(first, second),
-        metadata=metadata,
+        shared=_summed(keys & other_keys, nbytes),
+        only_one=_summed(keys - other_keys, nbytes),
+        only_other=_summed(other_keys - keys, nbytes),
+        provenance=_changes(provenance, other_provenance),
+        metadata=_changes(metadata, other_metadata),
         rows=rows,
     )
 
 
-def _shards_of(manifest: Manifest) -> Counter[tuple[str, int]]:
-    return Counter(map(_key, manifest.shards))
+_Key = tuple[str, int]
+"""The SHA-256 of the records of a shard, and their number: these are the same in every storage."""
 
 
-def _key(shard: ShardFile) -> tuple[str, int]:
-    """Return what identifies a shard in every storage."""
+def _key(shard: ShardFile) -> _Key:
     return shard.stats.sha256, shard.stats.records
 
 
+def _summed(keys: Counter[_Key], nbytes: Mapping[_Key, int]) -> ShardDifference:
+    shards = list(keys.elements())
+    return ShardDifference(len(shards), sum(records for _, records in shards), sum(nbytes[key] for key in shards))
+
+
 def _spec_changes(one: Tree, other: Tree) -> tuple[Change, ...]:
-    changes = _differences(*({path: repr(leaf) for path, leaf in leaves(spec)} for spec in (one, other)))
-    if changes or spec_json.to_json(one) == spec_json.to_json(other):
+    changes = _differences(_leaf_texts(one), _leaf_texts(other))
+    one_json = spec_json.to_json(one)
+    other_json = spec_json.to_json(other)
+    if changes or one_json == other_json:
         return changes
     # The leaves are equal, but not their structure: a list for a tuple, or keys in another order.
-    return (Change("structure", *(json.dumps(spec_json.to_json(spec)) for spec in (one, other))),)
+    return (Change("structure", json.dumps(one_json), json.dumps(other_json)),)
+
+
+def _leaf_texts(spec: Tree) -> dict[str, str]:
+    return {path: repr(leaf) for path, leaf in leaves(spec)}
 
 
 def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Change, ...]:

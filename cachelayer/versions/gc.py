@@ -311,7 +311,7 @@ def collect_erased(dataset: Store) -> None:
         _warn(dataset, error)
     if has_running_build(dataset, lambda name: time.time() - (dataset.modified(name) or 0.0)):
         warn(
-            f"a build of {dataset.name!r} is running, so files that no version names stay, and may hold what was "
+            f"a build of {dataset.name!r} is at work, so files that no version names stay, and may hold what was "
             "erased: call gc(grace=0) when it has ended",
             room="log",
         )

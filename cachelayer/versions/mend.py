@@ -1,4 +1,4 @@
-"""Mend a version: put again what is missing or damaged of it, from another version with the same records."""
+"""Mend a version: put its missing or damaged objects again, from another version with the same records."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from cachelayer.versions.stored_version import StoredVersion
 def mend(
     version: StoredVersion, source: StoredVersion, damage: Sequence[DamagedObject], progress: Progress
 ) -> tuple[VersionInfo, list[DamagedObject]]:
-    """Put again what is missing or damaged of a version; return what the log says of it then, and what was mended.
+    """Put missing or damaged objects of a version again; return the version as the log lists it then, and the objects.
 
-    A file of the source with the same records and other bytes, such as a compressed one, takes the place of a damaged
-    one: the version gets a manifest that names it. It also gets another manifest if its own is lost.
+    A file of the source with the same records and other bytes, such as a compressed file, takes the place of a damaged
+    file: then the version gets another manifest, which names that file. So it does if its own manifest is lost.
 
     Args:
         version: the version.
         source: a version with the same digest; or with the same shards, and without the columns that were added.
-        damage: the objects of the version that are missing or damaged. If the manifest is, others may be found later.
+        damage: the missing or damaged objects. If the manifest is one of them, others may be found on the way.
         progress: counts what is mended.
 
     Raises:
-        CorruptionError: if the source does not have all of them, or they are damaged there too; the others are mended.
-        VersionNotFoundError: if the version was deleted, or records were erased from it, meanwhile.
+        CorruptionError: if the source lacks some of the objects, or they are damaged there too; the others are mended.
+        VersionNotFoundError: if the version was deleted, or lost records to an erasure, meanwhile.
     """
     if not damage:
         return version.info, []
@@ -48,17 +48,20 @@ def mend(
         info, more = mend(version, source, damage_of(version, progress), progress)
         return info, [*damage, *more]
     log = Log(version.folder)
-    manifests = (manifest_of(StoredVersion(version.folder, info)) for info in log.head().versions.values())
-    # Under the names that other versions have for them, so that they are mended too.
-    expected = [file for manifest in manifests if manifest is not None for file in manifest.files]
+    # Files get the names that other versions have for them, so that these versions are mended too.
+    expected: list[StoredFile] = []
+    for info in log.head().versions.values():
+        other_manifest = manifest_of(StoredVersion(version.folder, info))
+        if other_manifest is not None:
+            expected += other_manifest.files
     files = named_there(source.manifest.files, log, expected)
     version = StoredVersion.with_manifest(version.folder, version.info, source.manifest.with_files(files))
-    every = [*damage, *damage_of(version, progress)]
-    return _mend_files(version, version.manifest, source, every, progress), every
+    all_damage = [*damage, *damage_of(version, progress)]
+    return _mend_files(version, version.manifest, source, all_damage, progress), all_damage
 
 
 def _put_same_manifest(version: StoredVersion, source: StoredVersion) -> bool:
-    """Put the manifest of the source if its bytes are those of the version; return whether they are."""
+    """Put the manifest of the source, if the version had the same; return whether it had."""
     raw = source.folder.read(source.info.manifest) or b""
     if hashlib.sha256(raw).hexdigest() != version.info.manifest_sha256:
         return False
@@ -73,35 +76,38 @@ def _mend_files(
     damage: Sequence[DamagedObject],
     progress: Progress,
 ) -> VersionInfo:
-    """Mend what a version with this manifest has; see :func:`mend`."""
-    folder, wrong = version.folder, {each.in_dataset for each in damage}
-    files = dict(enumerate(manifest.files))
-    places = [place for place, file in files.items() if wrong & file.files.keys()]
+    """Mend the objects of a version with this manifest; see :func:`mend`."""
+    folder = version.folder
+    damaged_names = {damaged.in_dataset for damaged in damage}
+    files = list(manifest.files)
     same = _same_records(manifest, source.manifest)
-    known = named_there(list(same.values()), Log(folder))
-    renamed = {file.content: file for file in known}
-    copies = {
-        place: files[place] if same[place].content == files[place].content else renamed[same[place].content]
-        for place in places
-        if place in same
-    }
+    by_content = {file.content: file for file in named_there(list(same.values()), Log(folder))}
+    damaged_places = [place for place, file in enumerate(files) if damaged_names & file.files.keys()]
+    copies: dict[int, StoredFile] = {}
+    for place in damaged_places:
+        if place in same:
+            content = same[place].content
+            copies[place] = files[place] if content == files[place].content else by_content[content]
     pairs = [(same[place], copy) for place, copy in copies.items()]
     failed = copy_files(source.folder, folder, pairs, progress, skips_damaged=True)
-    left = [files[place].name for place in places if place not in copies or copies[place].name in failed]
-    files |= {place: copy for place, copy in copies.items() if copy.name not in failed}
+    left = []
+    for place in damaged_places:
+        if place not in copies or copies[place].name in failed:
+            left.append(files[place].name)
+        else:
+            files[place] = copies[place]
     numbers = paths.kept(version.info.file)
-    if numbers in wrong and source.manifest.kept is not None:
+    if numbers in damaged_names and source.manifest.kept is not None:
         folder.put(numbers, stored_numbers(source.selection))
-    elif numbers in wrong:
+    elif numbers in damaged_names:
         left.append(numbers)
     info = version.info
-    if info.manifest in wrong:
+    needs_manifest = files != manifest.files and numbers not in left
+    if info.manifest in damaged_names:
         needs_manifest = not left
-    else:
-        needs_manifest = list(files.values()) != manifest.files and numbers not in left
     if needs_manifest:
-        info = _publish(version, source, manifest.with_files(files.values()))
-    elif version.indices in wrong and not left:
+        info = _publish(version, source, manifest.with_files(files))
+    elif version.indices in damaged_names and not left:
         put_indices(version)
     _delete_withdrawn(version, copies.values())
     if left:
@@ -114,16 +120,16 @@ def _mend_files(
 
 
 def _same_records(manifest: Manifest, source: Manifest) -> dict[int, StoredFile]:
-    """Return the files of a source that have the records of files of a version, by their places among those."""
-    found: dict[int, StoredFile] = {}
+    """Return the files of a source that have the same records as files of a manifest, by the places of the latter."""
+    same: dict[int, StoredFile] = {}
     first = 0
-    for mine, its in zip_longest(manifest.sets, source.sets):
-        if mine is None:
+    for stored, stored_in_source in zip_longest(manifest.sets, source.sets):
+        if stored is None:
             break
-        if its is not None and its.identity == mine.identity:
-            found |= dict(enumerate(its.files, first))
-        first += len(mine.files)
-    return found
+        if stored_in_source is not None and stored_in_source.identity == stored.identity:
+            same |= dict(enumerate(stored_in_source.files, first))
+        first += len(stored.files)
+    return same
 
 
 def _publish(version: StoredVersion, source: StoredVersion, manifest: Manifest) -> VersionInfo:
@@ -136,12 +142,13 @@ def _publish(version: StoredVersion, source: StoredVersion, manifest: Manifest) 
 
 
 def _delete_withdrawn(version: StoredVersion, files: Iterable[StoredFile]) -> None:
-    """Delete again what was put after an entry of the log deleted it: nobody may name such a file any more.
+    """Delete files that were put after an entry of the log deleted them: no version may name such a file any more.
 
     Raises:
-        VersionNotFoundError: if the version was deleted, or records were erased from it.
+        VersionNotFoundError: if the version was deleted, or lost records to an erasure.
     """
-    log, info = Log(version.folder), version.info
+    log = Log(version.folder)
+    info = version.info
     head = log.head()
     objects = {file.file: list(file.files) for file in files}
     objects[info.file] = [info.manifest, paths.kept(info.file), paths.indices(info.file)]

@@ -1,4 +1,4 @@
-"""Builds that have not published their versions: who is at work, and what interrupted ones have finished."""
+"""Builds that have not published their versions: which are running, and what interrupted builds have finished."""
 
 from __future__ import annotations
 
@@ -20,49 +20,78 @@ from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 class UnpublishedBuild:
     """A build that has not published its version.
 
-    Args:
-        version: the version that it builds.
-        plan: a hash of what it builds and how; empty if it has finished nothing yet.
-        state: ``"running"``; ``"interrupted"``; or ``"unknown"``, if it has been silent for a while but its process may
-            still run.
-        shards: number of finished shards.
-        records: number of records in these.
-        nbytes: bytes of these, without indices.
-        age: seconds since it began, by the clock of this host.
-        idle: seconds since it finished something, or showed that it runs, by the clock of this host.
-        status: who runs it, as its host and the number of its process.
-        host, pid: the host and the process that run it, or ran it if that is still known; else empty, and None.
-        done: the records that it has taken from its source, as far as it has said.
-        total: the records that there are; None if that is not known.
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> def rows():
+        ...     yield 0
+        ...     (build,) = storage.builds("numbers")
+        ...     print(build.version, build.state, build.shards, build.pid == os.getpid())
+        >>> import os
+        >>> ref = storage.cache(rows, "numbers", "v1")
+        v1 running 0 True
+        >>> storage.builds("numbers")
+        []
     """
 
     version: str
+    """The version that it builds."""
     plan: str
+    """A hash of what it builds and how; empty if it has finished nothing yet."""
     state: State
+    """``"running"``, ``"interrupted"``, or ``"unknown"`` if it has been silent for a while and may still run."""
     shards: int
+    """Number of finished shards."""
     records: int
+    """Number of records in the finished shards."""
     nbytes: int
+    """Bytes of the finished shards, without indices."""
     age: float
+    """Seconds since it began, by the clock of this host."""
     idle: float
+    """Seconds since it finished something, or showed that it runs, by the clock of this host."""
     status: str = ""
+    """The process that runs it, as ``<host>-<number>``; empty if none does."""
     host: str = ""
+    """The host that runs it, or ran it; empty if that is not known."""
     pid: int | None = None
+    """The number of the process on that host; None if that is not known."""
     done: int = 0
+    """Records that it has taken from its source, as far as it has said."""
     total: int | None = None
+    """Records that the source has; None if that is not known."""
 
     @property
     def progress(self) -> float | None:
-        """The share of the records that is done; None if it is not known how many there are."""
+        """The share of the records that is done; None if it is not known how many there are.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> def rows():
+            ...     yield 0
+            ...     (build,) = storage.builds("numbers")
+            ...     print(build.total, build.progress)
+            >>> ref = storage.cache(rows, "numbers", "v1")  # nobody knows how much a generator yields
+            None None
+        """
         return self.done / self.total if self.total else None
 
     @property
     def can_be_resumed(self) -> bool:
-        """Whether a build of the same goes on after what this one has finished."""
+        """Whether the same build, started again, goes on after the shards that this build has finished.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> def rows():
+            ...     yield 0
+            ...     print([build.can_be_resumed for build in storage.builds("numbers")])
+            >>> ref = storage.cache(rows, "numbers", "v1")
+            [False]
+        """
         return self.shards > 0
 
 
 def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[UnpublishedBuild]]:
-    """Return the builds of the datasets of a storage that have no version yet, by dataset.
+    """Return the builds of the datasets that have no version yet, by dataset.
 
     A folder that cannot be read is left out, with a warning that names it.
 
@@ -70,52 +99,69 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
         store: the storage.
         published: the datasets that have versions.
     """
-    found = {}
-    for name in (name for name in store.names("") if paths.is_dataset_id(name) and name not in published):
+    begun = {}
+    for name in store.names(""):
+        if not paths.is_dataset_id(name) or name in published:
+            continue
         try:
-            found[name] = unpublished(store.folder(name))
+            builds = unpublished(store.folder(name))
         except StorageError as error:
             warn(f"{name} cannot be read: {error}", room="log")
-    return {name: builds for name, builds in found.items() if builds}
+            continue
+        if builds:
+            begun[name] = builds
+    return begun
 
 
 def unpublished(folder: Store) -> list[UnpublishedBuild]:
-    """Return the builds of a dataset that are not published, by version. This waits for nothing and writes nothing."""
+    """Return the builds of a dataset whose versions are not published. This waits for nothing and writes nothing."""
     versions = Log(folder).head().versions
     found = []
     for version in folder.names(paths.BUILDS):
+        if version in versions:
+            continue
         builds = folder.folder(paths.builds(version))
-        names = builds.names("") if version not in versions else []
+        names = builds.names("")
         plans = [name for name in names if PLAN_HASH.fullmatch(name)]
-        found += [_build(builds, plan) for plan in plans or [""] * (CLAIM in names)]
+        if not plans and CLAIM in names:
+            plans = [""]
+        found += [_build(builds, plan) for plan in plans]
     return found
 
 
 def _build(builds: Store, plan: str) -> UnpublishedBuild:
-    """Return what one plan of the builds of a version has finished; with no plan, the build that has only begun."""
+    """Return the build that has a plan; without a plan, the build that has only begun.
+
+    Args:
+        builds: the folder of the builds of the version.
+        plan: the hash of the plan, or empty.
+    """
     notes = builds.folder(plan) if plan else builds
     parts = [part for number in sorted(noted_numbers(notes)) if (part := read_part(notes, number)) is not None]
-    # The claim of the version, and those of the hosts and parts of this plan.
-    objects = {CLAIM, *(f"{plan}/{name}" for name in notes.names("") if plan)}
+    # The claim of the version, and the notes and claims of the hosts and parts of this plan.
+    objects = {CLAIM}
+    if plan:
+        objects |= {f"{plan}/{name}" for name in notes.names("")}
     now = time.time()
     ages = {name: now - when for name in objects if (when := builds.modified(name)) is not None}
     claims = [claim_state(builds, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
-    alive = [each for each in claims if each.state != "interrupted"]
-    told = next(iter([*alive, *(each for each in claims if each.holder)]), ClaimState("interrupted"))
-    host, pid = host_and_pid(told.holder)
+    alive = [claim for claim in claims if claim.state != "interrupted"]
+    with_holder = [*alive, *(claim for claim in claims if claim.holder)]
+    shown = with_holder[0] if with_holder else ClaimState("interrupted")
+    host, pid = host_and_pid(shown.holder)
     records = sum(part.records for part in parts)
     return UnpublishedBuild(
         builds.name,
         plan,
-        told.state,
+        shown.state,
         shards=sum(len(part.shards) for part in parts),
         records=records,
         nbytes=sum(part.nbytes for part in parts),
         age=max(0.0, *ages.values(), 0.0),
         idle=max(0.0, min(ages.values(), default=0.0)),
-        status=told.holder if alive else "",
+        status=shown.holder if alive else "",
         host=host,
         pid=pid,
-        done=max(records, sum(each.done or 0 for each in claims)),
-        total=next((each.total for each in claims if each.total is not None), None),
+        done=max(records, sum(claim.done or 0 for claim in claims)),
+        total=next((claim.total for claim in claims if claim.total is not None), None),
     )

@@ -1,4 +1,4 @@
-"""Check every byte of a version."""
+"""Check every byte of a version: read all records, and compare every checksum."""
 
 from __future__ import annotations
 
@@ -36,24 +36,33 @@ _log = logger_of("stores")
 class VerifyReport:
     """The result of a check.
 
-    Args:
-        reference: the version.
-        shards: number of shards checked.
-        records: number of records that were read, and had the right checksum.
-        problems: one sentence for each problem, which names the file; empty if all is well.
-        damaged: the objects that are missing or damaged, relative to the storage; :meth:`Storage.repair` puts them
-            again from elsewhere.
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> storage.verify("numbers@v1")
+        VerifyReport(reference='numbers@v1', shards=1, records=3, problems=(), damaged=())
     """
 
     reference: str
+    """The version."""
     shards: int
+    """Number of shards that were checked."""
     records: int
+    """Number of records that have the right checksum."""
     problems: tuple[str, ...]
+    """One sentence for each problem, which names the file; empty if all is well."""
     damaged: tuple[str, ...] = ()
+    """The objects that are missing or damaged, relative to the storage; :meth:`Storage.repair` puts them again."""
 
     @property
     def ok(self) -> bool:
-        """True if everything is as it was written."""
+        """True if everything is as it was written.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+            >>> ref.verify().ok, bool(ref.verify())
+            (True, True)
+        """
         return not self.problems
 
     def __bool__(self) -> bool:
@@ -62,8 +71,16 @@ class VerifyReport:
     def raise_if_bad(self) -> None:
         """Raise if there are problems.
 
+        Examples:
+            >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+            >>> ref.verify().raise_if_bad()  # all is well
+            >>> next((folder / "numbers" / "shards").glob("*.index")).unlink()
+            >>> ref.verify().raise_if_bad()
+            Traceback (most recent call last):
+            cachelayer.errors.CorruptionError: numbers@v1: ...
+
         Raises:
-            CorruptionError: with all of them.
+            CorruptionError: with all problems in its message.
         """
         if self.problems:
             raise CorruptionError(
@@ -72,7 +89,13 @@ class VerifyReport:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
+        """Return the report as JSON values.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+            >>> ref.verify().to_json()
+            {'ok': True, 'reference': 'numbers@v1', 'shards': 1, 'records': 3, 'problems': (), 'damaged': ()}
+        """
         return {"ok": self.ok, **asdict(self)}
 
 
@@ -118,7 +141,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
 
 
 def _damaged(version: StoredVersion, shard: ShardFile) -> list[str]:
-    """Return the damaged objects of a shard in which something is wrong; none if the store cannot read them."""
+    """Return the damaged objects of a shard that did not pass its check; none if the store cannot read them."""
     try:
         return [*problems_of(version.folder, shard)] or [shard.name]
     except StorageError:
@@ -128,12 +151,12 @@ def _damaged(version: StoredVersion, shard: ShardFile) -> list[str]:
 def _checked_batches(
     version: StoredVersion, stored: ShardSet, shard: ShardFile, first: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the records and bytes of each batch of a shard that was read and is right.
+    """Check a shard batch by batch; yield the number of records and the bytes of each batch that is right.
 
     Args:
         version: the version.
-        stored: its rows, or a group of columns.
-        shard: one of the shards.
+        stored: the rows of the version, or a group of columns.
+        shard: the shard.
         first: the number of the first record of the shard.
     """
     stats, codec = shard.stats, codec_named(stored.codec, stored.element_spec)
@@ -148,7 +171,7 @@ def _checked_batches(
             if stats.lengths_file is not None:
                 lengths.append(codec.lengths(records))
             yield len(numbers), int(records.lengths.sum())
-        # Not before: a damaged record is named by its number.
+        # After the records, because the check of a record names the number of a damaged one.
         if file_checksum(path) != stats.crc32c:
             raise CorruptionError(f"{path}: the file does not match its CRC32C")
         if digest.hexdigest() != stats.sha256:
@@ -158,7 +181,7 @@ def _checked_batches(
 
 
 def _check_erased(path: Path, numbers: Ints, records: Records, erased: Ints, *, can_be_empty: bool) -> None:
-    """Raise if a record that was erased is not empty, or another is that cannot be."""
+    """Raise if an erased record is not empty, or another record is empty though records of its spec have bytes."""
     is_erased, is_empty = np.isin(numbers, erased), records.lengths == 0
     wrong = np.flatnonzero(is_erased & ~is_empty if can_be_empty else is_erased != is_empty)
     if len(wrong):
