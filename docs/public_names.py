@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +16,9 @@ from typing import Any, cast
 import griffe
 
 import cachelayer
+from cachelayer.access.mix import Mixture
+from cachelayer.access.sampling import Sampled
+from cachelayer.access.view import View
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "without_examples.txt"
@@ -40,7 +45,21 @@ OF_THE_PACKAGE = {
 def package() -> griffe.Module:
     """Return the package, as griffe reads it."""
     loaded = griffe.load("cachelayer", search_paths=[ROOT], allow_inspection=False)
+    show_stream_options(cast(griffe.Module, loaded))
     return cast(griffe.Module, loaded)
+
+
+def show_stream_options(loaded: griffe.Module) -> None:
+    """Give each ``stream`` the keywords and defaults of ``make_options`` that it takes, in place of ``**options``."""
+    listed = loaded["streams.stream_options.make_options"].parameters
+    for owner in (View, Mixture, Sampled):
+        method = loaded[f"{owner.__module__.partition('.')[2]}.{owner.__name__}.stream"]
+        shown = inspect.signature(owner.stream).parameters
+        own = [each for each in method.parameters if each.name in ("self", "global_batch_size")]
+        is_keyword = griffe.ParameterKind.keyword_only
+        keywords = [each for each in listed if each.kind is is_keyword and each.name in shown]
+        method.parameters = griffe.Parameters(*own, *keywords)
+        method.overloads = None
 
 
 def modules() -> list[str]:
@@ -79,8 +98,14 @@ def is_for_users(member: Any) -> bool:
 
 def members(cls: Any) -> dict[str, Any]:
     """Return the public methods and properties of a class, also those that it inherits from a class of the package."""
-    found = {name: resolved(member) for name, member in cls.all_members.items() if not name.startswith("_")}
+    found = {name: documented_member(cls, name) for name in cls.all_members if not name.startswith("_")}
     return {name: member for name, member in found.items() if is_documented(member) and is_for_users(member)}
+
+
+def documented_member(cls: Any, name: str) -> Any:
+    """Return a member of a class: that of a base, if the class has it anew without a docstring."""
+    several = [resolved(owner.members[name]) for owner in [cls, *cls.mro()] if name in owner.members]
+    return next((member for member in several if member.docstring is not None), several[0])
 
 
 def all_names() -> dict[str, Any]:
@@ -93,6 +118,15 @@ def all_names() -> dict[str, Any]:
         if found.is_class:
             names |= {member.path: member for member in members(found).values()}
     return names
+
+
+def everything() -> Iterator[Any]:
+    """Yield every module, class, function and attribute of the package, public or not."""
+    waiting = [package()]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        waiting += [member for member in found.members.values() if not member.is_alias]
 
 
 def has_example(found: Any) -> bool:

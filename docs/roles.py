@@ -6,15 +6,18 @@ of ``stream``.
 
 from __future__ import annotations
 
-import inspect
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
-from griffe import Extension, GriffeLoader, Module, Object, ParameterKind, Parameters
+from griffe import Extension, Module, Object
 
 import cachelayer
-from cachelayer.access.mix import Mixture
-from cachelayer.access.view import View
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from public_names import show_stream_options
 
 ROLE = re.compile(r":(?:class|func|meth|mod|data):`([\w.]+)`")
 ENTRY = re.compile(r"^( +)(\w+(?:, \w+)+): (.*(?:\n\1 +.*)*)", re.M)
@@ -40,13 +43,5 @@ class Roles(Extension):
         if obj.docstring is not None:
             obj.docstring.value = LITERAL.sub("", ENTRY.sub(_each, ROLE.sub(_link, obj.docstring.value)))
 
-    def on_package(self, *, pkg: Module, loader: GriffeLoader, **_: Any) -> None:  # noqa: ARG002
-        """Show each ``stream`` with the keywords and defaults of ``make_options``."""
-        listed = pkg["streams.stream_options.make_options"].parameters
-        for owner in (View, Mixture):
-            method = pkg[f"{owner.__module__.partition('.')[2]}.{owner.__name__}.stream"]
-            shown = inspect.signature(owner.stream).parameters
-            own = [each for each in method.parameters if each.name in ("self", "global_batch_size")]
-            keywords = [each for each in listed if each.kind is ParameterKind.keyword_only and each.name in shown]
-            method.parameters = Parameters(*own, *keywords)
-            method.overloads = None
+    def on_package(self, *, pkg: Module, **_: Any) -> None:
+        show_stream_options(pkg)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from optional_packages import lacking
-from public_names import all_names, excused, has_example, without_examples
+from public_names import everything, excused, has_example, without_examples
 
 import cachelayer
 
@@ -18,7 +18,7 @@ def doctest_of(name: str, found: Any) -> doctest.DocTest:
     return doctest.DocTestParser().get_doctest(found.docstring.value, globs, name, str(found.filepath), lineno)
 
 
-EXAMPLES = [doctest_of(name, found) for name, found in all_names().items() if has_example(found)]
+EXAMPLES = [doctest_of(found.path, found) for found in everything() if has_example(found)]
 
 
 class Runner(doctest.DocTestRunner):
