@@ -1,4 +1,13 @@
-"""The records of a published version, or the rows of a group of its added columns, wherever their files lie."""
+"""The records of a published version, wherever their files lie: the lowest of the datasets that a view is made of.
+
+Where a file lies decides who reads it::
+
+    shards on this host          LocalShards     maps the files
+    shards in an object store    RemoteShards    copies of them on this host, else ranges of the objects
+    an added column              ColumnRows      one .npy file, mapped or fetched
+
+A version has a group of records, and a group for each call that added columns; each group has files of its own.
+"""
 
 from __future__ import annotations
 
@@ -38,21 +47,18 @@ _RECORDS_PER_READ = 8192
 
 @dataclass(frozen=True, eq=False)
 class VersionRecords:
-    """The records of a version, or the rows of a group of its columns: a :class:`RecordSource`.
+    """The records of a version, or the rows of a group of its added columns: a :class:`RecordSource`.
 
-    Opens each file when it is first read, and again after unpickling. Thread-safe.
-
-    Args:
-        version: the version as it is stored.
-        verify: what to check when bytes are read.
-        copies: the local cache of shards of a remote store; None to make no local copies.
-        group: the number of the group of columns; None for the records.
+    It opens each file when the file is first read, and again after unpickling. Thread-safe.
     """
 
     version: StoredVersion
     verify: Verify = "open"
+    """What to check when bytes are read."""
     copies: CacheFolder | None = None
+    """The local cache of remote shards; None to make no local copies."""
     group: int | None = None
+    """The number of the group of columns; None for the records."""
     kind: ClassVar[str] = "DataRef"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,14 +66,17 @@ class VersionRecords:
 
     @property
     def shard_set(self) -> ShardSet:
-        """The records, or the rows of the group, as they are stored."""
+        """The files and the codec of the records, or of the rows of the group."""
         manifest = self.version.manifest
         return manifest.rows if self.group is None else manifest.columns[self.group]
 
     @property
     def digests(self) -> Digests:
         digest = self.version.manifest.shards_digest
-        return Digests(digest, digest, (*self.version.manifest.supersedes, digest)[0])
+        # Each erasure gives a version another digest, and keeps those that it had before, the oldest first.
+        earlier = self.version.manifest.supersedes
+        original = earlier[0] if earlier else digest
+        return Digests(digest, digest, original)
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -75,23 +84,25 @@ class VersionRecords:
 
     @cached_property
     def info(self) -> DatasetInfo:
-        version, manifest = self.version, self.version.manifest
+        manifest = self.version.manifest
         nbytes = self.shard_set.nbytes
+        # The sizes of blocks, and so the order of records, follow from this number: an erasure must not change it.
         if self.group is None and manifest.unerased_nbytes is not None:
             nbytes = manifest.unerased_nbytes
-        nbytes //= max(1, len(self))
+        record_nbytes = nbytes // max(1, len(self))
         metadata = manifest.provenance.get("metadata") or {}
-        return DatasetInfo(version.name, metadata, nbytes, nbytes, _RECORDS_PER_READ)
+        return DatasetInfo(self.version.name, metadata, record_nbytes, record_nbytes, _RECORDS_PER_READ)
 
     def sources(self, numbers: Ints) -> Sources:
-        kept = self.version.selection
-        if kept.progression() != (0, 1, len(self)):
-            # A version that keeps some records of its shards, in any order, numbers those that it has.
-            different, places = np.unique(numbers, return_inverse=True)
-            rows = kept.rows_of(different)
-            _, first = np.unique(kept.numbers_of(rows), return_index=True)
-            numbers = rows[first][places]
-        return Sources.whole(self.version.reference, numbers)
+        selection = self.version.selection
+        if selection.progression() == (0, 1, len(self)):
+            return Sources.whole(self.version.reference, numbers)
+        # The version has some records of its shards, in any order, and some twice: users number the rows that it has.
+        # A record that it has twice is named by its first row.
+        distinct_numbers, places = np.unique(numbers, return_inverse=True)
+        rows = selection.rows_of(distinct_numbers)
+        _, first = np.unique(selection.numbers_of(rows), return_index=True)
+        return Sources.whole(self.version.reference, rows[first][places])
 
     def __len__(self) -> int:
         return self.shard_set.records
@@ -101,14 +112,17 @@ class VersionRecords:
         return np.array(self.version.manifest.erased, np.int64)
 
     def refuse_erased(self, numbers: Ints) -> None:
+        """Raise an ErasedRecordError if one of these records was erased."""
         if not len(self.erased):
             return
         erased = np.flatnonzero(np.isin(numbers, self.erased))
-        if len(erased):
-            number = int(numbers[erased[0]])
-            # Its number in the version, which may keep some records of its shards.
-            rows = self.version.selection.rows_of(np.array([number])).tolist()
-            raise ErasedRecordError(self.version.name, (*rows, number)[0], self.version.manifest.reason_of(number))
+        if not len(erased):
+            return
+        number = int(numbers[erased[0]])
+        # The user knows the record by its row in the version, if the version has it.
+        rows = self.version.selection.rows_of(np.array([number]))
+        row = int(rows[0]) if len(rows) else number
+        raise ErasedRecordError(self.version.name, row, self.version.manifest.reason_of(number))
 
     @cached_property
     def codec(self) -> Codec:
@@ -122,14 +136,14 @@ class VersionRecords:
     def reads_in_part(self) -> bool:
         if self.shard_set.array is not None:
             return True
-        # What comes over a network is checked, and a checksum covers a whole record.
+        # What comes over a network is checked against a checksum, which covers a whole record.
         if not self.is_local or self.verify == "always" or not len(self):
             return False
         return {*self.shard_set.shards.compressions} == {"none"}
 
     @property
     def is_local(self) -> bool:
-        """True if the files themselves are on this host; local copies of remote files do not count."""
+        """True if the files themselves are on this host. Local copies of remote files do not count."""
         return self.version.folder.local_path(paths.SHARDS) is not None
 
     @property
@@ -144,25 +158,26 @@ class VersionRecords:
 
     @cached_property
     def shards(self) -> LocalShards | RemoteShards | ColumnRows:
-        """The reader of the records."""
-        version, shards = self.version, self.shard_set.shards
+        """What reads the records, by where their files lie."""
         if self.shard_set.array is not None:
-            return ColumnRows(version, self.shard_set.array, self.verify)
+            return ColumnRows(self.version, self.shard_set.array, self.verify)
+        shards = self.shard_set.shards
         if self.is_local:
             records = shards.records.tolist()
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
-        indices = version.indices if self.group is None else None
+        # One object has the indices of all shards of the records: a reader fetches it once.
+        indices = self.version.indices if self.group is None else None
         ranged = RangedShards(self._read_ranges, cache(self._shard_object), shards.records, indices)
         return RemoteShards(shards.records, ranged, self.local_copies)
 
     @cached_property
     def local_copies(self) -> LocalCopies | None:
         """The local copies of the shards; None if none are made."""
-        version = self.version
         if self.copies is None or self.is_local:
             return None
-        copies = LocalCopies(self.copies, version.folder, self.shard_set.shards, self.verify)
-        copies.drop_files(version.manifest.erased_files)
+        copies = LocalCopies(self.copies, self.version.folder, self.shard_set.shards, self.verify)
+        # Copies that were made before an erasure still have the bytes of the erased records.
+        copies.drop_files(self.version.manifest.erased_files)
         return copies
 
     def _shard_object(self, number: int) -> ShardObject:
@@ -175,7 +190,7 @@ class VersionRecords:
 
     @contextmanager
     def _shard_files(self, number: int) -> Iterator[ShardFiles]:
-        """Yield the files of a shard in a local store; say so if the version was deleted meanwhile."""
+        """Yield the files of a shard in a local store; if the version was deleted meanwhile, an error says so."""
         shard = self.shard_set.shards[number]
         with self.version.reporting_deletion(), self.version.shard_file(shard) as path:
             yield ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
@@ -200,9 +215,9 @@ class VersionRecords:
         if len(self.erased):
             self.refuse_erased(numbers)
         if held is not None and self in held:
-            found = held_records(held[self], numbers)
-            if found is not None:
-                return found
+            records = held_records(held[self], numbers)
+            if records is not None:
+                return records
         return self.shards.records(numbers)
 
     @cached_property
