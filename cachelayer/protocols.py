@@ -178,7 +178,7 @@ class Stacker(Protocol):
 class StoredSource(Protocol):
     """Where stored records come from, such as a version in a bucket; hashable by its identity."""
 
-    def hold(self, numbers: NDArray[np.int64], /) -> Any:
+    def fetch_block(self, numbers: NDArray[np.int64], /) -> Any:
         """Fetch records that are read later, those that lie together with one request.
 
         Args:
@@ -189,7 +189,7 @@ class StoredSource(Protocol):
 Needed = Mapping[StoredSource, NDArray[np.int64]]
 """The records that some elements are made of, and that take requests: their numbers, ascending, by where they are."""
 Held = Mapping[StoredSource, Sequence[Any]]
-"""What was fetched of them: for each source, what its :meth:`StoredSource.hold` returned."""
+"""What was fetched of them: for each source, what its :meth:`StoredSource.fetch_block` returned."""
 
 
 def needed_together(parts: Iterable[Needed]) -> Needed:

@@ -1,4 +1,4 @@
-"""Rows of an added column file, as records of fixed size: mapped, or fetched from an object store."""
+"""Rows of the file of an added column, as records of fixed size: mapped, or fetched from an object store."""
 
 from __future__ import annotations
 
@@ -54,20 +54,21 @@ class ColumnRows:
             return self._fetched(numbers, begins)
         return self._rows(self._whole, begins, numbers)
 
-    def hold(self, numbers: Ints) -> HeldBlock:
+    def fetch_block(self, numbers: Ints) -> HeldBlock:
         """Fetch a block of rows."""
         return HeldBlock(numbers, self.records(numbers).packed_copy())
 
     @cached_property
     def _whole(self) -> Bytes:
-        """The bytes of the file."""
+        """All bytes of the file."""
         with self._version.reporting_deletion():
             if self._local_path is not None:
                 raw = MappedFile.open(self._local_path, nbytes=self._file.nbytes).buffer
                 checks = self._verify == "always"
             else:
                 (body,) = self._version.folder.read_ranges([(self._file.name, 0, self._file.nbytes)])
-                raw, checks = np.frombuffer(body, np.uint8), True
+                raw = np.frombuffer(body, np.uint8)
+                checks = True
             if checks:
                 self._file.check_ranges(raw, 0, self._name)
         return raw
@@ -85,7 +86,9 @@ class ColumnRows:
 
     def _fetched(self, numbers: Ints, begins: Ints) -> Records:
         """Fetch the ranges that hold some rows, at once, and check them."""
-        firsts, lasts = begins // CHECKED_NBYTES, (begins + self._file.record_nbytes - 1) // CHECKED_NBYTES
+        # The file has a checksum for each range of CHECKED_NBYTES, so whole ranges are fetched.
+        firsts = begins // CHECKED_NBYTES
+        lasts = (begins + self._file.record_nbytes - 1) // CHECKED_NBYTES
         wanted = np.unique(np.concatenate([firsts, lasts]))
         # A row of several ranges takes all ranges between.
         longest = int((lasts - firsts).max(initial=0))

@@ -1,4 +1,4 @@
-"""Read records of shards in an object store: from local copies, where there are some, else by ranges."""
+"""Reading of shards in an object store: from local copies, where there are some, else by ranges of the objects."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import Records, join_records
 
-# A caller that reads only a few records does not need copies of whole shards.
 _FEW_RECORDS = 64
+"""Copies of whole shards are made after so many records: a caller that reads fewer does not need them."""
 
 
 class RemoteShards:
     """Random access to the records of remote shards. Thread-safe.
 
-    Reads exact ranges over the network. After some records it makes local copies of the shards in the background, and
-    reads each shard from its copy as soon as there is one.
+    Records come over the network by exact ranges. After some records, the shards are copied to this host in the
+    background, and each shard is read from its copy as soon as there is one.
 
     Args:
         records: the number of records of each shard.
@@ -63,7 +63,7 @@ class RemoteShards:
                 self.copies.want(distinct(shard_of[~is_local]).tolist())
         return records
 
-    def hold(self, numbers: Ints) -> HeldBlock:
+    def fetch_block(self, numbers: Ints) -> HeldBlock:
         """Fetch a block of records, those of copied shards from the copies.
 
         In an epoch in blocks, each host reads some blocks of every shard, and their records once: copies of whole
@@ -91,7 +91,7 @@ class RemoteShards:
         return np.zeros(len(shard_of), np.bool_) if self.copies is None else self.copies.find(shard_of)
 
     def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]) -> tuple[Records, frozenset[int]]:
-        """Return records, and the rows of damaged ones; those that are local where their copies are mapped."""
+        """Return records, and the rows of damaged ones. Local records stay in the mapped copies, uncopied."""
         near, far = np.flatnonzero(is_local), np.flatnonzero(~is_local)
         groups: list[tuple[Ints, Records]] = []
         broken: frozenset[int] = frozenset()
@@ -114,7 +114,7 @@ class RemoteShards:
     def _can_be_read(
         self, copies: LocalCopies, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Return which records are in copies that can be read; the other copies are not used any more."""
+        """Return which of the local records can be read. Copies that cannot are refused, so nobody reads them again."""
         can_be_read = np.zeros(len(numbers), np.bool_)
         for shard in distinct(shard_of[is_local]).tolist():
             mine = np.flatnonzero(shard_of == shard)

@@ -1,4 +1,8 @@
-"""The lengths of the records of a version, and of the selected ones of a view."""
+"""The lengths of a version's leaves: from the files beside its shards, or from the records if a file is damaged.
+
+A file has the running sums of each leaf of varying length in one shard. The totals of all shards are in the manifest.
+So the length of any record takes one range of one file, and a total of all records takes none.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,10 @@ class VersionLengths:
 
     Args:
         version: the version.
-        shards: those of its records, or of a group of its columns.
+        shards: the shards of its records, or of a group of its columns.
         codec: reads lengths from records.
-        read: returns the records of these numbers.
-        copies: the local copies of the shards and their lengths; None if there are none.
+        read: returns records by their numbers, erased ones too.
+        copies: the local copies of the shards and their lengths; None if none are made.
     """
 
     def __init__(
@@ -54,15 +58,17 @@ class VersionLengths:
         self._copies = copies
         self._lock = ProcessLock()
         self._kept: dict[tuple[int, int], Ints] = {}
+        """The sums that were read, by leaf and shard."""
 
     def column(self, leaf: int) -> LengthColumn:
-        """Return the lengths of the leaf of this number."""
+        """Return the lengths of a leaf, by its number among all leaves."""
+        # The files number the leaves of varying length only.
         place = list(self._codec.varying).index(leaf)
         totals = np.array(self._shards.length_totals(place) if len(self._shards) else [], np.int64)
         return LengthColumn(self._records, totals, partial(self._sums, place))
 
     def _sums(self, leaf: int, shards: Sequence[int]) -> list[Ints]:
-        """Return the running sums of a leaf in each of these shards; all that are not at hand are read at once."""
+        """Return the running sums of a leaf in each of these shards: all that no call has read yet are read at once."""
         with self._lock.of_process():
             missing = [shard for shard in shards if (leaf, shard) not in self._kept]
             if missing:
@@ -115,6 +121,7 @@ class VersionLengths:
     def _fetched(self, leaf: int, shards: Sequence[int]) -> list[Bytes | None]:
         """Return the bytes of a leaf's sums, read over the network; None for a file that is missing or cut short."""
         if not shards or self._is_local:
+            # A local file that could not be mapped is missing or cut short.
             return [None] * len(shards)
         ranges = [(self._name(shard), *self._file(shard).place(leaf)) for shard in shards]
         try:
@@ -124,13 +131,17 @@ class VersionLengths:
 
     def _checked(self, leaf: int, shard: int, raw: Bytes | None) -> Ints | None:
         """Return the sums in these bytes; None if they are damaged or missing."""
+        if raw is None:
+            return None
         with suppress(CorruptionError):
-            return None if raw is None else self._file(shard).check_leaf(leaf, raw, self._name(shard))
+            return self._file(shard).check_leaf(leaf, raw, self._name(shard))
         return None
 
     def _computed(self, leaf: int, shard: int) -> Ints:
         """Return the sums of a leaf in a shard whose file of lengths is damaged, by reading its records."""
-        name, count = f"{self._version.folder.url}/{self._name(shard)}", int(self._records[shard])
+        name = f"{self._version.folder.url}/{self._name(shard)}"
+        count = int(self._records[shard])
+        # If the version was deleted meanwhile, this raises that error in place of the one that is suppressed.
         with suppress(CorruptionError), self._version.reporting_deletion():
             raise CorruptionError(name)
         warn(

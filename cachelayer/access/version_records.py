@@ -198,8 +198,8 @@ class VersionRecords:
     def needed(self, numbers: Ints) -> Needed:
         return {self: distinct(numbers)} if self.takes_requests else {}
 
-    def hold(self, numbers: Ints) -> HeldBlock:
-        return cast(RemoteShards | ColumnRows, self.shards).hold(numbers)
+    def fetch_block(self, numbers: Ints) -> HeldBlock:
+        return cast(RemoteShards | ColumnRows, self.shards).fetch_block(numbers)
 
     @property
     def takes_requests(self) -> bool:

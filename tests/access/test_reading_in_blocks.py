@@ -434,17 +434,17 @@ def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypat
     ahead = 40 * BLOCK * NBYTES
     monkeypatch.setattr(block_feed, "AHEAD_NBYTES", ahead)
     alive, most = [0], [0]
-    hold = VersionRecords.hold
+    fetch_block = VersionRecords.fetch_block
 
     def counted(records: VersionRecords, numbers: Any) -> HeldBlock:
-        block = hold(records, numbers)
+        block = fetch_block(records, numbers)
         nbytes = block.records.buffer.nbytes
         alive[0] += nbytes
         most[0] = max(most[0], alive[0])
         weakref.finalize(block, lambda nbytes=nbytes: alive.__setitem__(0, alive[0] - nbytes))
         return block
 
-    monkeypatch.setattr(VersionRecords, "hold", counted)
+    monkeypatch.setattr(VersionRecords, "fetch_block", counted)
     ref = published(uniform(8000), shard_bytes=1 << 30)
     window, batch = 16, 256
     sizes = Blocks(records=BLOCK, window=window, lanes=8)

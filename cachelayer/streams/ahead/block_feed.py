@@ -119,7 +119,7 @@ class BlockRows:
 
 def fetch(records: Dataset[Any], numbers: Indices) -> Fetched:
     """Fetch the stored records that some elements are made of."""
-    return {source: source.hold(some) for source, some in records.needed(numbers).items()}
+    return {source: source.fetch_block(some) for source, some in records.needed(numbers).items()}
 
 
 def _find_needs(plan: ChunkPlan) -> _Needs:
