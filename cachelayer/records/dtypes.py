@@ -15,7 +15,7 @@ from cachelayer.errors import FormatError, InvalidTypeError
 
 DType = np.dtype[Any] | type[bytes] | type[str]
 
-# Their bytes depend on the machine.
+# The bytes of these dtypes depend on the machine.
 _LONG_DOUBLES = (np.dtype(np.longdouble), np.dtype(np.clongdouble))
 _NAMED_KINDS = frozenset("biufc")
 # Only these names are passed to numpy: it accepts many others, such as "i4,f8" and names that warn.
@@ -53,7 +53,11 @@ def is_string(dtype: DType) -> bool:
 
 
 def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a dtype as it is stored: little-endian."""
+    """Return a dtype as it is stored: little-endian.
+
+    Raises:
+        InvalidTypeError: if arrays of this dtype cannot be stored.
+    """
     dtype = dtype.newbyteorder("<")
     if dtype.name in _ML_DTYPES and dtype.kind in "VWfiu":
         return dtype
@@ -70,17 +74,17 @@ def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.itemsize == 0:
         raise InvalidTypeError(f"dtype {dtype} has a size of 0 bytes: use one with a size")
     if dtype in _LONG_DOUBLES and dtype.itemsize > 8 * (1 + (dtype.kind == "c")):
-        raise InvalidTypeError(f"dtype {dtype} is another one on other machines: convert to float64 or complex128")
+        raise InvalidTypeError(f"dtype {dtype} differs from machine to machine: convert to float64 or complex128")
     return dtype
 
 
 def is_numpys(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype is one of numpy, not of ml_dtypes."""
+    """Return whether a dtype belongs to numpy, not to ml_dtypes."""
     return dtype.name not in _ML_DTYPES
 
 
 def number_kind(dtype: np.dtype[Any]) -> str:
-    """Return the kind of a dtype as numpy names it, such as ``i`` or ``f``, also for dtypes of ml_dtypes."""
+    """Return the letter of the kind of a dtype, such as ``i`` or ``f``: numpy's own, also for dtypes of ml_dtypes."""
     if dtype.name not in _ML_DTYPES:
         return dtype.kind
     return next(kind for kind in ("float", "complex", "uint", "int") if kind in dtype.name)[0]
@@ -99,7 +103,7 @@ def to_name(dtype: DType) -> str:
 
 
 def from_name(name: str) -> DType:
-    """Return the dtype that a manifest names; the inverse of ``to_name``."""
+    """Return the dtype of a name in a manifest: the inverse of :func:`to_name`."""
     if name == "bytes":
         return bytes
     if name == "str":
@@ -123,17 +127,17 @@ def little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def canonical_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the array, contiguous and little-endian."""
+    """Return an array as contiguous and little-endian memory, without a copy if it is so already."""
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
 
 
 def plain_scalar(scalar: NDArray[Any]) -> bool | int | float | complex | str:
-    """Convert a scalar to Python's own type, and dates and durations to text."""
+    """Return a scalar as a value of Python's own types, dates and durations as text."""
     kind = number_kind(scalar.dtype)
     if kind in "Mm":
         # A date without a unit has no text.
         has_unit = np.datetime_data(scalar.dtype)[0] != "generic" or np.isnat(scalar)
         return str(scalar[()]) if has_unit else str(scalar.view(np.int64)[()])
-    made: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
-    value: bool | int | float | complex = made[kind](scalar[()])
+    types: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
+    value: bool | int | float | complex = types[kind](scalar[()])
     return value

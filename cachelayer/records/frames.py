@@ -1,4 +1,10 @@
-"""Encoded records, as they are hashed and written."""
+"""Frames: encoded records as they are hashed, each after its length.
+
+::
+
+    records "ab" and "cde"    0200000000000000 6162 0300000000000000 636465
+    starts                                     8                     18         of the records, after their lengths
+"""
 
 from __future__ import annotations
 
@@ -18,43 +24,41 @@ _MAX_ITEM_NBYTES = 2**31
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Encoded records, each preceded by its length as a little-endian uint64: the form in which they are hashed.
-
-    Args:
-        buffer: uint8, all frames one after another.
-        starts: where each record begins, after its length.
-        lengths: bytes of each record.
-    """
+    """Encoded records, each after its length as a little-endian uint64."""
 
     buffer: Bytes
+    """All frames one after another."""
     starts: Ints
+    """Where each record begins in the buffer, after its length."""
     lengths: Ints
+    """The bytes of each record."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @classmethod
     def allocate(cls, lengths: Ints, *, zeros: bool = True) -> Frames:
-        """Return frames for records of these lengths: the lengths are written, the records hold zeros, or anything.
+        """Return frames for records of these lengths, into which the records can be written.
 
         Args:
             lengths: the bytes of each record.
-            zeros: whether the records hold zeros.
+            zeros: whether the records hold zeros until then; else anything.
         """
-        ends = splits_of(lengths + PREFIX)
-        buffer = (np.zeros if zeros else np.empty)(int(ends[-1]), np.uint8)
-        frames = cls(buffer, ends[:-1] + PREFIX, lengths)
+        splits = splits_of(lengths + PREFIX)
+        allocate = np.zeros if zeros else np.empty
+        buffer = allocate(int(splits[-1]), np.uint8)
+        frames = cls(buffer, splits[:-1] + PREFIX, lengths)
         uniform = frames.uniform_nbytes
         prefixes = lengths.astype("<u8").view(np.uint8).reshape(-1, PREFIX)
         if uniform is not None:
             buffer.reshape(-1, PREFIX + uniform)[:, :PREFIX] = prefixes
         else:
-            scatter_rows(buffer, ends[:-1], prefixes)
+            scatter_rows(buffer, splits[:-1], prefixes)
         return frames
 
     @classmethod
     def of(cls, records: Records) -> Frames:
-        """Return frames of stored records, with copies of their bytes."""
+        """Return frames with copies of stored records."""
         lengths = records.lengths
         frames = cls.allocate(lengths, zeros=False)
         uniform = frames.uniform_nbytes
@@ -67,14 +71,14 @@ class Frames:
 
     @classmethod
     def joined(cls, parts: Sequence[Frames]) -> Frames:
-        """Return the records of all parts, with copies of their bytes."""
+        """Return frames with copies of the records of all parts."""
         lengths = np.concatenate([np.empty(0, np.int64), *(part.lengths for part in parts)])
         buffer = np.concatenate([np.empty(0, np.uint8), *(part.buffer for part in parts)])
         return cls(buffer, splits_of(lengths + PREFIX)[:-1] + PREFIX, lengths)
 
     @property
     def uniform_nbytes(self) -> int | None:
-        """The length of every record if all are equal, else None."""
+        """The bytes of every record if all records have one size, else None."""
         if len(self.lengths) and (self.lengths == self.lengths[0]).all():
             return int(self.lengths[0])
         return None

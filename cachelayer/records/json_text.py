@@ -1,4 +1,9 @@
-"""Values of JSON as canonical text: one text for one value, as fields of :class:`cachelayer.JsonSpec` store it."""
+"""Values of JSON as canonical text, which fields of :class:`cachelayer.JsonSpec` store: one text for one value.
+
+::
+
+    {"b": (1, np.int64(2)), "a": "é"}    ->    {"a":"é","b":[1,2]}
+"""
 
 from __future__ import annotations
 
@@ -14,21 +19,23 @@ from cachelayer.errors import InvalidTypeError
 from cachelayer.records.tree import builtin, describe
 
 _LONG_NUMBER = re.compile(r"\d{19}")
-_LEAST, _MOST = -(2**63), 2**64 - 1
+"""A text without such a number has no integer beyond 64 bits."""
+_LEAST_INTEGER = -(2**63)
+_MOST_INTEGER = 2**64 - 1
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
 
 
 def text_of(value: Any) -> str:
     """Return a value as JSON text, with sorted keys and without spaces.
 
-    Tuples and arrays are lists, and numpy's numbers those of Python.
+    Tuples and arrays become lists, and numpy's numbers become Python's.
 
     Raises:
         InvalidTypeError: if JSON has no such value; the message says which, and where it is.
     """
     try:
         text = _ENCODER.encode(value)
-        # JSON would make a str of a key that is a number.
+        # The encoder makes a str of a key that is a number, which then differs.
         is_same = not _LONG_NUMBER.search(text) and json.loads(text) == value
     except (TypeError, ValueError):
         is_same = False
@@ -62,7 +69,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(value: Any, path: str) -> Any:
-    """Return a value of Python's own types that JSON has."""
+    """Return a value as dicts, lists and scalars of Python's own types; the path names it in errors."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = _python_value(value, path)
     value = builtin(value)
@@ -73,7 +80,7 @@ def _plain(value: Any, path: str) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
-        if not _LEAST <= value <= _MOST:
+        if not _LEAST_INTEGER <= value <= _MOST_INTEGER:
             raise _refused(path, "is an integer beyond 64 bits: store it as a str")
         return value
     if isinstance(value, float):

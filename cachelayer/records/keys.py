@@ -1,7 +1,10 @@
-"""Keys of rows: values of one field or several that tell the rows of two tables which belong together.
+"""Keys of rows: the values of one field or of several, by which rows of two tables are joined.
 
-Keys are compared exactly, in their own dtypes: integers of any two dtypes as integers, everything else with its like
-alone. None equals None, and NaN equals NaN.
+Keys are compared exactly, in their own dtypes: integers of any two dtypes as integers, all other values only with
+values of their own dtype. None equals None, and NaN equals NaN. Equal keys get equal numbers::
+
+    keys of one table, (lang, id)    ("de", 7)  ("en", 7)  ("de", 7)       numbers    0 1 0
+    keys of the other                ("en", 7)  ("fr", 1)                  numbers    1 2
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ def key_names(argument: str, names: Any) -> tuple[str, ...]:
     """Return the fields of a key, as a user names them: one name, or a list of different names.
 
     Raises:
-        InvalidTypeError, InvalidArgumentError: if it is anything else.
+        InvalidTypeError, InvalidArgumentError: if the names are anything else.
     """
     listed = (names,) if isinstance(names, str) else names
     if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
@@ -49,11 +52,11 @@ def key_dtype(argument: str, name: str, leaf: Tree, where: str) -> DType:
     Args:
         argument: the argument that names the key, for messages.
         name: the name of the field.
-        leaf: its spec, which may be a structure.
-        where: what has the field, for messages.
+        leaf: the spec of the field, which may be a structure.
+        where: the table that has the field, for messages.
 
     Raises:
-        InvalidArgumentError: if it is not one number, text or bytes a row.
+        InvalidArgumentError: if a row has not one number, text or bytes there.
     """
     if type(leaf) is not ArraySpec or leaf.shape != ():
         raise InvalidArgumentError(
@@ -64,21 +67,17 @@ def key_dtype(argument: str, name: str, leaf: Tree, where: str) -> DType:
 
 @dataclass(frozen=True, eq=False)
 class KeyColumn:
-    """One field of the keys of a table.
-
-    Args:
-        dtype: the dtype of the field.
-        values: an array of shape ``[rows]``, of objects for strings.
-        valid: in which rows there is a value; None if in all.
-    """
+    """One field of the keys of a table."""
 
     dtype: DType
     values: NDArray[Any]
+    """The value of each row: an array of shape ``[rows]``, of objects for strings."""
     valid: NDArray[np.bool_] | None = None
+    """Which rows have a value; None if all have one."""
 
     @classmethod
     def of(cls, dtype: DType, column: Any) -> KeyColumn:
-        """Return a field as a batch has it, an array or a :class:`Nullable`."""
+        """Return the column of a field of a batch: an array or a :class:`Nullable`."""
         return cls(dtype, column.values, column.valid) if isinstance(column, Nullable) else cls(dtype, column)
 
     def __len__(self) -> int:
@@ -86,12 +85,12 @@ class KeyColumn:
 
     @property
     def is_valid(self) -> NDArray[np.bool_]:
-        """In which rows there is a value."""
+        """Which rows have a value."""
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     @property
     def comparable(self) -> NDArray[Any]:
-        """The values in a dtype that holds them exactly: one that numpy can sort; of texts and bytes, objects."""
+        """The values in a dtype that holds them exactly and that numpy can sort; texts and bytes as objects."""
         return self.values.astype(object) if self.kind in ("text", "bytes") else sortable(self.values)
 
     @property
@@ -101,14 +100,14 @@ class KeyColumn:
 
     @property
     def kind(self) -> str:
-        """What the values are, such that those of one kind can be compared."""
+        """The kind of the values, such that values of one kind can be compared."""
         if not isinstance(self.dtype, np.dtype):
             return "text" if self.dtype is str else "bytes"
         kinds = {"i": "integers", "u": "integers", "S": "bytes", "U": "text"}
         return kinds.get(dtypes.number_kind(self.dtype), self.dtype.name)
 
     def value(self, row: int) -> Any:
-        """Return the value of a row as Python has it; dates and durations as text."""
+        """Return the value of a row as a value of Python's own types; dates and durations as text."""
         if self.valid is not None and not self.valid[row]:
             return None
         value = self.values[row]
@@ -117,35 +116,32 @@ class KeyColumn:
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """The keys of the rows of a table.
-
-    Args:
-        argument: the argument that names the key, for messages.
-        where: what the table is, for messages.
-        columns: its fields by name, in the order in which the user names them; all of one length.
-        rows: the number of each row in the table, ascending; some may be left out.
-    """
+    """The keys of the rows of a table."""
 
     argument: str
+    """The argument that names the fields of the key, for messages."""
     where: str
+    """The table, for messages."""
     columns: Mapping[str, KeyColumn]
+    """The fields by name, in the order in which the user names them."""
     rows: Ints
+    """The number of each row in the table, ascending; some rows may be left out."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def value(self, number: int) -> Any:
-        """Return the key of a row by its number: a value, or a tuple if it has several fields."""
+        """Return the key of the row of this number: a value, or a tuple if the key has several fields."""
         place = int(self.rows.searchsorted(number))
         values = tuple(column.value(place) for column in self.columns.values())
         return values if len(values) > 1 else values[0]
 
 
 def numbered(one: Keys, other: Keys) -> tuple[Ints, Ints]:
-    """Return a number from 0 on for each key of two tables: equal for keys that are equal, and for no others.
+    """Return a number from 0 on for each row of two tables: rows have one number if, and only if, their keys are equal.
 
     Raises:
-        InvalidArgumentError: if a field has values of another kind in the other table.
+        InvalidArgumentError: if a field has values of different kinds in the two tables.
     """
     columns = []
     for name, mine in one.columns.items():
@@ -161,7 +157,7 @@ def numbered(one: Keys, other: Keys) -> tuple[Ints, Ints]:
 
 
 def row_numbers(columns: Sequence[KeyColumn]) -> Ints:
-    """Return a number from 0 on for each row of some columns: equal for rows of equal values, and for no others."""
+    """Return a number from 0 on for each row of some columns: one number if, and only if, all values are equal."""
     numbers: Ints = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         own = _field_numbers(column)
@@ -171,18 +167,18 @@ def row_numbers(columns: Sequence[KeyColumn]) -> Ints:
 
 
 def _field_numbers(column: KeyColumn) -> Ints:
-    """Return a number for each value of a field: 0 for None."""
+    """Return a number for each value of a field: one number for equal values, 0 for None."""
     values = column.comparable
     if values.dtype != object:
         return np.where(column.is_valid, _ranks(values) + 1, 0)
-    # Each value has the place where it comes first.
+    # The number of a value is the place where it comes first.
     first: dict[Any, int] = {}
     numbers = map(first.setdefault, values.tolist(), range(len(values)))
     return np.where(column.is_valid, np.fromiter(numbers, np.int64, len(values)) + 1, 0)
 
 
 def _together(one: KeyColumn, other: KeyColumn) -> KeyColumn:
-    """Return the values of both tables in one column in which equal ones are equal, and no others are."""
+    """Return the values of both tables in one column of a dtype that holds them exactly."""
     arrays = [one.comparable, other.comparable]
     if one.kind == "integers":
         # numpy would compare int64 with uint64 as float64, in which neighbours are equal.
@@ -195,28 +191,28 @@ def _together(one: KeyColumn, other: KeyColumn) -> KeyColumn:
 
 
 def sortable(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values in a dtype that numpy can sort, which holds them exactly."""
+    """Return values in a dtype that numpy can sort, and that holds them exactly."""
     if dtypes.is_numpys(values.dtype):
         return values
     return values.astype({"f": np.float64, "c": np.complex128}.get(dtypes.number_kind(values.dtype), np.int64))
 
 
 def _ranks(values: NDArray[Any]) -> Ints:
-    """Return which of the different values, ascending, each is; NaN, and what is no time, is one value."""
+    """Return the rank of each value among the different values. All NaNs are one value; so are all NaTs."""
     ranks: Ints = np.unique(values, return_inverse=True)[1].astype(np.int64)
     return ranks
 
 
 def rows_by_number(keys: Keys, numbers: Ints, count: int) -> Ints:
-    """Return for each number below a count the place of the row whose key has it, -1 if there is none.
+    """Return the place of the row whose key has a number, for each number below a count; -1 for no row.
 
     Args:
         keys: the keys of a table.
-        numbers: their numbers; see :func:`numbered`.
+        numbers: the number of each key, as :func:`numbered` returns it.
         count: more than the largest number.
 
     Raises:
-        InvalidArgumentError: if two rows have the same key; it names the first.
+        InvalidArgumentError: if two rows have the same key; the error names the first two.
     """
     rows: Ints = np.full(count, -1, np.int64)
     # The last of several assignments stays, so the first row of each number wins.

@@ -1,4 +1,11 @@
-"""The leaves of an element by number, and by the names by which users choose them, such as ``"meta/url"``."""
+"""Names of fields, such as ``"meta/url"``, and the numbers of the leaves that they name.
+
+Leaves are numbered from 0, depth first. A field is a leaf, or a node with all leaves below it::
+
+    element         {"image": ..., "meta": {"url": ..., "tags": ...}}
+    leaf numbers    image 0, meta/url 1, meta/tags 2
+    fields          "image": 0    "meta": 1, 2    "meta/url": 1    "meta/tags": 2
+"""
 
 from __future__ import annotations
 
@@ -13,7 +20,7 @@ from cachelayer.records.tree import Tree
 
 
 def field_names(fields: Any) -> tuple[str, ...]:
-    """Return the names of the fields that a user lists, sorted: their order means nothing."""
+    """Return the names of fields that a user lists, sorted, because their order means nothing."""
     if isinstance(fields, str):
         return (fields,)
     if not isinstance(fields, Sequence):
@@ -27,6 +34,11 @@ def field_names(fields: Any) -> tuple[str, ...]:
 
 
 def leaf_number(spec: Tree, name: Any) -> int:
+    """Return the number of the leaf of this name.
+
+    Raises:
+        InvalidArgumentError: if no leaf, or more than one, has this name.
+    """
     leaves = _leaves_of(spec, name)
     if len(leaves) == 1 and name in names_of_leaves(spec):
         return leaves[0]
@@ -36,14 +48,18 @@ def leaf_number(spec: Tree, name: Any) -> int:
 def varying_leaves(spec: Tree) -> list[int]:
     """Return the numbers of the leaves that have lengths: arrays of shape ``[None]``, single ``bytes`` and ``str``.
 
-    The length of an array is the number of its values; that of the others, images and sounds among them, is the number
-    of their bytes, for ``str`` in UTF-8. None has the length 0.
+    The length of an array is the number of its values. The length of a string is the number of its bytes, in UTF-8 for
+    ``str``; images and sounds are strings of bytes too. None has the length 0.
     """
     return [number for number, (_, leaf) in enumerate(tree.leaves(spec)) if _has_length(leaf)]
 
 
 def varying_leaf(spec: Tree, name: Any) -> int:
-    """Return the number of the leaf of this name, which must have lengths."""
+    """Return the number of the leaf of this name.
+
+    Raises:
+        InvalidArgumentError: if the leaf has no lengths.
+    """
     number = leaf_number(spec, name)
     leaf = tree.leaves(spec)[number][1]
     if not _has_length(leaf):
@@ -60,7 +76,7 @@ def _has_length(leaf: LeafSpec) -> bool:
 
 
 def leaf_numbers(spec: Tree, names: Iterable[Any]) -> tuple[int, ...]:
-    """Return the numbers of all leaves of and below these names, ascending."""
+    """Return the numbers of all leaves that these fields have, ascending."""
     chosen = {number for name in names for number in _leaves_of(spec, name)}
     if not chosen:
         raise InvalidArgumentError(f"no fields are named: {_listed(spec)}")
@@ -68,23 +84,24 @@ def leaf_numbers(spec: Tree, names: Iterable[Any]) -> tuple[int, ...]:
 
 
 def chosen_spec(spec: Tree, chosen: Collection[int]) -> Tree:
-    """Return the structure of the elements that have only these leaves."""
+    """Return the spec of elements that have only these leaves."""
     if not isinstance(spec, dict):
         raise InvalidArgumentError(f"fields are keys of dicts, and elements are {tree.describe(spec)}")
-    found: dict[str, Tree] = NullableDict() if isinstance(spec, NullableDict) else {}
+    fields: dict[str, Tree] = NullableDict() if isinstance(spec, NullableDict) else {}
     first = 0
     for key, child in spec.items():
         count = len(tree.leaves(child))
-        mine = {number - first for number in chosen if first <= number < first + count}
+        of_child = {number - first for number in chosen if first <= number < first + count}
         first += count
-        if mine and len(mine) < count and not isinstance(child, dict):
+        if of_child and len(of_child) < count and not isinstance(child, dict):
             raise InvalidArgumentError(f"{key!r} is {tree.describe(child)}: name it whole, not some of its items")
-        if mine:
-            found[key] = child if len(mine) == count else chosen_spec(child, mine)
-    return found
+        if of_child:
+            fields[key] = child if len(of_child) == count else chosen_spec(child, of_child)
+    return fields
 
 
 def _leaves_of(spec: Tree, name: Any) -> range:
+    """Return the numbers of the leaves of a field."""
     if not isinstance(name, str):
         raise InvalidTypeError(f"field {name!r} of type {type(name).__name__}: pass a name such as 'tokens' or 'a/b'")
     found = [leaves for known, leaves in _nodes(spec) if known == name]
@@ -96,7 +113,13 @@ def _leaves_of(spec: Tree, name: Any) -> range:
 
 
 def _nodes(spec: Tree, name: str = "", first: int = 0) -> Iterator[tuple[str, range]]:
-    """Yield the name of each node below a spec, or of the only leaf, and the numbers of the leaves of and below it."""
+    """Yield the name of each field of a spec, and the numbers of its leaves.
+
+    Args:
+        spec: the spec; a leaf is a field of its own.
+        name: the name of the spec in the element.
+        first: the number of its first leaf.
+    """
     if isinstance(spec, LeafSpec):
         yield name, range(first, first + 1)
         return
@@ -118,13 +141,13 @@ def _steps(spec: Tree) -> Iterator[tuple[str, Tree]]:
 
 
 def in_condition(name: str) -> str:
-    """Return the name of a field as conditions of ``where`` have it."""
+    """Return the name of a field as users write it in conditions of ``where``: ``meta.url`` for ``meta/url``."""
     is_plain = all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("/"))
     return name.replace("/", ".") if is_plain else f"`{name}`"
 
 
 def names_of_leaves(spec: Tree, name: str = "") -> list[str]:
-    """Return the names of all leaves, in the order of their numbers; ``name`` is what they are all below."""
+    """Return the names of all leaves, in the order of their numbers; ``name`` is the name of the spec itself."""
     if isinstance(spec, LeafSpec):
         return [name]
     steps = _steps(spec)
@@ -132,7 +155,10 @@ def names_of_leaves(spec: Tree, name: str = "") -> list[str]:
 
 
 def dict_named(spec: Tree, name: str) -> tuple[int, range] | None:
-    """Return how many dicts are around the dict of this name, and the numbers of its leaves; None if it is no dict."""
+    """Return the depth of the dict of this name, and the numbers of its leaves; None if no dict has this name.
+
+    The depth is how many dicts are around it.
+    """
     depth, first, path = 0, 0, ""
     while isinstance(spec, dict) and path != name:
         for key, child in spec.items():

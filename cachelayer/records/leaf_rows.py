@@ -1,4 +1,4 @@
-"""One leaf of some rows, as they are stored, and in which rows it differs from that of other rows: pure functions."""
+"""Compare one leaf of the rows of two versions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cachelayer.records import dtypes
 from cachelayer.records.column_values import values_of
+from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8
 from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_plan import LeafPlan
@@ -20,36 +21,31 @@ from cachelayer.records.values import NullDict, Ragged, Sparse
 
 @dataclass(frozen=True, eq=False)
 class LeafRows:
-    """One leaf of some rows, as they are stored.
-
-    Args:
-        plan: how its values are made.
-        column: its parts.
-        count: the number of rows.
-    """
+    """One leaf of some rows of a version, as it is stored."""
 
     plan: LeafPlan
     column: Column
     count: int
+    """The number of rows."""
 
     @property
     def nulls(self) -> NDArray[Any]:
-        """In which rows it, or a dict around it, is None: as in the column."""
+        """The nulls of the column: in which rows the leaf, or a dict around it, is None."""
         return np.zeros(self.count, np.bool_) if self.column.nulls is None else self.column.nulls
 
     @property
     def null_values(self) -> FlatRows:
-        """Which of its values are null."""
+        """Which values within each row are null."""
         splits = self.plan.value_splits(self.column.parts)
         return self.column.null_values or FlatRows(np.zeros(splits[-1], np.bool_), splits)
 
     def value(self, row: int) -> Any:
-        """Return the value of a row."""
+        """Return the value of a row, None if a dict around it is None."""
         (value,) = values_of(self.plan, self.column.rows(row, row + 1))
         return None if isinstance(value, NullDict) else value
 
     def plain_values(self) -> list[Any]:
-        """Return the values as lists and Python's own numbers, which Python compares exactly; NaN as a text."""
+        """Return the rows as lists of Python's own numbers, which Python compares exactly; NaN as a text."""
         first, *more = self.column.parts
         if isinstance(first, np.ndarray) and not more:
             return _plain(first)  # type: ignore[no-any-return]
@@ -57,27 +53,29 @@ class LeafRows:
 
 
 def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
-    """Return in which rows a leaf differs: bit for bit, or by value if its spec is another one in the other rows.
+    """Return in which rows a leaf differs between two versions.
 
-    None differs from all but None. Where specs differ, numbers are compared exactly, and texts as texts; what is a
-    number in one and a text in the other differs in every row.
+    Leaves of equal specs are compared bit for bit. Where specs differ, such as int32 and int64, numbers are compared
+    exactly, and texts as texts. A leaf of numbers in one version and of texts in the other differs in every row. None
+    differs from everything but None.
     """
-    absent, gone = one.nulls, other.nulls
-    specs = [each.plan.spec.without_nulls() for each in (one, other)]
-    if specs[0] == specs[1]:
+    spec = one.plan.spec.without_nulls()
+    other_spec = other.plan.spec.without_nulls()
+    if spec == other_spec:
         differ = _differing_parts(one, other)
-    elif _kind(specs[0]) != _kind(specs[1]):
+    elif _kind(spec) != _kind(other_spec):
         differ = np.ones(one.count, np.bool_)
     else:
         pairs = zip(one.plain_values(), other.plain_values(), strict=True)
         differ = np.fromiter((before != after for before, after in pairs), np.bool_, one.count)
     if one.column.null_values is not None or other.column.null_values is not None:
         _mark_differing(differ, one.null_values, other.null_values)
-    return np.where(absent | gone, absent != gone, differ)
+    nulls = one.nulls
+    other_nulls = other.nulls
+    return np.where(nulls | other_nulls, nulls != other_nulls, differ)
 
 
 def _differing_parts(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
-    """Return in which rows the parts of a leaf differ."""
     differ = np.zeros(one.count, np.bool_)
     for mine, theirs in zip(one.column.parts, other.column.parts, strict=True):
         if isinstance(mine, FlatRows):
@@ -93,26 +91,35 @@ def _row_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _mark_differing(differ: NDArray[np.bool_], one: FlatRows, other: FlatRows) -> None:
     """Mark the rows in which varying parts differ."""
-    is_as_long = one.lengths == other.lengths
-    differ |= ~is_as_long
-    chosen, size = np.flatnonzero(is_as_long), one.values.dtype.itemsize
-    lengths = one.lengths[chosen] * size
-    mine, theirs = (
-        gather_ranges(np.ascontiguousarray(flat.values).view(U8), flat.splits[chosen] * size, lengths)
-        for flat in (one, other)
-    )
-    unequal = np.flatnonzero(mine != theirs)
-    differ[chosen[splits_of(lengths).searchsorted(unequal, "right") - 1]] = True
+    has_equal_length = one.lengths == other.lengths
+    differ |= ~has_equal_length
+    rows = np.flatnonzero(has_equal_length)
+    itemsize = one.values.dtype.itemsize
+    nbytes = one.lengths[rows] * itemsize
+    mine = gather_ranges(_flat_bytes(one), one.splits[rows] * itemsize, nbytes)
+    theirs = gather_ranges(_flat_bytes(other), other.splits[rows] * itemsize, nbytes)
+    unequal_bytes = np.flatnonzero(mine != theirs)
+    differ[rows[splits_of(nbytes).searchsorted(unequal_bytes, "right") - 1]] = True
+
+
+def _flat_bytes(rows: FlatRows) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(rows.values).view(U8)
 
 
 def _kind(spec: LeafSpec) -> str:
-    """Return what the values of a leaf are: those of different kinds are never equal."""
-    kind = "text" if spec.dtype is str else "bytes"
-    if isinstance(spec.dtype, np.dtype):
-        letter = dtypes.number_kind(spec.dtype)
-        kind = {"S": "bytes", "U": "text"}.get(letter, "number" if letter in "iufc" else spec.dtype.name)
+    """Return the kind of the values of a leaf, such that values of different kinds are never equal."""
+    kind = _kind_of_dtype(spec.dtype)
     is_array = isinstance(spec, ArraySpec) and not isinstance(spec, EncodedSpec)
     return kind if is_array else f"{type(spec).__name__} of {kind}"
+
+
+def _kind_of_dtype(dtype: DType) -> str:
+    if not isinstance(dtype, np.dtype):
+        return "text" if dtype is str else "bytes"
+    letter = dtypes.number_kind(dtype)
+    if letter in "iufc":
+        return "number"
+    return {"S": "bytes", "U": "text"}.get(letter, dtype.name)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,11 @@
-"""Selections: which records of its base a view has, by arithmetic alone; and the record numbers that users pass.
+"""Selections: which records of its base a view has. And record numbers, from what users pass as indices.
+
+A selection has the record numbers of its rows in one of three forms, the smallest that holds them::
+
+    view of a base of 10,000 records       numbers
+    base[100:200:2]                        range(100, 200, 2)
+    base.exclude([7])                      a Bitmap: one bit for each record of the base, and a count every 512
+    base.select([9, 3, 9])                 an array: [9, 3, 9]
 
 Users pass integers, masks, ranges and slices, as lists, arrays, tensors and columns.
 """
@@ -18,24 +25,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
+from cachelayer.records.memory import Ints
 
-Numbers = NDArray[np.int64]
 _ACCEPTED = "pass a sequence of integers, or a mask with one bool for each record"
 
-# How many numbers are computed at a time when all are needed.
 _PIECE = 1 << 16
-# The bits of a number, and of a row of a bitmap.
-_NUMBER, _ROW = 64, 512
-# For each byte, the places of its set bits, in order.
+"""How many numbers are computed at a time when all are needed."""
+_NUMBER_BITS = 64
+"""The bits of a number in an array."""
+_ROW = 512
+"""The bits of a row of a bitmap."""
+# For each byte, the places of its set bits, ascending; then those of the others.
 _PLACES = np.argsort(~np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), kind="stable")
 
 
 class Bitmap(Sequence[int]):
-    """Ascending numbers, or some of them: a bit for each number that there may be, and a count every 512.
+    """Ascending or descending numbers, with a bit for each number that there may be.
+
+    The bits lie in rows of 512. For each row the bitmap has the count of numbers before it, so a binary search finds
+    the row of the number with some rank. In the row, counts of 8 words and then of 8 bytes lead to its bit::
+
+        numbers 1, 3, 600     bits, row 0: 0101000...    row 1: ...1...     before: 0, 2, 3
+        the number of rank 2 is the first one in row 1, whose bit is 600 - 512
 
     Args:
         bits: uint8 of shape ``[rows, 64]``: bit i, from the lowest of the first byte, is set for the number i.
-        ranks: which of these numbers are meant, in order; None for all.
+        ranks: the ranks of the numbers that are meant, in their order; None for all.
     """
 
     def __init__(self, bits: NDArray[np.uint8], ranks: range | None = None) -> None:
@@ -69,8 +84,8 @@ class Bitmap(Sequence[int]):
             return part
         return int(self.take(np.array([range(len(self))[index]]))[0])
 
-    def take(self, places: Numbers) -> Numbers:
-        """Return the numbers at these places, each in [0, len)."""
+    def take(self, places: Ints) -> Ints:
+        """Return the numbers at these places, all in [0, len)."""
         ranks = _of_range(self._ranks, places)
         if len(ranks) > _ROW and (np.diff(ranks) == 1).all():
             return self._consecutive(int(ranks[0]), int(ranks[-1]) + 1)
@@ -79,19 +94,25 @@ class Bitmap(Sequence[int]):
         word, rank = _group_of(words, ranks - self._before[row])
         octets = words[np.arange(len(ranks)), word].view(np.uint8).reshape(-1, 8)
         octet, rank = _group_of(octets, rank)
-        numbers: Numbers = row * _ROW + word * 64 + octet * 8 + _PLACES[octets[np.arange(len(ranks)), octet], rank]
+        numbers: Ints = row * _ROW + word * 64 + octet * 8 + _PLACES[octets[np.arange(len(ranks)), octet], rank]
         return numbers
 
-    def _consecutive(self, start: int, stop: int) -> Numbers:
-        """Return the numbers of consecutive ranks, whose rows of bits are unpacked at once."""
-        first, last = (int(self._before.searchsorted(rank, side="right")) - 1 for rank in (start, stop - 1))
+    def _consecutive(self, start: int, stop: int) -> Ints:
+        """Return the numbers of consecutive ranks: their rows of bits are unpacked at once."""
+        first = int(self._before.searchsorted(start, side="right")) - 1
+        last = int(self._before.searchsorted(stop - 1, side="right")) - 1
         numbers = np.flatnonzero(np.unpackbits(self._bits[first : last + 1], bitorder="little"))
         begin = start - int(self._before[first])
         return numbers[begin : begin + stop - start] + first * _ROW
 
 
-def _group_of(groups: NDArray[Any], ranks: Numbers) -> tuple[Numbers, Numbers]:
-    """Return which of eight groups of bits has the bit of each rank, and its rank in that group."""
+def _group_of(groups: NDArray[Any], ranks: Ints) -> tuple[Ints, Ints]:
+    """Return which of eight groups of bits has the set bit of a rank, and the rank of this bit in the group.
+
+    Args:
+        groups: the words of a row, or the bytes of a word, for each rank: of shape ``[ranks, 8]``.
+        ranks: how many set bits come before, for each rank.
+    """
     counts = np.cumsum(np.bitwise_count(groups), axis=1, dtype=np.int64)
     group = (counts <= ranks[:, None]).sum(axis=1)
     before = np.where(group > 0, counts[np.arange(len(ranks)), group - 1], 0)
@@ -100,13 +121,10 @@ def _group_of(groups: NDArray[Any], ranks: Numbers) -> tuple[Numbers, Numbers]:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Records of a base, in order; a record may be in it more than once.
+    """Some records of a base, in order. A record may come more than once."""
 
-    Args:
-        numbers: the record numbers of the base.
-    """
-
-    numbers: range | Numbers | Bitmap
+    numbers: range | Ints | Bitmap
+    """The number of each of these records in the base."""
 
     @classmethod
     def all(cls, records: int) -> Selection:
@@ -122,7 +140,7 @@ class Selection:
         return Selection(self.numbers[slice(start, stop if stop >= 0 else None, step)])
 
     def select(self, indices: Any) -> Selection:
-        """Return the records of these indices, in their order; or those of a mask or a slice."""
+        """Return the selection of the records of these indices, in their order; or of a mask or a slice."""
         if isinstance(indices, slice):
             return self.slice(indices)
         wanted = numbers_or_mask(indices, len(self))
@@ -134,32 +152,35 @@ class Selection:
         return Selection(numbers)
 
     def exclude(self, indices: Any) -> Selection:
-        """Return the records without those of these indices."""
+        """Return the selection of all other records than those of these indices."""
         mask = np.ones(len(self), np.bool_)
         mask[record_numbers(indices, len(self))] = False
         return self._of_mask(mask)
 
     def _of_mask(self, mask: NDArray[np.bool_]) -> Selection:
+        """Return the selection of the records for which a mask is True, in the smallest form that holds it."""
         numbers = self.numbers
-        first, count = int(mask.argmax()) if len(mask) else 0, int(np.count_nonzero(mask))
+        first = int(mask.argmax()) if len(mask) else 0
+        count = int(np.count_nonzero(mask))
         if mask[first : first + count].all():
             return Selection(numbers[first : first + count])
         chosen = self.numbers_of(np.flatnonzero(mask))
-        if isinstance(numbers, np.ndarray) or count * _NUMBER < max(numbers[0], numbers[-1]):
+        if isinstance(numbers, np.ndarray) or count * _NUMBER_BITS < max(numbers[0], numbers[-1]):
             return Selection(chosen)
-        # They only grow or only fall, so the set of them is enough.
-        of_base = np.zeros(int(chosen.max()) + 1, np.bool_)
-        of_base[chosen] = True
-        bitmap = Bitmap.of_mask(of_base)
+        # Ranges and bitmaps only grow or only fall, so the set of the numbers tells their order.
+        mask_of_base = np.zeros(int(chosen.max()) + 1, np.bool_)
+        mask_of_base[chosen] = True
+        bitmap = Bitmap.of_mask(mask_of_base)
         return Selection(bitmap if numbers[0] < numbers[-1] else bitmap[::-1])
 
-    def segments(self, sizes: Sequence[int]) -> list[range | Numbers]:
+    def segments(self, sizes: Sequence[int]) -> list[range | Ints]:
         """Return the rows that lie in each segment of the base.
 
         Args:
             sizes: the number of records of each segment; together they are the whole base.
         """
-        ends, records = np.cumsum(np.asarray(sizes, np.int64)).tolist(), len(self)
+        ends = np.cumsum(np.asarray(sizes, np.int64)).tolist()
+        records = len(self)
         if len(sizes) == 1:
             return [range(records)]
         if isinstance(self.numbers, np.ndarray):
@@ -171,25 +192,25 @@ class Selection:
         return [range(records - stop, records - start) if falls else range(start, stop) for start, stop in runs]
 
     def segment_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return how many rows lie in each segment of the base; their sum alone if the rows mix the segments."""
-        rows = self.segments(sizes)
-        filled = [segment for segment in rows if len(segment)]
+        """Return how many rows lie in each segment of the base; the number of all rows if they mix the segments."""
+        segments = self.segments(sizes)
+        filled = [rows for rows in segments if len(rows)]
         in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
-        return tuple(map(len, rows)) if in_order else (len(self),)
+        return tuple(map(len, segments)) if in_order else (len(self),)
 
-    def take(self, indices: Any) -> Numbers:
-        """Return the base's record numbers of these indices, or of a mask or a slice."""
+    def take(self, indices: Any) -> Ints:
+        """Return the record numbers in the base of the records of these indices, or of a mask or a slice."""
         numbers = self.numbers
         wanted = record_numbers(indices, len(numbers))
         return _of_range(numbers, wanted) if isinstance(numbers, range) else numbers.take(wanted)
 
-    def numbers_of(self, rows: Numbers) -> Numbers:
-        """Return the base's record numbers of these rows, each in [0, len)."""
+    def numbers_of(self, rows: Ints) -> Ints:
+        """Return the record numbers in the base of these rows, all in [0, len)."""
         numbers = self.numbers
         return _of_range(numbers, rows) if isinstance(numbers, range) else numbers.take(rows)
 
-    def rows_of(self, numbers: Numbers) -> Numbers:
-        """Return the rows of which the base's record number is one of these, ascending."""
+    def rows_of(self, numbers: Ints) -> Ints:
+        """Return the rows whose records have one of these numbers in the base, ascending."""
         if len(numbers) == 0:
             return np.empty(0, np.int64)
         own = self.numbers
@@ -199,23 +220,24 @@ class Selection:
         return np.concatenate(found)
 
     def number(self, index: Any) -> int:
-        """Return the base's record number of one index."""
+        """Return the record number in the base of the record of one index."""
         numbers = self.numbers
         # A shortcut for the most common case.
         if type(index) is int and type(numbers) is range and 0 <= index < len(numbers):
             return numbers[index]
         return int(numbers[record_number(index, len(self))])
 
-    def pieces(self) -> Iterator[Numbers]:
-        """Yield the base's record numbers, some at a time; at least one piece, which may be empty."""
+    def pieces(self) -> Iterator[Ints]:
+        """Yield the record numbers in the base of all rows, some at a time; at least one piece, which may be empty."""
         for start in range(0, max(1, len(self)), _PIECE):
             yield self.numbers_of(np.arange(start, min(start + _PIECE, len(self))))
 
     def digest(self, base_digest: str, base_records: int) -> str:
-        """Return the digest of the view, which is that of the base if the view is the whole base in order.
+        """Return the digest of the view: the digest of the base if the view is the whole base in order.
 
-        Otherwise it is SHA-256 over the base's digest (32 bytes) and the selection: ``range``, start, step and count if
-        the numbers form an arithmetic progression, else ``list`` and the numbers; numbers as little-endian int64.
+        Otherwise it is the SHA-256 of the 32 bytes of the digest of the base, and of the selection: ``range``, start,
+        step and count if the numbers form an arithmetic progression, else ``list`` and the numbers. Numbers are
+        little-endian int64.
         """
         progression = self.progression()
         if progression == (0, 1, base_records) or (base_records == len(self) == 0):
@@ -246,18 +268,18 @@ class Selection:
         return first, step, count
 
 
-def _of_range(numbers: range, places: Numbers) -> Numbers:
+def _of_range(numbers: range, places: Ints) -> Ints:
     if numbers.start == 0 and numbers.step == 1:
         return places
     return np.asarray(numbers.start + places * numbers.step, np.int64)
 
 
-def record_numbers(indices: Any, records: int) -> Numbers:
-    """Return the indices that a user passed as record numbers, each in [0, records).
+def record_numbers(indices: Any, records: int) -> Ints:
+    """Return the record numbers of the indices that a user passed, all in [0, records).
 
     Args:
-        indices: integers, negative ones count from the end; or one bool for each record; or a slice. Integers and
-            bools are a list, an array, or anything that numpy can convert to an array.
+        indices: integers, of which negative ones count from the end; or a bool for each record; or a slice. Integers
+            and bools come as a list, an array, or anything that numpy can convert to an array.
         records: how many records there are.
 
     Returns:
@@ -274,10 +296,12 @@ def numbers_or_mask(indices: Any, records: int) -> NDArray[Any]:
     if isinstance(indices, slice):
         indices = sliced(indices, records)
     if isinstance(indices, range):
-        # The largest and the smallest of them are its ends.
-        ends = [record_number(number, records) for number in (indices[0], indices[-1])] if indices else []
-        array: NDArray[Any] = np.arange(indices.start, indices.stop, indices.step) if ends else np.empty(0, np.int64)
-        return _in_bounds(array, records)
+        if not indices:
+            return np.empty(0, np.int64)
+        # Its ends are its largest and smallest numbers. They are checked before the array, which could be too large.
+        record_number(indices[0], records)
+        record_number(indices[-1], records)
+        return _in_bounds(np.arange(indices.start, indices.stop, indices.step), records)
     array = _as_array(indices)
     if array.ndim != 1:
         raise InvalidArgumentError(f"indices of shape {list(array.shape)}: pass one dimension")
@@ -288,7 +312,7 @@ def numbers_or_mask(indices: Any, records: int) -> NDArray[Any]:
     if len(array) == 0:
         return np.empty(0, np.int64)
     if array.dtype == np.object_ or array.dtype == np.uint64:
-        # Integers that int64 may not hold.
+        # int64 may not hold these integers.
         array = np.array([record_number(number, records) for number in array])
     if array.dtype.kind not in "iu":
         raise InvalidTypeError(f"indices of dtype {array.dtype}: {_ACCEPTED}")
@@ -296,7 +320,7 @@ def numbers_or_mask(indices: Any, records: int) -> NDArray[Any]:
 
 
 def record_number(index: Any, records: int) -> int:
-    """Return the index that a user passed as a record number, in [0, records)."""
+    """Return the record number of the index that a user passed, in [0, records)."""
     number = _integer(index)
     if number is None:
         cure = "read() and select() take several numbers, or a mask"
@@ -324,7 +348,7 @@ def sliced(rows: slice, records: int) -> range:
     return range(numbers[0], numbers[0] + 1) if numbers else range(0)
 
 
-def _in_bounds(numbers: Numbers, records: int) -> Numbers:
+def _in_bounds(numbers: Ints, records: int) -> Ints:
     # As unsigned integers, negative numbers are the largest: one comparison checks both ends.
     if len(numbers) == 0 or int(numbers.view(np.uint64).max()) < records:
         return numbers
@@ -334,7 +358,7 @@ def _in_bounds(numbers: Numbers, records: int) -> Numbers:
 
 
 def _as_array(indices: Any) -> NDArray[Any]:
-    """Return what a user passed as an array; integers and bools are never mixed in it."""
+    """Return the indices that a user passed as an array, in which integers and bools are never mixed."""
     kind = type(indices).__name__
     if kind == "MaskedArray":
         raise InvalidTypeError("a masked array hides numbers: pass a plain array of the numbers that you mean")
@@ -350,7 +374,11 @@ def _as_array(indices: Any) -> NDArray[Any]:
         raise InvalidArgumentError(f"indices {_shown(indices)}: pass one dimension: {error}") from error
     except Exception as error:
         raise InvalidTypeError(f"a {kind} does not become an array: {error}") from error
-    items = indices if isinstance(indices, list) else array.tolist() if array.dtype == np.object_ else []
+    items: list[Any] = []
+    if isinstance(indices, list):
+        items = indices
+    elif array.dtype == np.object_:
+        items = array.tolist()
     kinds = set(map(type, items))
     if array.ndim == 1 and not (kinds <= {int} or kinds <= {bool, np.bool_}):
         for item in items:
@@ -360,7 +388,7 @@ def _as_array(indices: Any) -> NDArray[Any]:
 
 
 def _integer(value: Any) -> int | None:
-    """Return an integer as an int, None for anything else; a bool, or an array of one, is not an integer."""
+    """Return an integer as an int, None for anything else. A bool is no integer, nor is an array of one bool."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):

@@ -1,6 +1,8 @@
-"""Element specs as JSON, the form in which a manifest holds them.
+"""Element specs as JSON, as manifests hold them.
 
-A dict is a list of pairs, because the order of its keys is part of a spec, and JSON objects have no order.
+A dict is a list of pairs, because the order of its keys is part of a spec, and JSON objects have no order::
+
+    {"image": ImageSpec("L")}   {"kind": "dict", "items": [["image", {"kind": "image", "mode": "L"}]]}
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _LEAF_KINDS: dict[type[LeafSpec], str] = {
 }
 _MOST_DIMENSIONS = 64
 _MOST_NBYTES = 2**32
-"""The size that a static leaf must stay below, because every record does."""
+"""Static leaves are smaller than this, as all records are."""
 _MALFORMED = (CacheLayerError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 
 
@@ -112,7 +114,7 @@ def _sparse(node: dict[str, Any], _: int) -> LeafSpec:
 
 
 def _leaf(node: dict[str, Any]) -> dict[str, Any]:
-    """Return what arrays of all kinds have."""
+    """Return the arguments of a leaf spec that arrays of all kinds have."""
     shape = [None if dim is None else integer("a dimension", dim) for dim in items("shape", node["shape"])]
     if len(shape) > _MOST_DIMENSIONS:
         raise FormatError(
@@ -133,7 +135,7 @@ def _audio(node: dict[str, Any], _: int) -> LeafSpec:
 
 
 def _named(node: dict[str, Any], depth: int) -> dict[str, Tree]:
-    """Return the children of a dict or a namedtuple by their names."""
+    """Return the children of a dict or a namedtuple, by name."""
     pairs = [items("an item", pair) for pair in items("items", node["items"])]
     children = {text("a key", key): _from_json(child, depth) for key, child in pairs}
     if len(children) != len(pairs):
@@ -173,4 +175,4 @@ _KINDS: dict[str, tuple[frozenset[str], Callable[[dict[str, Any], int], Tree]]] 
     "list": (frozenset({"items"}), _list),
     "tuple": (frozenset({"items"}), _tuple),
 }
-"""For each kind, the keys that a node may have beside ``kind``, and the function that reads it."""
+"""For each kind, the keys that a node may have besides ``kind``, and the function that reads the node."""
