@@ -1,4 +1,4 @@
-"""Arrays as sources: row i of each is in element i."""
+"""Arrays as sources: element i has row i of each array."""
 
 from __future__ import annotations
 
@@ -21,16 +21,21 @@ from cachelayer.records.values import Nullable
 _MOST_COLUMNS = 16
 """Longer lists are not checked for being columns by mistake; the check only improves an error message."""
 _IN_MEMORY = ("__dlpack__", "numpy", "to_numpy")
+"""The methods of arrays, tensors and columns that lie in memory."""
 _STRINGS = "A column of objects holds str, or bytes, and None: convert the others, or pass a list of elements."
 
 
 def array_source(arrays: Tree, declared: Tree | None = None) -> Source:
-    """Return the source of the rows of arrays: element i is row i of each.
+    """Return the source of the rows of arrays.
 
     Args:
-        arrays: an array, or a nested dict or tuple of arrays of equal length, of at least one dimension; of dtype
-            object if they hold str, or bytes, and None.
-        declared: the user's element spec, if any; it is needed for a column that holds nothing but None.
+        arrays: an array, or a nested dict or tuple of arrays of equal length. Each has at least one dimension, and
+            dtype object if it holds str, or bytes, and None.
+        declared: the spec that the user declares; None for none. It says what a column is that holds only None.
+
+    Raises:
+        InvalidTypeError: if the arrays differ in length.
+        ElementError: if an array of objects holds anything else; it names the first such row.
     """
     columns = tree.map_structure(arrays, _column)
     found = tree.leaf_values(columns)
@@ -66,9 +71,9 @@ def _take(rows: RowBatch, wanted: slice | Sequence[int]) -> RowBatch:
 
 
 def columns_of(obj: Any) -> Tree | None:
-    """Return an object as arrays with rows if it is an array, or a dict or tuple of arrays alone; else None.
+    """Return the arrays of an object: an array, or a dict or tuple of nothing but arrays; None for anything else.
 
-    Tensors of other frameworks and columns of tables count as arrays inside of a dict or tuple.
+    Within a dict or tuple, tensors of other frameworks and columns of tables count as arrays.
     """
     if isinstance(obj, np.ndarray):
         # An array of objects holds elements, not a column.
@@ -80,7 +85,7 @@ def columns_of(obj: Any) -> Tree | None:
 
 
 def _refuse_samples(items: tuple[Any, ...]) -> None:
-    """Raise for a tuple such as ``((image, label), (image, label))``: structures that are alike are samples."""
+    """Raise for a tuple such as ``((image, label), (image, label))``: its items look like samples, not like columns."""
     if len(items) < 2 or not all(isinstance(item, (Mapping, tuple)) for item in items):
         return
     first, *others = [tree.map_structure(item, lambda _, leaf: leaf_spec(leaf)) for item in items]
@@ -104,7 +109,7 @@ def _nested(obj: Any) -> Tree | None:
     if isinstance(obj, np.ndarray):
         return obj if obj.ndim else None
     is_column = hasattr(obj, "__array__") and len(getattr(obj, "shape", ())) > 0 and not hasattr(obj, "columns")
-    # Arrays in a file lack these; as columns they would be read whole.
+    # An array in a file has none of these methods: as a column, all of it would be read into memory.
     return as_leaf(obj) if is_column and any(hasattr(obj, name) for name in _IN_MEMORY) else None
 
 
@@ -122,7 +127,7 @@ def refuse_columns_in_a_list(items: list[Any]) -> None:
 
 
 def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:
-    """Return an array as it is stored; strings with None among them become a Nullable."""
+    """Return an array as a column of the codec: strings with None among them become a Nullable."""
     if array.dtype.kind not in "OT" or isinstance(array, np.ma.MaskedArray):
         return array
     missing = getattr(array.dtype, "na_object", None)
@@ -155,7 +160,7 @@ def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | N
             return declared.as_nullable()
         hint = "Pass element_spec= to say what this leaf is."
         raise ElementError("a value in one of the elements", "None in all of them", path=path, hint=hint)
-    # Apart from the markers of missing strings, all are of one kind.
+    # _column has checked that all values have one type, besides the markers of missing strings.
     kind = bytes if values.size and isinstance(values.flat[0], bytes) else str
     spec = ArraySpec(kind, values.shape[1:])
     if not isinstance(column, Nullable):

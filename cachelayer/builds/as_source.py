@@ -1,4 +1,18 @@
-"""Make a :class:`Source` of the object that a user passes."""
+"""Make a :class:`Source` of the object that a user passes.
+
+The first row that fits counts:
+
+==================================================  ================================================
+a path, a URL, or a list of paths                   the files there, read by an installed adapter
+what ``cachelayer.sharded`` returns                 parts, each made by the user's function
+what an adapter knows: a frame, a ``Dataset``, ...  the adapter's source
+a function                                          whatever it returns
+a ref, a view or a stream                           the records, or what the stream gives
+an array, or a dict or tuple of arrays              their rows
+items by number, and a length                       the items; the build can begin at any of them
+an iterable                                         what it gives, once
+==================================================  ================================================
+"""
 
 from __future__ import annotations
 
@@ -30,24 +44,30 @@ from cachelayer.streams.stream import Stream, is_endless, reader_of
 
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
 Adapted = Source | Mapping[str, Any] | None
-"""The result of an adapter: a source; objects by name, each a dataset of its own, as those of training and tests; None
-if it does not know the object."""
+"""The result of an adapter: a source; or a dict of splits, each a dataset of its own, such as training and test; None
+if the adapter does not know the object."""
 
 
 def sources_by_split(obj: Any) -> Mapping[str, Any] | None:
-    """Return the sources that an object has by name, as a ``DatasetDict`` does; None if it is one source."""
-    found = adapted_source(obj, unbatch=False, element_spec=None) if isinstance(obj, Mapping) else None
-    return found if isinstance(found, Mapping) else None
+    """Return the splits of an object by name, such as those of a ``DatasetDict``; None if it has none."""
+    if not isinstance(obj, Mapping):
+        return None
+    adapted = adapted_source(obj, unbatch=False, element_spec=None)
+    return adapted if isinstance(adapted, Mapping) else None
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
-    """Return the source that an object is.
+    """Return the source of what a user passes.
 
     Args:
-        obj: a source, a path or URL of files, what an adapter knows, a ref or a stream, an array, a dict or tuple of
-            arrays, an iterable, what has items by number, or a function that returns one of these.
-        unbatch: each element of ``obj`` is a batch: take it apart along the leading axis of its leaves.
-        element_spec: the spec that the user declares.
+        obj: what the user passes.
+        unbatch: each element of ``obj`` is a batch, whose rows are the elements of the source.
+        element_spec: the spec that the user declares; None for none.
+
+    Raises:
+        InvalidTypeError: if it is no source.
+        InvalidArgumentError: if ``unbatch`` does not fit it, or elements of it were taken before.
+        SourceError: if the user's function fails.
     """
     obj = at_path(obj)
     if isinstance(obj, Sharded):
@@ -66,12 +86,12 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return adapted
     if callable(obj) and not isinstance(obj, Iterable):
         with errors_named(f"{getattr(obj, '__name__', type(obj).__name__)}() failed before it returned a source"):
-            made = obj()
-        return as_source(made, unbatch=unbatch, element_spec=element_spec)
-    own = source_of_ref_or_stream(obj, unbatch=unbatch, element_spec=element_spec)
-    if own is not None:
-        return own
-    # A declared spec that is no tuple says that a tuple is one of records, not of columns.
+            returned = obj()
+        return as_source(returned, unbatch=unbatch, element_spec=element_spec)
+    of_ref_or_stream = source_of_ref_or_stream(obj, unbatch=unbatch, element_spec=element_spec)
+    if of_ref_or_stream is not None:
+        return of_ref_or_stream
+    # A tuple of arrays has columns, unless the declared spec of an element is no tuple: then the arrays are elements.
     is_records = isinstance(obj, tuple) and element_spec is not None and not isinstance(element_spec, tuple)
     columns = None if unbatch or is_records else columns_of(obj)
     if columns is not None:
@@ -91,7 +111,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
 
 def _of_elements(obj: Any) -> Source:
-    """Return the source of what gives elements one after another, or by number."""
+    """Return the source of an object that gives elements one after another, or by number."""
     if has_items(obj) or not hasattr(obj, "__iter__"):
         return source_of_items(obj)
     kind = type(obj).__name__
@@ -104,22 +124,25 @@ def _of_elements(obj: Any) -> Source:
 
 
 def _refuse_no_source(obj: Any) -> None:
-    """Raise for what gives no elements, one after another or by number, and for a dict, which gives its keys."""
+    """Raise for an object that gives no elements, and for a dict, whose iterator gives keys."""
     is_value = isinstance(obj, (bytes, bytearray, Mapping)) or (isinstance(obj, np.ndarray) and obj.ndim == 0)
     if not is_value and (hasattr(obj, "__iter__") or hasattr(obj, "__getitem__")):
         return
-    items = obj.items() if isinstance(obj, Mapping) else ()
-    wrong = [f": [{key!r}] is {tree.describe(child)}" for key, child in items if columns_of((child,)) is None]
+    why = ""
+    for key, child in obj.items() if isinstance(obj, Mapping) else ():
+        if columns_of((child,)) is None:
+            why = f": [{key!r}] is {tree.describe(child)}"
+            break
     raise InvalidTypeError(
-        f"{tree.describe(obj)} is not a source{''.join(wrong[:1])}. Pass an iterable of elements, a function that "
+        f"{tree.describe(obj)} is not a source{why}. Pass an iterable of elements, a function that "
         "returns one, an array, or a dict or tuple of arrays of equal length (np.asarray makes one of a list)"
     )
 
 
 def _refuse_if_begun(iterator: Any) -> None:
-    """Raise if elements were already taken from an iterator: the build would get only the rest.
+    """Raise if elements were taken from an iterator before: the build would get only the rest.
 
-    Generators and the iterators of lists and tuples show it; other iterators do not.
+    Generators, and the iterators of lists and tuples, show whether they were; other iterators do not.
     """
     if inspect.isgenerator(iterator):
         state = inspect.getgeneratorstate(iterator)
@@ -134,7 +157,7 @@ def _refuse_if_begun(iterator: Any) -> None:
 
 
 def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Adapted:
-    """Return the result of the first adapter that knows an object, of those whose framework is loaded."""
+    """Ask the adapters whose framework is imported, and return the result of the first that knows an object."""
     for entry in entry_points_of(ENTRY_POINTS):
         if sys.modules.get(entry.name) is not None:
             adapter: Callable[..., Adapted] = entry.load()
@@ -145,9 +168,9 @@ def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Ada
 
 
 def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | None:
-    """Return the source that a ref, a view or a stream is; None for anything else.
+    """Return the source of a ref, a view or a stream; None for anything else.
 
-    Images and sounds go on as the files that they are, unless ``element_spec`` asks for something else.
+    Images and sounds stay the files that they are, unless ``element_spec`` asks for arrays.
     """
     if has_records(obj) and not unbatch:
         return _of_records(obj, records_of(obj), element_spec)
@@ -162,7 +185,8 @@ def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | Non
 
 
 def _of_records(obj: object, records: Dataset[Any], declared: Tree | None) -> Source:
-    base, kind = _base(records), type(obj).__name__
+    base = _base(records)
+    kind = type(obj).__name__
     stored = records.undecoded()
     if stored is None:
         source = source_of_items(obj, by_number=True)
@@ -173,14 +197,14 @@ def _of_records(obj: object, records: Dataset[Any], declared: Tree | None) -> So
 
 
 def _elements_from(dataset: Dataset[Any], start: int) -> Iterator[Any]:
-    """Yield elements from one on, and read many at once."""
+    """Yield the elements from ``start`` on; many are read at once."""
     size = batch_records(dataset.info.read_nbytes)
     for first in range(start, len(dataset), size):
         yield from dataset.elements(np.arange(first, min(first + size, len(dataset))))
 
 
 def _without_nullable_rows(batch: Any) -> Any:
-    """Return a batch that is stored as an element; raise if rows of it may be None."""
+    """Return a batch that is to be stored as one element; raise if some of its rows may be None."""
     for path, leaf in tree.leaf_values(batch):
         if isinstance(leaf, Nullable):
             hint = "Pass unbatch=True to store the rows of a batch, or pass elements instead of batches."
@@ -192,7 +216,7 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
     reader = reader_of(stream)
     base = _base(reader.records)
     spec: Tree | None = None
-    # What functions return, and what batches are, is seen from the first.
+    # The spec of batches, and of what the user's functions return, is seen from the first of them.
     if not (reader.is_mapped or reader.options.batched):
         stored = reader.records.undecoded()
         if stored is not None and _keeps_files(stored.element_spec, declared):
@@ -213,7 +237,7 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
 
 
 def _rows_of_stream(stream: Stream[Any], source: Source, declared: Tree | None) -> Source:
-    """Return the source of the rows of a stream of batches; of what functions return, the first batches tell what."""
+    """Return the source of the rows of a stream of batches. If functions made them, the first batches show the spec."""
     reader = reader_of(stream)
     if reader.is_mapped:
         return unbatched(source, declared=declared)
@@ -222,7 +246,7 @@ def _rows_of_stream(stream: Stream[Any], source: Source, declared: Tree | None) 
 
 
 def _base(records: Dataset[Any]) -> dict[str, Any]:
-    """Return what a version says of the records that it was made of."""
+    """Return what the provenance of a version says of the records that it is made of."""
     if not records.references:
         return {}
     base = {"digest": records.digests.elements, "records": len(records), "references": list(records.references)}
@@ -230,7 +254,7 @@ def _base(records: Dataset[Any]) -> dict[str, Any]:
 
 
 def _keeps_files(stored: Tree, declared: Tree | None) -> bool:
-    """Return whether images and sounds stay the bytes of their files, as far as a declared spec says."""
+    """Return whether images and sounds stay files: whether no declared spec asks for arrays in their places."""
     wanted = {} if declared is None else dict(tree.leaf_values(declared))
     files = [path for path, leaf in tree.leaves(stored) if isinstance(leaf, EncodedSpec)]
     return all(path not in wanted or getattr(wanted[path], "dtype", None) is bytes for path in files)

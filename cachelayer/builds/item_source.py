@@ -1,4 +1,4 @@
-"""Objects that have items by number as sources."""
+"""Objects with items by number as sources: a build can begin at any item."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def source_of_items(
     elements: Callable[[int], Iterator[Any]] | None = None,
     by_number: bool = False,
 ) -> Source:
-    """Return the source of the items of an object, by number.
+    """Return the source of the items of an object.
 
     Args:
-        items: the object.
+        items: the object. Its length is the number of elements.
         convert: makes an element of an item; None if the items are the elements.
-        elements: returns an iterator over the elements from one on, if items are not read one by one.
-        by_number: ask for items by number even if the object has an iterator, which may be faster.
+        elements: returns an iterator over the elements from a number on, if something quicker than ``items[number]``
+            reads them; None if not.
+        by_number: whether to ask for ``items[number]`` even if the object has an iterator, which may be quicker.
     """
     length = length_of(items)
     if length is None:
@@ -34,7 +35,7 @@ def source_of_items(
             "__len__"
         )
     if elements is None:
-        # The iterators of Sequence, and of what has none, take any IndexError for the end, even one from a bug.
+        # Without an iterator of its own, an object is iterated until an IndexError, which may come from a bug.
         by_number = by_number or getattr(type(items), "__iter__", None) in (None, Sequence.__iter__)
         elements = partial(_items_from, items, length, convert, by_number)
     return Source(type(items).__name__, elements=elements, length=length, starts=range(length), items=items)
@@ -43,7 +44,8 @@ def source_of_items(
 def _items_from(
     items: Any, length: int, convert: Callable[[Any], Any] | None, by_number: bool, start: int
 ) -> Iterator[Any]:
-    for item in (items[number] for number in range(start, length)) if by_number or start else items:
+    iterable = (items[number] for number in range(start, length)) if by_number or start else items
+    for item in iterable:
         yield item if convert is None else convert(item)
     if length_of(items) != length:
         raise SourceError(
@@ -54,7 +56,7 @@ def _items_from(
 def has_items(obj: Any) -> bool:
     """Return whether an object has items 0, 1, ... by number, so that a build can begin at any of them.
 
-    A length and ``__getitem__`` are enough, unless it has ``keys``, as a mapping has, or ``__next__``.
+    A length and ``__getitem__`` are enough, unless it has ``keys``, as a mapping has, or ``__next__``, as an iterator.
     """
     if isinstance(obj, (Sequence, np.ndarray)):
         return True
@@ -70,5 +72,5 @@ def length_of(obj: Any) -> int | None:
         try:
             return len(obj)
         except (TypeError, NotImplementedError):
-            # The two ways to say that the length is unknown.
+            # The two ways in which datasets say that their length is unknown.
             return None

@@ -1,10 +1,16 @@
-"""What a version is built from: the one account, which everything compares that has to know whether it is the same.
+"""The recipe of a version: what it is built from, as one value that everybody compares.
 
-The plan of a build is the recipe with what decides the shards: only a build with an equal plan goes on after an
-interrupted one, or helps. The provenance is the recipe as it is stored. A later call compares its recipe with it, and
-``version="auto"`` names a version by it.
+::
 
-All is found without calling or iterating anything of the user, so that a version can be compared each time.
+    Recipe: the code, its arguments and values, the identity of the source, the options that decide the records
+       │
+       ├─ facts ───────────> plan of a build     only a build with an equal plan goes on after another, or helps it
+       ├─ provenance ──────> manifest            stored with the version
+       ├─ changes(stored) ─> cache, cacheable    what differs between a version and a call now
+       └─ automatic_name ──> version="auto"      the name of the version
+
+A recipe is made without calling or iterating anything of the user, so that every call can compare its own. Only hashes
+of values are stored, never the values.
 """
 
 from __future__ import annotations
@@ -37,32 +43,29 @@ from cachelayer.records import spec_json, tree
 from cachelayer.versions.reference import AUTO
 
 _failed: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-"""For each version whose build failed in this process, the values before and after that."""
+"""For each version whose build failed in this process, the state of its recipe before and after that build."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """What a version is built from. Values are only in memory: hashes of them are stored.
-
-    Args:
-        made_by: the function or object whose code and values count.
-        name: the name of the function, or of the object's class; None if neither is known.
-        is_call: whether a function that makes versions was called; else its arguments were bound before.
-        values: the arguments by name.
-        record: those that are stored in clear, as JSON.
-        account: the code and values that make it.
-        identity: what identifies the source besides.
-        options: the options that decide the records, as JSON.
-    """
+    """What a version is built from. Values are only in memory: hashes of them are stored."""
 
     made_by: Any = None
+    """The function that makes the source, or the source itself."""
     name: str | None = None
+    """The name of the function, or of the class of the source; None if the user wrote neither."""
     is_call: bool = False
+    """Whether a decorated function was called; else its arguments were bound before, as by ``functools.partial``."""
     values: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments of the function by name."""
     record: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments that are stored in clear, as JSON values."""
     account: Account = field(default_factory=Account)
+    """The code that runs, and hashes of the values that it uses."""
     identity: Identity = field(default_factory=Identity)
+    """What identifies the source besides: its length, and hashes of its elements, columns or files."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """The options that decide the records, as JSON values."""
 
     @classmethod
     def of(cls, source: Any, options: BuildOptions, record: Iterable[str] = (), *, is_call: bool = False) -> Self:
@@ -72,83 +75,99 @@ class Recipe:
             source: the source.
             options: the options of the build.
             record: the names of the arguments that are stored in clear.
-            is_call: whether the function, which is partial, has all arguments of its call.
+            is_call: whether the source is a ``functools.partial`` with all arguments of a call.
         """
         made_by = source.function if isinstance(source, Sharded) else source
-        names = checked_record(record, made_by)
+        recorded = checked_record(record, made_by)
         is_function = isinstance(made_by, (FunctionType, MethodType, functools.partial))
+        # Code of the user tells more than the class of a library does.
         is_known = is_function or bool(code_file(made_by))
         values: Mapping[str, Any] = {}
         if isinstance(made_by, FileSource):
             values = made_by.options
         elif is_known and callable(made_by):
             values = arguments_of(made_by, is_call=is_call)
+        name = None
+        if is_known:
+            name = name_of(made_by if callable(made_by) else type(made_by))
         identity = Identity() if is_function else identity_of_object(made_by, options)
         return cls(
-            made_by,
-            name_of(made_by if callable(made_by) else type(made_by)) if is_known else None,
-            is_call,
-            values,
-            in_clear(names, values),
-            account_of(made_by, values, hashes_of_held_table, identity.elements.code),
-            identity,
-            _deciding_options(options),
+            made_by=made_by,
+            name=name,
+            is_call=is_call,
+            values=values,
+            record=in_clear(recorded, values),
+            account=account_of(made_by, values, hashes_of_held_table, identity.elements.code),
+            identity=identity,
+            options=_deciding_options(options),
         )
 
     def completed(self, source: Source, files: Sequence[FileFacts]) -> Self:
-        """Return the recipe with what is known of the source once the function was called.
+        """Return the recipe with the identity of the source, which is known when the user's function has returned it.
 
         Args:
-            source: the source that was made.
-            files: the files that it reads.
+            source: the source.
+            files: the files that the source reads.
         """
-        known, identity = {**identity_of_files(files), **self.identity.facts}, self.identity
-        if source.length and not any(name == "elements" or name.startswith("column") for name in known):
+        known = {**identity_of_files(files), **self.identity.facts}
+        identity = self.identity
+        has_content = any(name == "elements" or name.startswith("column") for name in known)
+        if source.length and not has_content:
             identity = identity_of_source(source)
         return replace(self, identity=identity._replace(facts={**identity.facts, **known}))
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The recipe as it is stored: numbers in clear, and of everything else hashes that show a change."""
+        """The recipe as it is stored: numbers in clear, and a hash of everything else, which shows a change."""
         account = self.account
-        code = {
-            "functions": dict(account.functions), "constants": stored(account.constants), "state": stored(account.state)
-        }  # fmt: skip
-        arguments = {**stored(account.arguments), **self.record}
-        facts = {
-            "function": self.name,
-            "code": {**code, **({"python": PYTHON} if account.functions else {})} if any(code.values()) else None,
-            "arguments": arguments if self.name is not None or arguments else None,
-            "identity": dict(self.identity.facts) or None,
-            "options": dict(self.options) or None,
+        code: dict[str, Any] = {
+            "functions": dict(account.functions),
+            "constants": stored(account.constants),
+            "state": stored(account.state),
         }
-        return {name: value for name, value in facts.items() if value is not None}
+        arguments = {**stored(account.arguments), **self.record}
+        facts: dict[str, Any] = {}
+        if self.name is not None:
+            facts["function"] = self.name
+        if any(code.values()):
+            # Every release of Python compiles functions to other code.
+            facts["code"] = {**code, "python": PYTHON} if account.functions else code
+        if self.name is not None or arguments:
+            facts["arguments"] = arguments
+        if self.identity.facts:
+            facts["identity"] = dict(self.identity.facts)
+        if self.options:
+            facts["options"] = dict(self.options)
+        return facts
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """The facts, and what is compared in part or not at all, without the values that the build has changed.
+        """The facts as the manifest stores them, with the names of what is compared in part or not at all.
 
-        Those show how far it has read. Call this after the build.
+        Ask for it after the build. A value that the build has changed, such as the position of an iterator, is left
+        out: the next call would find another value, and take the version for stale.
         """
         later = self._state_now()
         unchanged = {name: value for name, value in self.account.state.items() if later.get(name) == value}
+        provenance = replace(self, account=self.account._replace(state=unchanged)).facts
         in_part = [*self.account.in_part, *(f"elements ({sample})" for sample in self.identity.elements.in_part)]
-        in_part += [self.identity.sampled_rows] if self.identity.sampled_rows else []
+        if self.identity.sampled_rows:
+            in_part.append(self.identity.sampled_rows)
+        if in_part:
+            provenance["compared_in_part"] = in_part
         not_compared = [*self.not_compared, *self._unknown_source()]
-        return {
-            **replace(self, account=self.account._replace(state=unchanged)).facts,
-            **({"compared_in_part": in_part} if in_part else {}),
-            **({"not_compared": not_compared} if not_compared else {}),
-        }
+        if not_compared:
+            provenance["not_compared"] = not_compared
+        return provenance
 
     @property
     def not_compared(self) -> list[str]:
-        """The values that cannot be compared, with the types that are the reason."""
+        """The names of the values that cannot be compared, each with the types that are the reason."""
         elements = ", ".join(self.identity.elements.not_compared)
         return [*self.account.not_compared, *([f"elements ({elements})"] if elements else [])]
 
     def _unknown_source(self) -> list[str]:
-        """Return the name of a source of a library, of which nothing but its length is known."""
+        """Return the name of the source if it is an object of a library of which nothing but the length is known."""
         is_known = self.name is not None or self.account.functions
         is_identified = set(self.identity.facts) - {"length"} or self.identity.unread
         if self.made_by is None or is_known or is_identified:
@@ -156,32 +175,42 @@ class Recipe:
         return [f"source ({type(self.made_by).__name__})"]
 
     def going_on(self, version: str) -> Self:
-        """Return the recipe of a build that goes on after one that failed in this process.
+        """Return the recipe with the state as it was before a build of the version that failed in this process.
 
-        Values that the failed build has changed count as they were before it, as long as nothing else changed them.
+        Only values that are still as the failed build left them count as they were before it::
+
+            a counter in the function     before 0, the failed build left 7, now 7     counts as 0: the same recipe
+                                          before 0, the failed build left 7, now 9     counts as 9: the user changed it
 
         Args:
-            version: the version, with its storage.
+            version: the version, with the URL of its storage.
         """
         before, after = _failed.get(version, ({}, {}))
-        now = self.account.state
-        as_left = {name for name, value in now.items() if name in after and after[name] == value}
-        state = {name: value for name, value in now.items() if name not in as_left}
-        state |= {name: before[name] for name in as_left & before.keys()}
+        state: dict[str, Any] = {}
+        for name, value in self.account.state.items():
+            is_as_left = name in after and after[name] == value
+            if not is_as_left:
+                state[name] = value
+            elif name in before:
+                state[name] = before[name]
         return replace(self, account=self.account._replace(state=state))
 
     def remember_failure(self, version: str) -> None:
-        """Remember what a build that fails has changed, for :meth:`going_on`."""
-        _failed[version] = self.account.state, self._state_now()
+        """Remember the state before and after a build that failed, for :meth:`going_on`."""
+        _failed[version] = (self.account.state, self._state_now())
 
     def _state_now(self) -> Mapping[str, Any]:
-        """Return the values that code may have changed, as they are now."""
+        """Return the values that the code may change, as they are now."""
         if not self.account.state:
             return {}
         return account_of(self.made_by, self.values, hashes_of_held_table).state
 
     def changes(self, built: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Return phrases for all that differs from what a version recorded, in three groups: code, options, source."""
+        """Return a phrase for everything that differs from the provenance of a version, by what kind of change it is.
+
+        Args:
+            built: the provenance.
+        """
         return {
             "by other code or values": self.code_changes(built),
             "with other options": self._option_changes(built),
@@ -192,35 +221,46 @@ class Recipe:
         }
 
     def code_changes(self, built: Mapping[str, Any]) -> list[str]:
-        """Return a phrase for each change of the code and its values since a version recorded it."""
-        before, now = (dict(facts.get("code", {})) for facts in (built, self.facts))
+        """Return a phrase for each function and value that differs from the provenance of a version."""
+        before = dict(built.get("code", {}))
+        now = dict(self.facts.get("code", {}))
         if not before or not now:
             return []
         if before.pop("python", "") != now.pop("python", ""):
-            # Every release of Python compiles the same source to other code.
-            before.pop("functions", None), now.pop("functions", None)
-        states = before.pop("state", {}), now.pop("state", {})
-        return [*differences(before, now), *differences(*states, Wording.IN_BOTH)]
+            # Every release of Python compiles functions to other code, so their hashes say nothing.
+            before.pop("functions", None)
+            now.pop("functions", None)
+        state_before = before.pop("state", {})
+        state_now = now.pop("state", {})
+        # The provenance lacks the values that the build changed: only values that both have are compared.
+        return [*differences(before, now), *differences(state_before, state_now, Wording.IN_BOTH)]
 
     def argument_changes(self, built: Mapping[str, Any]) -> list[str]:
-        """Return a phrase for each argument that has changed since a version recorded it."""
-        before, hashes = built.get("arguments") or {}, stored(self.account.arguments)
+        """Return a phrase for each argument that differs from the provenance of a version."""
+        before = built.get("arguments") or {}
+        hashes = stored(self.account.arguments)
         now = {**hashes, **self.record}
-        # An argument may have been stored in clear then and not now, or the other way round.
-        same = {name for name in before if name in now and _hash(before[name]) in (hashes.get(name), _hash(now[name]))}
-        return differences(before, {name: before[name] if name in same else now[name] for name in now}, Wording.IN_BOTH)
+        for name in before.keys() & now.keys():
+            # An argument may have been stored in clear then and as a hash now, or the other way round.
+            if _hash(before[name]) in (hashes.get(name), _hash(now[name])):
+                now[name] = before[name]
+        return differences(before, now, Wording.IN_BOTH)
 
     def _option_changes(self, built: Mapping[str, Any]) -> list[str]:
-        """Return a phrase for each option that decides the records and differs from what a version recorded."""
-        before, now = built.get("options", {}), self.options
+        """Return a phrase for each option that differs from the provenance of a version."""
+        before = built.get("options", {})
+        now = self.options
         others = {name: value for name, value in now.items() if name != "element_spec"}
         phrases = differences(before, others, Wording.IN_BOTH)
         if "element_spec" in before and before["element_spec"] != now.get("element_spec"):
-            was, is_now = ({"element_spec": _leaves_by_path(each.get("element_spec"))} for each in (before, now))
-            phrases += differences(was, is_now)
+            # Leaf by leaf: the spec as a whole would be a long text.
+            spec_before = {"element_spec": _leaves_by_path(before["element_spec"])}
+            spec_now = {"element_spec": _leaves_by_path(now.get("element_spec"))}
+            phrases += differences(spec_before, spec_now)
         return phrases
 
     def _source_changes(self, built: Mapping[str, Any]) -> list[str]:
+        """Return a phrase for each part of the source's identity that differs from the provenance of a version."""
         now = dict(self.identity.facts)
         if built.get("host") != socket.gethostname():
             # Copies of the same files on another host have other modification times.
@@ -229,29 +269,30 @@ class Recipe:
 
     @property
     def automatic_name(self) -> str:
-        """The name of a version by a hash of code, arguments and options."""
+        """The name of the version: ``auto-`` and a hash of the code, the arguments, the values and the options."""
         made = {"code": self.account[:4], **self.options}
         return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
 
     def varying_values(self, built: Mapping[str, Any]) -> list[str]:
-        """Return a phrase for each value that differs from a version of the same code, arguments and options.
+        """Return a phrase for each value that differs from the provenance of a version of the same code and arguments.
 
-        It is empty if anything else differs.
+        If anything besides values differs, there is none.
         """
-        now, code = self.facts, dict(built.get("code", {}))
-        before = {name: built.get(name) for name in ("function", "arguments", "options")}
-        if any(now.get(name) != value for name, value in before.items()):
+        now = self.facts
+        if any(now.get(name) != built.get(name) for name in ("function", "arguments", "options")):
             return []
-        if {**now.get("code", {}), "state": {}} != {**code, "state": {}}:
+        code_before = dict(built.get("code", {}))
+        code_now = dict(now.get("code", {}))
+        state_before = code_before.pop("state", {})
+        state_now = code_now.pop("state", {})
+        if code_before != code_now:
             return []
-        kept = code.get("state", {})
-        state = now.get("code", {}).get("state", {})
-        changed_by_building = [f"{name} is changed by the build" for name in state if name not in kept]
-        return differences(kept, state, Wording.IN_BOTH) or changed_by_building
+        changed_by_building = [f"{name} is changed by the build" for name in state_now if name not in state_before]
+        return differences(state_before, state_now, Wording.IN_BOTH) or changed_by_building
 
 
 def _deciding_options(options: BuildOptions) -> dict[str, Any]:
-    """Return the options that decide which records a version has, as JSON."""
+    """Return the options that decide which records a version has, as JSON values."""
     spec = options.element_spec
     return {
         "element_spec": None if spec is None else spec_json.to_json(spec),
@@ -262,7 +303,7 @@ def _deciding_options(options: BuildOptions) -> dict[str, Any]:
 
 
 def _leaves_by_path(spec: Any) -> Any:
-    """Return the leaves of a stored spec in words, by their paths; of one that is a leaf or absent, itself."""
+    """Return the leaves of a stored spec in words, by their paths; if the spec is one leaf, that in words; or None."""
     if spec is None:
         return None
     leaves = {path: repr(leaf) for path, leaf in tree.leaves(spec_json.from_json(spec))}
@@ -270,5 +311,5 @@ def _leaves_by_path(spec: Any) -> Any:
 
 
 def _hash(value: Any) -> Any:
-    """Return the hash of a stored value."""
+    """Return the hash of a value as it is stored; the value may be such a hash."""
     return value if isinstance(value, str) and value.startswith(MARK) else stored(content_of(value).value)
