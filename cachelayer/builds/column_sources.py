@@ -1,4 +1,4 @@
-"""Sources of columns that are added to a version: what a function makes of its records."""
+"""The source of columns that a function makes of the records of a version."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from cachelayer.records.memory import Ints
 
 
 def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *, batched: bool) -> Source:
-    """Return the source of what a function makes of the records of a version.
+    """Return the source of the columns that a function makes of the records of a version.
 
     Args:
         ref: the version.
-        function: takes an element, or with ``batched`` a batch, and returns a dict of columns.
-        batched: whether it takes a batch: leaves stacked on a leading axis, which its columns have too.
+        function: takes an element and returns a dict with its values of the columns. With ``batched`` it takes a batch,
+            whose leaves are stacked on a leading axis, and returns a dict of columns with this axis.
+        batched: whether the function takes a batch.
     """
     plan = {"of": records_of(ref).digests.elements, "batched": batched}
     if not batched:
@@ -36,7 +37,7 @@ def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *,
 
 
 def _ranges(ref: HasRecords[Any], start: int, stop: int) -> Iterator[Ints]:
-    """Yield the numbers of records that are read at once."""
+    """Yield the record numbers ``start`` to ``stop``, as many at a time as are read at once."""
     size = batch_records(records_of(ref).info.read_nbytes)
     for first in range(start, stop, size):
         yield np.arange(first, min(first + size, stop))
@@ -62,6 +63,7 @@ def _read(ref: HasRecords[Any], function: Callable[[Any], Any], start: int, stop
 
 
 def _checked(number: int, columns: Any) -> Any:
+    """Return what the function returned for a record, or for a batch that begins there, if it is a dict."""
     if not isinstance(columns, dict) or not columns:
         raise InvalidTypeError(
             f"columns: the function returned {tree.describe(columns)} for record {number}: return a dict, such as "
@@ -71,7 +73,7 @@ def _checked(number: int, columns: Any) -> Any:
 
 
 def _with_string_arrays(value: Any, path: str) -> Any:
-    """Return what a function of batches returned, with an array in place of each list of nothing but str, or bytes."""
+    """Return the columns of a batch, with arrays in the places of lists of nothing but str, or nothing but bytes."""
     if isinstance(value, Mapping):
         return {key: _with_string_arrays(child, f"{path}[{key!r}]") for key, child in value.items()}
     if not isinstance(value, list):
@@ -85,7 +87,7 @@ def _with_string_arrays(value: Any, path: str) -> Any:
 
 
 def _check_rows(path: str, leaf: Any, rows: int) -> None:
-    """Raise unless a leaf of what a function of batches returned has a row for each record."""
+    """Raise unless a leaf of the columns of a batch has a row for each record."""
     if isinstance(leaf, (str, bytes)) or not hasattr(leaf, "__len__") or getattr(leaf, "shape", None) == ():
         raise InvalidTypeError(
             f"columns: the function returned {tree.describe(leaf)} for {path}: with batched=True it takes a batch, and "

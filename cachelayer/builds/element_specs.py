@@ -1,4 +1,7 @@
-"""Find the spec of the elements of a source: declared by the user, by the source, or told by its first elements."""
+"""The spec of the elements of a source: what the user declares, what the source has, what the first elements show.
+
+A declared spec may be partial: what it leaves out is taken from the source, or from the first elements.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,17 @@ from cachelayer.records.tree import Tree
 
 
 def known_spec(source: Source, options: BuildOptions) -> Tree | None:
-    """Return the spec of the elements that a build begins with; None if their writer must infer it as it reads them.
+    """Return the spec of the elements, or None if it is known only when the build reads the first elements.
+
+    A source that can be read again is read here. A source that is read once is not: its writer finds the spec.
 
     Args:
         source: the source.
-        options: the options. What the user declares among them is completed by what the source, or its first elements,
-            have besides.
+        options: the options, with the spec that the user declares.
     """
     declared = options.element_spec
     if source.parts is not None:
-        # An engine may build parts where their data is: for a declared spec none is opened here.
+        # An engine may build the parts where their data is, so with a declared spec no part is opened here.
         is_enough = declared is not None and (options.engine is not None or not needs_elements(declared, options))
         return declared if is_enough else _spec_of_parts(source.parts, declared)
     if source.element_spec is not None:
@@ -41,13 +45,13 @@ def known_spec(source: Source, options: BuildOptions) -> Tree | None:
 
 
 def needs_elements(declared: Tree | None, options: BuildOptions) -> bool:
-    """Return whether first elements tell what a declared spec lacks."""
-    # If elements may be left out, the first one may be such an element.
+    """Return whether the first elements are to be looked at, because a declared spec may lack keys."""
+    # With on_error="skip", an element that has other keys is left out, even if it is the first.
     return declared is None or (options.on_error == "raise" and may_lack_keys(declared))
 
 
 def own_spec(source: Source) -> Tree | None:
-    """Return the spec that a source, or the first of its parts, has; None if only elements show it."""
+    """Return the spec that a source, or its first part, has; None if only elements show it."""
     return source.element_spec if source.parts is None else source.parts.part(0).source.element_spec
 
 
@@ -65,23 +69,31 @@ def _batches_of(parts: Parts, most: int) -> Iterator[Batch]:
 
 
 def _told_by(batches: Callable[[int], Iterator[Batch]], declared: Tree | None) -> Tree | None:
-    """Return the spec that as few first elements as possible tell; None if there is no element."""
+    """Return the spec that the first elements show; None if there is no element.
+
+    Args:
+        batches: returns the batches of so many first elements.
+        declared: the spec that the user declares; None for none.
+    """
     try:
         return spec_of_batches(batches(FIRST_ELEMENTS), declared)[0]
     except ElementError:
-        # A leaf is None in all of them: a later one may show what it is.
+        # A leaf may be None in all of these; then a later element shows what it is.
         return spec_of_batches(batches(MOST_ELEMENTS), declared)[0]
 
 
 def spec_of_batches(
     batches: Iterator[Batch], declared: Tree | None = None, *, as_json: bool = False
 ) -> tuple[Tree, Iterator[Batch]]:
-    """Return the spec of the first elements, None if there are none, and an iterator over all batches.
+    """Return the spec that the first elements show, and an iterator over all batches, the first among them.
 
     Args:
         batches: the batches.
-        declared: what a user declares of the spec; the first elements tell the rest.
-        as_json: whether a field is JSON if its structure changes among them.
+        declared: the spec that the user declares, which may be partial; None for none.
+        as_json: whether a field is JSON if its structure changes among the first elements.
+
+    Returns:
+        The spec, None if there is no element; and the batches.
     """
     first: list[Batch] = []
 
@@ -90,7 +102,7 @@ def spec_of_batches(
             first.append(batch)
             if isinstance(batch, RowBatch):
                 yield from batch.views()
-                # The source may change what it gave when it makes the next batch.
+                # The source may write into this batch when it makes the next one.
                 first[-1] = batch.copied()
             elif isinstance(batch, ElementBatch):
                 yield from batch.items
@@ -102,14 +114,16 @@ def spec_of_batches(
 
 
 def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
-    """Raise if a source cannot be appended to a version.
+    """Raise if the elements of a source cannot be appended to a version.
 
     Args:
         name: the version.
-        spec: its spec; a dimension that is None takes any size.
-        added: the source's own spec; None if it declares none.
+        spec: the spec of the version. A dimension that is None takes any size.
+        added: the spec that the source has; None if only its elements show it.
     """
-    differences = [] if added is None else _differences(dict(tree.leaves(spec)), dict(tree.leaves(added)))
+    if added is None:
+        return
+    differences = _differences(dict(tree.leaves(spec)), dict(tree.leaves(added)))
     if differences:
         raise InvalidArgumentError(
             f"this source cannot be appended to {name}: its elements have another spec: {'; '.join(differences)}. "
@@ -133,7 +147,7 @@ def _differences(ours: Mapping[str, LeafSpec], theirs: Mapping[str, LeafSpec]) -
 
 
 def _fits(ours: LeafSpec, theirs: LeafSpec) -> bool:
-    """Return whether elements of their spec can be stored under ours; unknown dimensions are checked later."""
+    """Return whether values of their spec can be stored under ours. Dimensions that are None are checked later."""
     if isinstance(ours, EncodedSpec) and isinstance(theirs, ArraySpec):
         return theirs.dtype is bytes
     if type(ours) is not type(theirs) or len(ours.shape) != len(theirs.shape):

@@ -1,7 +1,13 @@
 """Erase records from every version of a dataset whose shards hold them.
 
-Each such shard is written anew with an empty record in the place of each that is erased, so that all others keep their
-numbers. One entry of the log replaces all versions that name it.
+::
+
+    shard aa    [0: Ann][1: Bob][2: Cleo]      versions v1 and v2 name it
+    shard bb    [0: Ann][1:    ][2: Cleo]      written anew: an empty record 1, and all others keep their numbers
+    log         entry n: v1 and v2 name bb; aa is one of the files of deleted versions, with a grace
+
+The entry of the log is decided on its newest entry, as every change is: if another process was first, the versions of
+its entry are looked at again. Shards that were written anew are kept in mind, so that none is written twice.
 """
 
 from __future__ import annotations
@@ -36,13 +42,13 @@ from cachelayer.versions.stored_version import StoredVersion
 
 
 class Erasure:
-    """Erases records of a version, and of all versions of the dataset that share their shards.
+    """Erases records from a version, and from all versions of the dataset that have them in the same shards.
 
     Args:
         version: the version.
-        records: the numbers of the records among those of its shards.
-        reason: why; it is stored and shown.
-        grace: for how many seconds the files stay for those who read them.
+        records: the numbers of the records, counted over the shards of the version.
+        reason: why they are erased; it is stored and shown.
+        grace: for how many seconds the old files stay, for programs that read them.
         progress: whether to show the progress.
     """
 
@@ -58,15 +64,16 @@ class Erasure:
         self._grace = grace
         self._progress = progress
         self._written: dict[tuple[str, bytes], ShardFile] = {}
-        """The shards that were written anew, by what the old ones hold and the numbers that went of them."""
+        """The shards that were written anew, by the content of the old shard and the numbers of its erased records."""
 
     def erase(self) -> StoredVersion:
-        """Erase the records, and return what the version is now."""
+        """Erase the records, and return the version without them."""
         name = self._version.version
         claims = Claims(self._dataset.folder(paths.builds(name)))
-        title, generation = f"erase {self._name}", self._log.head().generation
+        generation = self._log.head().generation
         with (
-            Progress(title, None, self._progress) as progress,
+            Progress(f"erase {self._name}", None, self._progress) as progress,
+            # The claim keeps gc from deleting the new shards before the log names them.
             claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"),
             shard_target(self._dataset, None, generation) as target,
         ):
@@ -80,12 +87,17 @@ class Erasure:
         return StoredVersion(self._dataset, entry.versions[name])
 
     def _refuse_if_replaced(self, head: Snapshot) -> None:
-        """Raise unless the version is there as it was read, or without more records: these keep their numbers."""
-        found = head.versions.get(self._version.version)
-        gone = head.successor(self._version.digest)
-        known = {self._version.digest, *(() if gone is None else [gone.digest])}
-        if found is None or found.digest not in known:
-            what = "deleted" if found is None else "deleted and published anew"
+        """Raise unless the version is as it was read, or another process has erased records from it since.
+
+        Then the numbers of the records still mean the same.
+        """
+        info = head.versions.get(self._version.version)
+        known = {self._version.digest}
+        successor = head.successor(self._version.digest)
+        if successor is not None:
+            known.add(successor.digest)
+        if info is None or info.digest not in known:
+            what = "deleted" if info is None else "deleted and published anew"
             raise VersionNotFoundError(
                 f"{self._name} was {what} meanwhile, so nothing was erased: look again which records are meant"
             )
@@ -94,7 +106,10 @@ class Erasure:
         return StoredVersion(self._dataset, info).manifest
 
     def _rows(self, manifest: Manifest) -> dict[str, Ints]:
-        """Return the rows to erase of each shard of the version, by what it holds; without those that are erased."""
+        """Return the numbers of the records to erase in each shard of the version, by the content of the shard.
+
+        Records that are erased already are left out.
+        """
         records = np.setdiff1d(self._records, np.array(manifest.erased, np.int64))
         ends = manifest.shards.records.cumsum()
         shards = ends.searchsorted(records, side="right")
@@ -106,17 +121,27 @@ class Erasure:
         return rows
 
     def _without(self, head: Snapshot, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress) -> Snapshot:
-        """Put shards and manifests without the records, and return the snapshot that names them."""
+        """Put the shards and manifests of all versions without the records, and return a snapshot that names them.
+
+        Args:
+            head: the newest snapshot.
+            rows: what :meth:`_rows` returns.
+            target: puts the shards.
+            progress: counts the records that are erased.
+        """
         target = replace(target, generation=head.generation)
         infos = []
         for info in head.versions.values():
             manifest = self._manifest(info)
             if any(shard.content in rows for shard in manifest.shards):
                 infos.append(self._put(head, StoredVersion(self._dataset, info), rows, target, progress))
-        held = [each for each in head.deleted if self._holds(each.info, rows)]
-        deletions = [
-            replace(each, grace=min(each.grace, self._grace)) if each in held else each for each in head.deleted
-        ]
+        deletions = []
+        for deletion in head.deleted:
+            if self._holds(deletion.info, rows):
+                # A deleted version has the records too: its files go as soon.
+                deletions.append(replace(deletion, grace=min(deletion.grace, self._grace)))
+            else:
+                deletions.append(deletion)
         deletions += [Deletion(head.versions[info.version], head.sequence + 1, self._grace) for info in infos]
         change = event(
             "erase", versions=[info.version for info in infos], records=len(self._records), reason=self._reason
@@ -129,14 +154,13 @@ class Erasure:
     def _put(
         self, head: Snapshot, version: StoredVersion, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress
     ) -> VersionInfo:
-        """Put a version without the records: shards, column files and the manifest."""
+        """Put a version without the records: its shards, column files and manifest."""
         before = version.manifest
         begins = before.shards.records.cumsum() - before.shards.records
-        erased = [
-            begin + rows[content]
-            for begin, shard in zip(begins, before.shards, strict=True)
-            if (content := shard.content) in rows
-        ]
+        erased = []
+        for begin, shard in zip(begins, before.shards, strict=True):
+            if shard.content in rows:
+                erased.append(begin + rows[shard.content])
         numbers = np.concatenate(erased)
         kept_rows, *columns = [self._without_records(version, each, numbers, head, target) for each in before.sets]
         whole = before.without_records(numbers.tolist(), kept_rows, columns, self._reason)
@@ -156,21 +180,22 @@ class Erasure:
     def _without_records(
         self, version: StoredVersion, stored: ShardSet, records: Ints, head: Snapshot, target: ShardTarget
     ) -> ShardSet:
-        """Put what holds some of the records of a version anew, and return the rows or the columns without them."""
+        """Put the records of a version, or a group of its columns, without some records, and return what was put."""
         if stored.array is not None:
             rows = column_rows(version, stored.array).copy()
             rows[records] = 0
             return replace(stored, array=put_column_file(target, stored.element_spec, stored.records, [rows]))
         shards = list(stored.shards)
         ends = stored.shards.records.cumsum()
-        owner = ends.searchsorted(records, side="right")
-        for number in np.unique(owner).tolist():
+        shard_of_record = ends.searchsorted(records, side="right")
+        for number in np.unique(shard_of_record).tolist():
             shard = shards[number]
-            within = records[owner == number] - (ends[number] - shard.stats.records)
-            key = shard.content, within.tobytes()
+            within = records[shard_of_record == number] - (ends[number] - shard.stats.records)
+            key = (shard.content, within.tobytes())
             written = self._written.get(key)
             if written is None or lost_files([written.file], self._log, head):
-                written = self._written[key] = write_anew(version, stored, shard, within, target)
+                written = write_anew(version, stored, shard, within, target)
+                self._written[key] = written
             shards[number] = written
         return replace(stored, shards=ShardTable(shards))
 
@@ -178,13 +203,13 @@ class Erasure:
 def write_anew(
     version: StoredVersion, stored: ShardSet, shard: ShardFile, rows: Ints, target: ShardTarget
 ) -> ShardFile:
-    """Write a shard of a version, or of a group of its columns, anew, and put it.
+    """Write a shard anew with some of its records empty, so that all others keep their numbers, and put it.
 
     Args:
-        version: the version.
-        stored: its records, or the group.
+        version: a version with the shard.
+        stored: the records of the version, or the group of its columns, that the shard belongs to.
         shard: the shard.
-        rows: the numbers in the shard of the records that are left empty, so that all others keep their numbers.
+        rows: the numbers of the records in the shard that become empty.
         target: puts the new shard.
 
     Raises:

@@ -1,4 +1,15 @@
-"""How a build extends a version: by more records, or by columns of the records that are there."""
+"""What a build makes: a version of its own, or a version with more records or columns than a base.
+
+::
+
+    NewRecords       records                   a version of its own
+    Appending        base records | records    the shards of the base are shared
+    AddingColumns    base records              the shards of the base are shared; the columns are files of their own
+                     + columns
+
+If the base has added columns, new records are written in two places: their fields of the records to new shards, and
+their columns to copies of the column files that are longer.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +44,7 @@ from cachelayer.versions.stored_version import StoredVersion
 
 
 class Extension(Protocol):
-    """What is built: records of a version of its own, or what is added to another version."""
+    """What a build makes of the records of its source."""
 
     @property
     def base(self) -> StoredVersion | None:
@@ -45,18 +56,18 @@ class Extension(Protocol):
 
     @property
     def is_put_again(self) -> bool:
-        """Whether what is built is put into other files when it is finished."""
+        """Whether :meth:`finish` writes the records into other files, so that no version names what was built."""
 
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
     ) -> Manifest:
-        """Return the manifest of the new version.
+        """Return the manifest of the new version, after putting the files that it needs besides.
 
         Args:
-            built: what was built.
-            provenance: that of the new version.
+            built: the records that were built.
+            provenance: the provenance of the new version.
             target: puts files.
-            options: those of the build.
+            options: the options of the build.
         """
 
 
@@ -82,21 +93,17 @@ NEW_RECORDS = NewRecords()
 
 
 def _manifest(built: ShardSet, provenance: dict[str, Any]) -> Manifest:
-    """Return the manifest of a version that has what was built alone."""
+    """Return the manifest of a version that has only what was built."""
     return Manifest(built, provenance, uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
 class Appending:
-    """Records that follow those of a version.
-
-    Args:
-        base: the version.
-        fill: values of added columns that the new records lack, by name.
-    """
+    """The records of a base, followed by new records."""
 
     base: StoredVersion
     fill: Mapping[str, Any] = field(default_factory=dict)
+    """The values of added columns that the new records lack, by name."""
 
     def __post_init__(self) -> None:
         for name in self.fill:
@@ -129,23 +136,23 @@ class Appending:
                 "makes a version with the new field alone"
             )
         spec = self._widened(before.rows.element_spec, built)
-        shards = _put_shards(self._taken(built, spec), spec, target, options)
+        shards = _put_shards(self._fields_of(built, spec), spec, target, options)
         rows = replace(before.rows.with_spec(spec), shards=shards)
         columns = tuple(self._longer(group, built, target, options) for group in before.columns)
         return appended(self.base, replace(added, rows=rows, columns=columns))
 
     def _widened(self, spec: Mapping[str, Tree], built: ShardSet) -> dict[str, Tree]:
-        """Return a spec of the version, in which what is null in new records is marked so."""
-        came = built.element_spec
+        """Return the spec of some fields of the base, in which leaves that are None in new records are nullable."""
+        built_spec = built.element_spec
         filled = {name: spec[name] for name in spec if name in self.fill}
         codec = codec_for(filled)
         empty = codec.null_bits_in(codec.columns([{name: self.fill[name] for name in filled}]) if filled else [])
-        return {**spec, **{name: came[name] for name in spec if name in came}, **marked(filled, empty)}
+        return {**spec, **{name: built_spec[name] for name in spec if name in built_spec}, **marked(filled, empty)}
 
     def _longer(self, group: ShardSet, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
-        """Put a group with the rows of new records after those of the version, and return it."""
+        """Put a group of columns with the rows of new records after those of the base, and return it."""
         spec = self._widened(group.element_spec, built)
-        frames = self._taken(built, spec)
+        frames = self._fields_of(built, spec)
         if group.array is None:
             shards = group.shards.then(_put_shards(frames, spec, files, options))
             return replace(group.with_spec(spec), shards=shards)
@@ -154,35 +161,34 @@ class Appending:
         records = group.records + built.records
         return replace(group.with_spec(spec), array=put_column_file(files, spec, records, chain([old], rows)))
 
-    def _taken(self, built: ShardSet, spec: Mapping[str, Tree]) -> Iterator[Frames]:
-        """Yield new records that have the fields of a spec alone, those that are filled among them."""
-        source, wanted = built.element_spec, codec_for(spec)
-        places = {path: number for number, (path, _) in enumerate(tree.leaves(source))}
-        paths_of_field = {name: [path for path, _ in tree.leaves({name: spec[name]})] for name in spec}
+    def _fields_of(self, built: ShardSet, spec: Mapping[str, Tree]) -> Iterator[Frames]:
+        """Yield the new records with the fields of a spec alone; fields that they lack have the values of ``fill``."""
+        built_codec = codec_for(built.element_spec)
+        codec = codec_for(spec)
+        column_numbers = {path: number for number, (path, _) in enumerate(tree.leaves(built.element_spec))}
+        leaf_paths = {name: [path for path, _ in tree.leaves({name: spec[name]})] for name in spec}
         filled = {name: self.fill[name] for name in spec if name in self.fill}
+        fill_codec = codec_for({name: spec[name] for name in filled})
         for records in _records_of(self.base, built):
-            columns, rows = codec_for(source).decode(records), len(records)
-            for_fill = codec_for({name: spec[name] for name in filled}).columns([filled] * rows) if filled else []
-            fills = iter(for_fill)
-            taken = [
-                next(fills) if name in filled else columns[places[path]]
-                for name in spec
-                for path in paths_of_field[name]
-            ]
-            yield wanted.encode(taken, rows)
+            columns = built_codec.decode(records)
+            fill_columns = iter(fill_codec.columns([filled] * len(records)) if filled else [])
+            chosen = []
+            for name in spec:
+                if name in filled:
+                    # The columns of ``fill`` are in the order of the leaves of the spec.
+                    chosen += [next(fill_columns) for _ in leaf_paths[name]]
+                else:
+                    chosen += [columns[column_numbers[path]] for path in leaf_paths[name]]
+            yield codec.encode(chosen, len(records))
 
 
 @dataclass(frozen=True)
 class AddingColumns:
-    """Columns of the records that a version has.
-
-    Args:
-        base: the version.
-        replaces: whether they may have the names of fields that are there.
-    """
+    """The records of a base, with more columns."""
 
     base: StoredVersion
     replaces: bool = False
+    """Whether a column may have the name of a field of the base, whose place it takes."""
     spec: ClassVar[Tree | None] = None
     is_put_again: ClassVar[bool] = True
 
@@ -193,7 +199,7 @@ class AddingColumns:
                 f"{name} has elements {tree.describe(manifest.rows.element_spec)}: columns are added to dicts"
             )
         if manifest.erased:
-            # What is passed for an erased record must not be stored.
+            # The columns would have a row for the erased record, which must not be stored.
             raise InvalidArgumentError(
                 f"{name} has erased records, to which no columns are added: storage.rewrite() the view without them, "
                 "ref.exclude(ref.erased), first"
@@ -205,7 +211,7 @@ class AddingColumns:
             )
 
     def write_at_once(self, source: Source, options: BuildOptions, target: ShardTarget) -> ShardSet | None:
-        """Write columns of fixed size that the source has, without making any, to one file; return None for others."""
+        """Write columns to one file, without shards, if they have a fixed size and a known spec; else return None."""
         spec = options.element_spec
         if spec is None or source.element_spec is None or layout_nbytes(self._checked(spec)) is None:
             return None
@@ -227,7 +233,7 @@ class AddingColumns:
                 )
             if layout_nbytes(spec) is not None:
                 group = replace(built, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
-        # A group all of whose columns are replaced is of no use.
+        # Groups all of whose columns are replaced are left out.
         groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
         if len(groups) >= MOST_GROUPS:
             raise InvalidArgumentError(
@@ -238,12 +244,12 @@ class AddingColumns:
         return replace(before, columns=(*groups, group), provenance=about, token=uuid.uuid4().hex)
 
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
-        """Put columns of fixed size that were built as shards into one file."""
+        """Copy columns of fixed size from the shards that were built into one file, and put it."""
         rows = (records.same_range(0, int(records.lengths[0])) for records in _records_of(self.base, built))
         return put_column_file(target, spec, built.records, rows)
 
     def _checked(self, spec: Tree) -> dict[str, Tree]:
-        """Return the spec of the columns if they can be added."""
+        """Return the spec of the columns; raise if they cannot be added."""
         if not isinstance(spec, dict):
             raise InvalidArgumentError(f"columns: expected a dict of columns by name, got {tree.describe(spec)}")
         known = self.base.manifest.merged_spec
@@ -256,7 +262,7 @@ class AddingColumns:
 
 
 def _put_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:
-    """Put records as shards, and return these."""
+    """Write records as shards, put these, and return them."""
     with (
         Progress("", None, enabled=False),
         ShardPipeline(target, replace(options, element_spec=spec)) as pipeline,
@@ -274,12 +280,12 @@ def _records_of(base: StoredVersion, built: ShardSet) -> Iterator[Records]:
 
 
 def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget) -> ShardSet:
-    """Write columns of fixed size to one file.
+    """Write columns of fixed size to one file, and put it.
 
     Args:
-        source: gives the columns.
-        spec: their spec.
-        records: how many rows they must have.
+        source: the source of the columns.
+        spec: the spec of the columns.
+        records: how many rows the columns must have.
         target: puts the file.
     """
     encoder = Encoder(codec_for(spec), "raise")
@@ -302,7 +308,7 @@ def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget)
 
 
 def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterable[Bytes]) -> ColumnFile:
-    """Put a column file with these rows, and return it."""
+    """Write rows to a column file, put it, and return it."""
     path = target.folder / f"{uuid.uuid4().hex}.npy"
 
     def rows_with_room() -> Iterator[Bytes]:
@@ -316,13 +322,17 @@ def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterabl
 
 
 def rows_of(frames: Frames) -> Bytes:
-    """Return records of one size as rows: uint8 of shape ``[rows, bytes]``."""
+    """Return records of equal size as rows: uint8 of shape ``[rows, bytes]``."""
     nbytes = int(frames.lengths[0]) if len(frames) else 0
     return frames.buffer.reshape(-1, PREFIX + nbytes)[:, PREFIX:]
 
 
 def column_rows(version: StoredVersion, file: ColumnFile) -> Bytes:
-    """Return the rows of a column file of a version, checked: uint8 of shape ``[rows, bytes]``."""
+    """Read a column file of a version, and return its rows: uint8 of shape ``[rows, bytes]``.
+
+    Raises:
+        CorruptionError: if the file is missing or damaged.
+    """
     name = f"{version.folder.url}/{file.name}"
     raw = np.frombuffer(version.folder.read(file.name) or b"", np.uint8)
     if len(raw) != file.nbytes:

@@ -1,4 +1,10 @@
-"""Columns that are added to a version from a table with a key: each record finds its row by it."""
+"""Columns that are added to a version from a table: the row of a record is the one that has the record's key.
+
+::
+
+    records     user: 7 9 7          table    user: 8 7      columns that are added      age: 30 None 30
+                                              age: 40 30     (how="left")
+"""
 
 from __future__ import annotations
 
@@ -28,22 +34,19 @@ from cachelayer.user_warnings import warn
 
 @dataclass(frozen=True)
 class Join:
-    """How the rows of a table are found for records.
-
-    Args:
-        on: the fields of the key.
-        how: ``"inner"`` if each record must find a row, ``"left"`` if it may find none.
-        fill: the values of columns where a record finds none, by name; None for those that are not named. Anything but
-            a dict is the value of every column.
-    """
+    """How records find their rows in a table."""
 
     on: tuple[str, ...]
+    """The fields of the key."""
     how: Literal["inner", "left"] = "inner"
+    """``"inner"`` if each record must find a row, ``"left"`` if it may find none."""
     fill: Any = None
+    """The values of the columns of a record that finds no row, by name: None for a column that is not named. Anything
+    but a dict is the value of every column."""
 
     @classmethod
     def of(cls, on: Any, how: Any, fill: Any) -> Join | None:
-        """Return the join that a user asks for; None for none.
+        """Check the arguments of a user, and return the join; None if ``on`` is None.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: if the arguments do not fit together.
@@ -59,20 +62,22 @@ class Join:
         return None if on is None else cls(key_names("on", on), how, fill)
 
     def filler(self, codec: Codec) -> PackedRow:
-        """Return the row of records that find none, with None for its key.
+        """Return the row of a record that finds none: its values are those of ``fill``, and its key is None.
 
         Args:
-            codec: the codec of the rows.
+            codec: the codec of the table's rows.
 
         Raises:
-            InvalidArgumentError: if a value is for no column that is added, or does not fit.
+            InvalidArgumentError: if ``fill`` has a value for no column that is added, or one that does not fit.
         """
         added = [name for name in codec.spec if name not in self.on]
         fill = self.fill if isinstance(self.fill, Mapping) else dict.fromkeys(added, self.fill)
         for name in fill:
             if name not in added:
                 raise InvalidArgumentError(f"fill: {name!r} is no column that is added: these are {', '.join(added)}")
-        row = {name: _nothing(child) if fill.get(name) is None else fill[name] for name, child in codec.spec.items()}
+        row = {}
+        for name, child in codec.spec.items():
+            row[name] = _nothing(child) if fill.get(name) is None else fill[name]
         try:
             columns = codec.columns([row])
         except ElementError as error:
@@ -81,10 +86,14 @@ class Join:
         return codec.encode(columns, 1), codec.null_bits_in(columns)
 
     def rows(self, keys: Keys, table: Keys) -> Ints:
-        """Return the row of each record, -1 for those that find none.
+        """Return the number of the row of each record, -1 if it finds none.
+
+        Args:
+            keys: the keys of the records.
+            table: the keys of the rows.
 
         Raises:
-            InvalidArgumentError: if two rows have one key, or a record must find a row and has none.
+            InvalidArgumentError: if two rows have the same key, or a record that must find a row finds none.
         """
         wanted, known = numbered(keys, table)
         row_of = rows_by_number(table, known, max(wanted.max(initial=0), known.max(initial=0)) + 1)
@@ -103,6 +112,7 @@ class Join:
 
 
 def _nothing(spec: Tree) -> Any:
+    """Return None for a leaf or a dict, and a structure of Nones for tuples and lists."""
     return None if isinstance(spec, dict) else tree.map_structure(spec, lambda _path, _leaf: None)
 
 
@@ -111,18 +121,20 @@ PackedRow = tuple[Frames, frozenset[int]]
 
 
 def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join) -> Source:
-    """Return the rows of a table in the order of records, found by a key.
+    """Return the source of the columns that are added: for each record, in order, the row that has its key.
 
     Args:
         source: the table, which has the fields of the key among its columns.
-        declared: what a user declares of its spec.
+        declared: the spec that the user declares of the table's rows; None for none.
         keys: the key of each record.
         join: how rows are found.
 
     Raises:
-        InvalidArgumentError: if two rows have one key, or a record must find a row and has none; it names the first.
+        InvalidArgumentError: if two rows have the same key, or a record that must find a row finds none; it names the
+            first such key or record.
     """
-    spec, batches = source.element_spec, source.batches()
+    spec = source.element_spec
+    batches = source.batches()
     if spec is None:
         spec, batches = spec_of_batches(batches, declared, as_json=source.as_json)
     if not isinstance(spec, dict) or any(name not in spec for name in join.on) or len(spec) == len(join.on):
@@ -143,14 +155,16 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
     if join.how == "left":
         filler, is_none = join.filler(codec_for(spec))
         if facts["without_row"]:
+            # The filler becomes one more row at the end of the table.
             rows = np.where(rows < 0, len(frames), rows)
-            frames, nullable = Frames.joined([frames, filler]), nullable | is_none
-    found, added = _added_columns(frames, codec_for(marked(spec, nullable)), rows, join.on)
+            frames = Frames.joined([frames, filler])
+            nullable = nullable | is_none
+    columns, columns_spec = _added_columns(frames, codec_for(marked(spec, nullable)), rows, join.on)
     return Source(
         "columns",
-        partial(_read_frames, found),
-        element_spec=added,
-        length=len(found),
+        partial(_read_frames, columns),
+        element_spec=columns_spec,
+        length=len(columns),
         files=source.files,
         provenance={"join": facts},
     )
@@ -168,7 +182,14 @@ def _keys_of_table(frames: Frames, spec: Mapping[str, Tree], on: Sequence[str]) 
 
 
 def _added_columns(frames: Frames, codec: Codec, rows: Ints, on: Sequence[str]) -> tuple[Frames, Tree]:
-    """Return some rows of a table, without the fields of its key, and their spec."""
+    """Return some rows of a table without the fields of the key, and the spec of these.
+
+    Args:
+        frames: the rows of the table, encoded.
+        codec: the codec of these rows.
+        rows: the numbers of the rows to return.
+        on: the fields of the key.
+    """
     of_key = {leaf_number(codec.spec, name) for name in on}
     others = codec.chosen([leaf.number for leaf in codec.leaves if leaf.number not in of_key])
     columns = others.decode(PackedRecords(frames.buffer, frames.starts, frames.lengths)[rows])

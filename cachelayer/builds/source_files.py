@@ -1,4 +1,4 @@
-"""Files as sources: paths, the adapters that installed packages have for them, and what identifies the files."""
+"""Files as sources: the adapters that read them, and how a build knows that they have not changed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 @cache
 def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
-    """Return the entry points of a group. To look for them takes longer than to build a small version."""
-    # Imported here: it takes a tenth of the time of importing the whole package.
+    """Return the entry points of a group.
+
+    They are looked for once a process, which takes longer than to build a small version.
+    """
+    # To import this takes a tenth of the time of importing the whole package.
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))
@@ -31,34 +34,27 @@ def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """The listing of a file.
-
-    Args:
-        name: the path, or the URL.
-        nbytes: the size.
-        modified: when it was written, or its store's equivalent, such as an ETag; None if unknown.
-    """
+    """What a listing says of a file."""
 
     name: str
+    """The path, or the URL."""
     nbytes: int
     modified: str | None
+    """When it was written, or what a store has instead, such as an ETag; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class FileSource:
-    """Files that are a source as soon as they are opened: what functions that read files return.
-
-    Args:
-        names: the paths, patterns or URLs.
-        open: opens the files, and returns the source for the element spec that a user declares, or for None.
-        facts: returns the current listings of the files.
-        options: how the files are read, by name: a version that was built with others is stale.
-    """
+    """Files that are not opened yet, as ``from_csv`` and its like return them. A build opens them as a source."""
 
     names: Sequence[str]
+    """The paths, patterns or URLs."""
     open: Callable[[Tree | None], Source]
+    """Opens the files, and returns their source. It takes the element spec that the user declares, or None."""
     facts: Callable[[], Sequence[FileFacts]]
+    """Returns the listings of the files, as they are now."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """How the files are read, by name. A version that was built with other values is stale."""
 
     @property
     def is_local(self) -> bool:
@@ -66,7 +62,7 @@ class FileSource:
         return not any("://" in name or "::" in name for name in self.names)
 
     def opened(self, declared: Tree | None) -> Source:
-        """Return the source.
+        """Open the files, and return their source.
 
         Raises:
             CacheLayerError: if the files cannot be read, or the declared spec does not fit them.
@@ -75,9 +71,9 @@ class FileSource:
 
 
 def at_path(obj: Any) -> Any:
-    """Return the source of the files at a path or URL, or at a list of them; any other object as it is.
+    """Return the files at a path or URL, or at a list of paths and URLs; any other object as it is.
 
-    A list of texts is one of files if each is a file of this host, or a URL of a store. No file is opened yet.
+    A list of texts has paths if each is a file of this host, or a URL of a store. No file is opened.
     """
     if isinstance(obj, (str, os.PathLike)):
         return _files_at(os.fspath(obj))
@@ -87,7 +83,7 @@ def at_path(obj: Any) -> Any:
 
 
 def _is_file(obj: Any) -> bool:
-    """Return whether an item of a list is the name of a file. Lists of web addresses are texts more often."""
+    """Return whether an item of a list names a file. A web address does not: lists of these are texts more often."""
     if not isinstance(obj, str):
         return isinstance(obj, os.PathLike)
     scheme, sign, _ = obj.partition("://")
@@ -97,15 +93,16 @@ def _is_file(obj: Any) -> bool:
 
 
 def _files_at(path: str | list[str]) -> FileSource:
-    """Return the files at a path, URL or pattern, or at several. An installed adapter finds and reads them."""
+    """Return the files at some paths, URLs or patterns. When they are opened, an adapter finds and reads them."""
 
     @cache
     def adapted() -> FileSource:
+        """Return the result of the first adapter that knows the names."""
         for entry in entry_points_of(PATH_ENTRY_POINTS):
             adapter: Callable[[str | list[str]], FileSource | None] = entry.load()
-            source = adapter(path)
-            if source is not None:
-                return source
+            files = adapter(path)
+            if files is not None:
+                return files
         raise InvalidTypeError(f"{without_credentials(str(path))!r}: no installed adapter reads paths")
 
     names = [path] if isinstance(path, str) else path
@@ -113,14 +110,14 @@ def _files_at(path: str | list[str]) -> FileSource:
 
 
 def local_files(obj: object) -> Sequence[FileFacts]:
-    """Return the current listings of the files of this host that an object reads; empty for any other object."""
+    """Return the listings of an object's files if they lie on this host; else none."""
     return obj.facts() if isinstance(obj, FileSource) and obj.is_local else []
 
 
 def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:
-    """Return what identifies some files, as it is stored.
+    """Return what identifies files, as it is stored: their number and bytes, and hashes of names and times.
 
-    Names and times are separate entries: a copy on another host has other times, and lies in another folder.
+    The names are those without folders. Times are an entry of their own: copies on another host have other times.
     """
     if not files:
         return {}
@@ -137,13 +134,18 @@ def _digest(value: Any) -> Any:
 
 
 def refuse_changed(before: Sequence[FileFacts], source: Source) -> None:
-    """Raise if a file of a source has changed; files that were added since then do not belong to the source."""
+    """Raise if a file has changed since it was listed. Files that were added since then are none of the source.
+
+    Args:
+        before: the listings when the plan of the build was made.
+        source: the source.
+    """
     try:
-        found = {file.name: file for file in source.files()}
+        listed = {file.name: file for file in source.files()}
     except CacheLayerError as error:
         raise SourceError(f"files changed while they were read, so nothing was published: {error}") from error
     for file in before:
-        now = found.get(file.name)
+        now = listed.get(file.name)
         if now == file:
             continue
         if now is None:

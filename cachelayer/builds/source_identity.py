@@ -1,6 +1,14 @@
-"""Tell what identifies a source: its length, columns, elements or files, by looking at what is in memory.
+"""The identity of a source: its length, and hashes of its columns, elements or files.
 
-Nothing of the user is called or iterated. The columns of tables, frames and arrays are hashed without copying them.
+::
+
+    files of this host            number, bytes, names, times of writing
+    a ref                         the digest of its records
+    arrays, tensors, frames       a hash of each column; of more than 1 GiB, of 256 rows
+    a list and the like           a hash of its elements
+    anything else                 its length, if it has one
+
+Nothing of the user is called or iterated, so an identity is known before a build, and when a version exists already.
 """
 
 from __future__ import annotations
@@ -29,9 +37,9 @@ from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 
 MOST_NBYTES = 1 << 30
-"""The most bytes of a table that are compared in full."""
+"""The most bytes of a source's table that are compared in full."""
 _MOST_HELD_NBYTES = 1 << 26
-"""The same of a table that a function or object holds."""
+"""The most bytes of a table that are compared in full if a function or object holds it."""
 _ROWS_AT_ONCE = 1 << 16
 _SAMPLED_ROWS = 256
 _ITEMS = (list, tuple, set, frozenset, range, deque, np.ndarray)
@@ -39,23 +47,20 @@ _ITEMS = (list, tuple, set, frozenset, range, deque, np.ndarray)
 
 
 class Identity(NamedTuple):
-    """What identifies a source.
-
-    Args:
-        facts: its length, and hashes of its columns, elements or files, as they are stored.
-        sampled_rows: how many rows were compared, if not all were; "" if all were.
-        unread: why the source could not be looked at; "" if it could.
-        elements: what its elements hold that are in memory.
-    """
+    """What identifies a source."""
 
     facts: Mapping[str, Any] = {}
+    """The length, and hashes of columns, elements or files, as they are stored."""
     sampled_rows: str = ""
+    """How many of the rows are hashed, in words; "" if all are."""
     unread: str = ""
+    """Why the source could not be looked at; "" if it could."""
     elements: Content = Content(None)
+    """What the elements hold, if they are in memory."""
 
 
 def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
-    """Return what identifies an object that a user passes."""
+    """Return the identity of what a user passes."""
     try:
         facts = identity_of_files(local_files(obj))
     except CacheLayerError as error:
@@ -68,7 +73,7 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
     try:
         table = table_of(obj, options.element_spec)
     except (InvalidArgumentError, InvalidTypeError, ElementError) as error:
-        # It cannot be stored as it is now, so it is not what was built.
+        # An object that cannot be stored is not what the version was built from: the error is its identity.
         return Identity({**facts, "columns": str(error), "elements": str(error)})
     if table is not None:
         identity = _identity_of_table(table, MOST_NBYTES)
@@ -82,9 +87,9 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
 
 
 def identity_of_source(source: Source) -> Identity:
-    """Return what identifies the elements of a source that a function has made, if they are in memory."""
+    """Return the identity of a source that a function has made, if its elements are in memory; else an empty one."""
     if source.table is not None:
-        # Images may be files elsewhere.
+        # Columns of images may hold the names of files, which would all be read.
         leaves = tree.leaves(source.table.element_spec)
         has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in leaves)
         return _identity_of_table(source.table, 0 if has_files else MOST_NBYTES)
@@ -105,7 +110,7 @@ def _identity_of_table(table: Table, most_nbytes: int) -> Identity:
 
 
 def hashes_of_held_table(value: Any) -> tuple[dict[str, str], str] | None:
-    """Return what :func:`table_hashes` returns of a table or series that code holds; None for anything else."""
+    """Return the :func:`table_hashes` of a table or series that code holds; None for anything else."""
     if hasattr(type(value), "to_frame"):
         value = value.to_frame(name="values")
     table = None if isinstance(value, (np.ndarray, Mapping)) else table_of(value)
@@ -116,16 +121,17 @@ def _length(obj: Any) -> int | None:
     try:
         return None if isinstance(obj, Mapping) else len(obj)
     except Exception:  # noqa: BLE001
-        # The user's code may raise anything; then the length is unknown.
+        # ``len`` runs code of the user, which may raise anything.
         return None
 
 
 def table_of(obj: Any, declared: Tree | None = None) -> Table | None:
-    """Return arrays, tensors, a table, a frame or a series in memory as a table; None for any other object."""
+    """Return the rows of arrays, tensors, a frame or a series in memory; None for any other object."""
     if isinstance(obj, tuple) and declared is not None and not isinstance(declared, tuple):
         return None
     try:
-        # Its own spec tells its content: that of a user may say that texts are names of files, which would be read.
+        # Under the spec of the object itself: a declared spec may say that texts are names of images, which would be
+        # read.
         return _table_of(obj, None)
     except (InvalidArgumentError, InvalidTypeError, ElementError):
         if declared is None:
@@ -138,15 +144,15 @@ def _table_of(obj: Any, declared: Tree | None) -> Table | None:
     if columns is not None:
         return array_source(columns, declared).table
     if hasattr(type(obj), "__len__") and (hasattr(type(obj), "columns") or hasattr(type(obj), "column_names")):
-        # Tables and frames of every library have rows, and names of columns.
+        # Frames and tables of every library have a length and names of columns.
         source = adapted_source(obj, unbatch=False, element_spec=declared)
         return source.table if isinstance(source, Source) else None
     return _table_of_tensors(obj, declared)
 
 
 def _table_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
-    """Return a series, a tensor of any library, or a dataset of tensors as a table; None for any other object."""
-    # Objects of other libraries may answer to any name.
+    """Return the rows of a series, a tensor of any library, or a dataset of tensors; None for any other object."""
+    # Without asking the object: some objects of libraries answer to any name.
     is_dataset = isinstance(inspect.getattr_static(obj, "tensors", None), tuple)
     if not is_dataset and not hasattr(type(obj), "__array__"):
         return None
@@ -159,21 +165,26 @@ def _table_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
 
 
 def table_hashes(table: Table, most_nbytes: int) -> tuple[dict[str, str], str]:
-    """Return the content of a table; of one of more bytes, that of some of its rows.
+    """Return a hash of each column of a table.
+
+    Args:
+        table: the table.
+        most_nbytes: a table of more bytes is hashed by 256 rows that are spread over it.
 
     Returns:
-        A hash of each column by its name, or of "elements" that are no dict; and how many rows were compared, if not
-        all were.
+        The hashes by the names of columns, or by "elements" if the elements are no dicts; and how many of the rows are
+        hashed, in words, or "" if all are.
     """
-    spec, length = table.element_spec, table.length
+    spec = table.element_spec
+    length = table.length
     rows: list[slice | Sequence[int]] = [
         slice(start, min(start + _ROWS_AT_ONCE, length)) for start in range(0, length, _ROWS_AT_ONCE)
     ]
-    in_part = ""
+    sampled = ""
     if table.nbytes > most_nbytes:
         most = min(length, _SAMPLED_ROWS)
         rows = [np.unique(np.linspace(0, length - 1, most).astype(np.int64)).tolist()]
-        in_part = f"{most:,} of {length:,} rows"
+        sampled = f"{most:,} of {length:,} rows"
     codec = codec_for(spec)
     names = [name or "elements" for name in names_of_leaves(spec)]
     checksums = [crc32c(str(spec_json.to_json(leaf)).encode()) for _, leaf in tree.leaves(spec)]
@@ -181,16 +192,16 @@ def table_hashes(table: Table, most_nbytes: int) -> tuple[dict[str, str], str]:
         try:
             columns = table.take(some).columns(codec)
         except ElementError as error:
-            # What does not fit is an error, or left out, when it is built.
+            # An element that does not fit is an error, or is left out, when it is built. Here its error is hashed.
             checksums = [crc32c(str(error).encode(), checksum) for checksum in checksums]
             continue
         checksums = list(map(_extended, checksums, columns))
     hashes = (hashed(checksum.to_bytes(4, "little")) for checksum in checksums)
-    return dict(zip(names, hashes, strict=True)), in_part
+    return dict(zip(names, hashes, strict=True)), sampled
 
 
 def _extended(checksum: int, column: Column) -> int:
-    """Return the checksum of a column, and of what is before it."""
+    """Return the checksum of a column and of what came before it, which has the checksum ``checksum``."""
     valid = None
     if column.nulls is not None and column.nulls.any():
         valid = column.nulls == 0
@@ -199,7 +210,7 @@ def _extended(checksum: int, column: Column) -> int:
         if isinstance(part, FlatRows):
             checksum = crc32c(part.values, crc32c(part.lengths, checksum))
         elif isinstance(part, np.ndarray):
-            # Whatever a row holds that is None is no content.
+            # A row that is None has any value in its place, which is no content.
             checksum = crc32c(part if valid is None else part[valid], checksum)
         else:
             for row in map(np.asarray, part):

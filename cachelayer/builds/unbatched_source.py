@@ -1,4 +1,7 @@
-"""Batches of any kind that a user's source gives, taken apart: each row is an element."""
+"""Batches that a user's source gives as elements: each row becomes an element of the version.
+
+Batches of arrays are encoded as they are; the rows of other batches, and of small ones, are copied one by one.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,17 @@ from cachelayer.records.spec import JsonSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged, wrong_row
 
-# It takes as long to encode a batch of arrays as so many elements one by one.
 _FEW = 16
+"""To encode a batch of arrays takes as long as to encode about so many elements one by one."""
 
 
 def unbatched(source: Source, rows: int | None = None, *, declared: Tree | None = None) -> Source:
-    """Return the source of the rows of the batches that a source gives as elements.
+    """Return the source of the rows of batches.
 
     Args:
-        source: the source; it has elements one by one.
-        rows: the number of rows in all; None if nobody promises it.
-        declared: the spec that the user declares of a row: a list is a column if it holds values of JSON.
+        source: a source whose elements are batches.
+        rows: the number of rows of all batches; None if it is unknown.
+        declared: the spec that the user declares of a row; None for none. Where it says JSON, a list is a column.
     """
     read = partial(_read, source, declared)
     return Source(source.kind, read, length=rows, endless=source.endless, provenance=source.provenance)
@@ -52,10 +55,14 @@ def _read(source: Source, declared: Tree | None, start: int, stop: int | None) -
 
 
 def _row_batches(source: Source, declared: Tree | None, stop: int | None) -> Iterator[RowBatch]:
-    """Yield each batch of a source, the last one without the rows past the end."""
+    """Yield the batches of a source up to the row ``stop``."""
+    # The number of the first row of the next batch, which the errors of the source's iterator name.
     first = 0
     batches = with_record_in_errors(source.one_by_one(), iter(lambda: first, None))
-    for batch in with_length_check(batches, source.length, 0, None, lambda _: 1) if stop != 0 else ():
+    if stop == 0:
+        return
+    # Each element of the source is one batch.
+    for batch in with_length_check(batches, source.length, 0, None, lambda _: 1):
         with errors_named(failure_at(first)):
             try:
                 columns = with_columns(batch, declared)
@@ -69,9 +76,9 @@ def _row_batches(source: Source, declared: Tree | None, stop: int | None) -> Ite
 
 
 def _is_stacked(batch: RowBatch) -> bool:
-    """Return whether to encode rows together: whether they are many, and their leaves are arrays or Ragged.
+    """Return whether the rows of a batch are encoded together: they are many, and all leaves are arrays or Ragged.
 
-    A subclass of an array, such as a masked one, may have other rows than those of its memory.
+    Instances of subclasses are not: the rows of a masked array, for example, are not those of its memory.
     """
     leaves = tree.leaf_values(batch.batch)
     return len(batch) >= _FEW and all(type(leaf) in (np.ndarray, np.memmap, Ragged) for _, leaf in leaves)
@@ -105,20 +112,27 @@ def _row_count(path: str, leaf: Any) -> int:
 
 
 def row_count(columns: Tree) -> int:
-    """Return the number of rows of each leaf of a batch."""
+    """Return the number of rows of a batch.
+
+    Raises:
+        ElementError: if a leaf has no rows, or not as many as the others.
+    """
     counts = tree.map_structure(columns, _row_count)
     lengths = dict(tree.leaf_values(counts))
     if not lengths:
         hint = "Give elements unbatched: nothing in this batch tells how many there are."
         raise ElementError("a leaf with a row for each record", tree.describe(counts), hint=hint)
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{path or 'the batch'}: {length}" for path, length in lengths.items())
-        raise ElementError("as many rows in every leaf of a batch", found)
+        got = ", ".join(f"{path or 'the batch'}: {length}" for path, length in lengths.items())
+        raise ElementError("as many rows in every leaf of a batch", got)
     return int(next(iter(lengths.values())))
 
 
 def with_columns(value: Tree, declared: Tree | None, path: str = "") -> Tree:
-    """Return a batch with an array in place of each list or tuple of str or bytes alone, or of values of JSON."""
+    """Return a batch with arrays in the places of the lists and tuples that are columns.
+
+    These hold nothing but str, or nothing but bytes, or stand where the declared spec says JSON.
+    """
     if isinstance(value, Mapping):
         known = declared if isinstance(declared, Mapping) else {}
         return {key: with_columns(child, known.get(key), f"{path}[{key!r}]") for key, child in value.items()}
