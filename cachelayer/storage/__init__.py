@@ -1,4 +1,9 @@
-"""What users call: ``Storage`` and its catalog, ``cacheable`` and ``open``.
+"""What users call: ``Storage``, ``cacheable`` and ``open``. These modules join ``builds``, ``access`` and ``versions``.
 
-These modules join ``builds``, ``access`` and ``versions``, which do the work.
+::
+
+    storage.py      the public methods: they check arguments, and parse names
+    catalog.py      finds and opens versions
+    builder.py      builds a version, or returns the one that exists; staleness.py says what differs from it
+    add_columns.py, derive.py, repair.py, rewrite.py, cacheable.py      the method of this name
 """

@@ -32,7 +32,19 @@ def add_columns(
     replaces: bool,
     hosts: tuple[int, int] | None,
 ) -> DataRef[Any]:
-    """Publish a version with the records of a base and more columns."""
+    """Publish a version with the records of a base and more columns.
+
+    Args:
+        builder: builds the version.
+        base: the base.
+        new: the name of the new version.
+        columns: a function, or the columns.
+        options: the options of the build.
+        batched: whether the function takes batches.
+        join: how records find their rows, if the columns are a table with a key; None if row i is that of record i.
+        replaces: whether columns may take the places of fields of the base.
+        hosts: as in :meth:`cachelayer.Storage.cache`.
+    """
     extension = AddingColumns(base._base.version, replaces)
     is_function = callable(columns) and not isinstance(columns, Mapping)
     if join is not None and (is_function or batched):
@@ -41,10 +53,10 @@ def add_columns(
         raise InvalidArgumentError("batched=True is for a function of batches: leave it out for columns")
     columns = at_path(columns)
     recipe = Recipe.of(columns, options)
-    decided: dict[str, Any] = {"batched": batched, "on": None, "replace": replaces}
+    arguments: dict[str, Any] = {"batched": batched, "on": None, "replace": replaces}
     if join is not None:
-        decided |= {"on": list(join.on), "how": join.how, "fill": _stored_fill(join.fill)}
-    recipe = replace(recipe, options={**recipe.options, **decided})
+        arguments |= {"on": list(join.on), "how": join.how, "fill": _stored_fill(join.fill)}
+    recipe = replace(recipe, options={**recipe.options, **arguments})
     source = columns
     if is_function:
         source = columns_of_function(base, columns, batched=batched)
@@ -61,8 +73,15 @@ def add_columns(
 
 
 def _refuse_other(ref: DataRef[Any], base: DataRef[Any], recipe: Recipe) -> None:
-    """Raise if a version was made of another base, or by something else than these columns."""
-    built, name = ref.provenance, f"{ref.dataset_id}@{ref.dataset_version}"
+    """Raise if a version that exists was made of another base, or of other columns.
+
+    Args:
+        ref: the version.
+        base: the base of this call.
+        recipe: the recipe of the columns of this call.
+    """
+    built = ref.provenance
+    name = f"{ref.dataset_id}@{ref.dataset_version}"
     made_of = built.get("base") or {}
     if "batched" not in (built.get("options") or {}):
         differ = ["no columns were added to make it"]
@@ -75,9 +94,10 @@ def _refuse_other(ref: DataRef[Any], base: DataRef[Any], recipe: Recipe) -> None
 
 
 def _stored_fill(fill: Any) -> Any:
-    """Return the values that fill columns as they are stored: numbers as they are, of others a hash.
+    """Return the argument ``fill`` as it is stored: numbers as they are, a hash of anything else.
 
-    A dict is a list of pairs, so that it differs from None where recipes are compared by the names that both have.
+    A dict becomes a list of pairs: recipes are compared by the names that both have, so that a dict would not differ
+    from None.
     """
     if isinstance(fill, Mapping):
         return [[name, _stored_fill(value)] for name, value in fill.items()]

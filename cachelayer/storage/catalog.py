@@ -37,23 +37,19 @@ _THREADS = 16
 
 @dataclass
 class Catalog:
-    """The versions of the datasets in a store.
-
-    Args:
-        store: the store that holds them.
-        copies: the local cache for shards of remote stores; None to make no local copies.
-        verify: what to check when records are read.
-    """
+    """The versions of the datasets in a store."""
 
     store: Store
     copies: CacheFolder | None
+    """Keeps local copies of the shards, if the store is remote; None for no copies."""
     verify: Verify
+    """What is checked when records are read."""
 
     def parse(self, text: Any, version: Any = None, want: Want = "view", argument: str = "version") -> Reference:
-        """Return what a user names in this storage; see :meth:`Reference.parse`.
+        """Return the reference that a user writes for this storage; see :meth:`Reference.parse`.
 
         Raises:
-            InvalidArgumentError: if it begins with the URL of another storage.
+            InvalidArgumentError: if it has the URL of another storage.
         """
         reference = Reference.parse(text, version, want, argument)
         if reference.url and open_store(reference.url).url != self.store.url:
@@ -64,7 +60,7 @@ class Catalog:
         return reference
 
     def sibling(self, reference: Reference, text: Any, want: Want, argument: str) -> Reference:
-        """Return what a text names: a version of the dataset of a reference, or of the dataset before its ``@``."""
+        """Return the reference of a text: a version of the same dataset, or of the dataset that the text names."""
         if isinstance(text, str) and "@" in text:
             return self.parse(text, None, want, argument)
         return self.parse(reference.dataset_id, text, want, argument)
@@ -81,7 +77,7 @@ class Catalog:
         """
         snapshot = log.head()
         if snapshot.sequence == 0:
-            # Names alone: what each folder holds would take requests for every dataset of the storage.
+            # Folders that may be no datasets are named too: to look into each would take requests.
             dataset_id = log.folder.name
             known = [name for name in self._names() if name != dataset_id]
             near = get_close_matches(dataset_id, known, 3)
@@ -95,7 +91,7 @@ class Catalog:
         return self.head(Log(self.dataset(dataset_id)))
 
     def change(self, dataset_id: str, decide: Callable[[Snapshot], Snapshot]) -> None:
-        """Append what a function makes of the newest snapshot of a dataset; if others come first, decide again."""
+        """Change a dataset that exists: append the snapshot that a function makes of the newest one to its log."""
         log = Log(self.dataset(dataset_id))
         self.head(log)
         log.change(decide)
@@ -110,7 +106,7 @@ class Catalog:
             return None
 
     def resolve(self, reference: Reference) -> StoredVersion:
-        """Return the version that a reference names, as it is stored; it may be too damaged to open.
+        """Return the version that a reference names, without opening it: it may be damaged.
 
         Raises:
             DatasetNotFoundError, VersionNotFoundError: if there is none.
@@ -126,10 +122,10 @@ class Catalog:
             CorruptionError: if it is damaged.
         """
         with version.reporting_deletion():
-            # Read the manifest now, so that a damaged version raises here and not in the first batch.
+            # This reads the manifest, so that a damaged version raises here and not in the first batch.
             records = VersionRecords(version, self.verify, self.copies)
             if version.manifest.erased:
-                records.local_copies  # noqa: B018 - looking at them removes local copies of what was erased
+                records.local_copies  # noqa: B018 - to look at them removes the copies of erased records
             name = ViewName(version.reference, version.manifest.records)
             return DataRef(DatasetView(version_elements(records), version.selection, name=name))
 
@@ -144,11 +140,11 @@ class Catalog:
         return [name for name, is_dataset in folders.items() if is_dataset]
 
     def _names(self) -> list[str]:
-        """Return the names of folders that may be datasets, sorted."""
+        """Return the folders that have the name of a dataset, sorted."""
         return [name for name in self.store.names("") if paths.is_dataset_id(name)]
 
     def _folders(self) -> dict[str, bool | StorageError]:
-        """Return which folders have versions, sorted by name; instead of a bool the error that hides it."""
+        """Return for each folder, sorted, whether it has versions, or the error of a store that cannot tell."""
         names = self._names()
         with Pool(_THREADS, "cachelayer-datasets") as threads:
             return dict(zip(names, threads.map(self._has_versions, names), strict=True))
@@ -158,7 +154,7 @@ class Catalog:
             dataset = self.store.folder(dataset_id)
             return has_log(dataset) and bool(Log(dataset).head().versions)
         except (CorruptionError, FormatError):
-            # List a damaged dataset: opening it says what is wrong.
+            # A damaged dataset is listed: opening it says what is wrong.
             return True
         except StorageError as error:
             return error

@@ -66,14 +66,14 @@ def repair_version(
 
 
 def version_elsewhere(version: StoredVersion, place: Storage | DataRef[Any] | str | os.PathLike[str]) -> StoredVersion:
-    """Return the version with the digest of a version in another place.
+    """Return a version in another place that has the same records.
 
     Args:
         version: the version.
-        place: a storage, its URL, or a version there.
+        place: a storage or its URL, or a version there.
 
     Raises:
-        DigestMismatchError: if the version there has another digest, or no version of the dataset there has this one.
+        DigestMismatchError: if the version there has another digest, or no version there has this digest.
     """
     from cachelayer.storage.storage import Storage, open
 
@@ -109,11 +109,12 @@ def version_elsewhere(version: StoredVersion, place: Storage | DataRef[Any] | st
 
 @contextmanager
 def built_again(version: StoredVersion, source: Any, options: Mapping[str, Any]) -> Iterator[StoredVersion]:
-    """Build the records of a version again from a source, in a working folder, and yield what was built.
+    """Build a version again from its source, in a working folder, and yield the version there.
 
     Args:
-        version: the version. Options that are not passed are those that it was built with, as far as it says.
-        source, options: as in :meth:`cachelayer.Storage.submit`.
+        version: the version. It says with which options it was built, unless its manifest is lost.
+        source: the source, as in :meth:`cachelayer.Storage.submit`.
+        options: the options of the build that differ from those of the version.
 
     Raises:
         DigestMismatchError: if the source gives other records.
@@ -144,7 +145,7 @@ def built_again(version: StoredVersion, source: Any, options: Mapping[str, Any])
 
 
 def _options_of(manifest: Manifest) -> dict[str, Any]:
-    """Return the options of the build of a version, as far as it says what they were."""
+    """Return the options that a version was built with, as far as its provenance says."""
     provenance = manifest.provenance
     options: dict[str, Any] = {"allow_empty": True}
     if "base" in provenance:
@@ -162,6 +163,7 @@ def _options_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def _advice(manifest: Manifest | None) -> str:
+    """Return what to do if a source gives other records than those of a version."""
     base = None if manifest is None else manifest.provenance.get("base")
     if base is None:
         return "Pass the source, and the options that it was built with, such as shard_bytes"
@@ -169,12 +171,12 @@ def _advice(manifest: Manifest | None) -> str:
 
 
 def damaged_copies(version: StoredVersion, copies: CacheFolder | None, *, dry_run: bool) -> tuple[str, ...]:
-    """Return the local copies of the shards of a version that are damaged, and remove them.
+    """Remove the damaged local copies of the shards of a version, and return their paths.
 
     Args:
         version: the version.
-        copies: the local copies of its storage; None if there are none.
-        dry_run: leave them there.
+        copies: the local copies of the storage; None if there are none.
+        dry_run: remove nothing.
     """
     manifest = manifest_of(version)
     if copies is None or manifest is None:

@@ -1,4 +1,8 @@
-"""Publish a version with the records of another in shards of its own; see :meth:`cachelayer.Storage.rewrite`."""
+"""Publish a version with the records of another in shards of its own; see :meth:`cachelayer.Storage.rewrite`.
+
+The records of the base are the source of an ordinary build: a source that gives encoded records, which no codec touches
+unless fields are left out, and that can be read from any record, so parts, workers, hosts and resuming work.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 
 _LARGE_RECORD = 1 << 20
-"""From this size on, a request for each record is what reading in order takes too."""
+"""A shuffle of records of at least so many bytes costs little more than reading them in order: a request for each."""
 _READ_NBYTES = 1 << 25
 """About the bytes that are read at once, from a remote store in several requests."""
 
@@ -42,14 +46,24 @@ def rewrite(
     as_base: bool,
     hosts: tuple[int, int] | None,
 ) -> DataRef[Any]:
-    """Publish the records of a view as a version, or return the version that an equal call made.
+    """Publish the records of a view as a version, or return the version that an equal call has made.
 
-    ``as_base`` says whether to compress them as the first shard of the base is.
+    Args:
+        builder: builds the version.
+        dataset_id: the dataset of the new version.
+        version: the name of the new version.
+        view: the base: a ref, a view, or refs that are joined.
+        options: the options of the build.
+        seed: the seed of the shuffle; None keeps the order.
+        fields: the fields to keep; None for all.
+        as_base: whether the compression is that of the base's first shard, instead of the option.
+        hosts: as in :meth:`cachelayer.Storage.cache`.
     """
-    catalog, name = builder.catalog, f"{dataset_id}@{version}"
+    name = f"{dataset_id}@{version}"
     is_alone = hosts is None and (options.engine is None or isinstance(options.engine, Processes))
     records = StoredRecords.of(view, fields, reads_copies=is_alone)
-    if any(f"{base.folder.url}@{base.info.version}" == f"{catalog.store.url}/{name}" for base in records.versions):
+    url = f"{builder.catalog.store.url}/{name}"
+    if any(f"{base.folder.url}@{base.info.version}" == url for base in records.versions):
         raise InvalidArgumentError(f"{name} cannot be written again under its own name: versions never change")
     if not len(view) and len(view._records.base):
         raise InvalidArgumentError(f"{name}: the view has no records")
@@ -82,8 +96,17 @@ def rewrite(
 def _ordered(
     name: str, records: StoredRecords, references: tuple[str, ...], seed: int | None, made_by: Mapping[str, Any]
 ) -> Source:
-    """Return the source of the records of a base, in the order of a new version."""
-    nbytes, length = records.record_nbytes, len(records)
+    """Return the source of the records of a base, in the order of the new version.
+
+    Args:
+        name: the new version, for warnings.
+        records: the records of the base.
+        references: the references of the base.
+        seed: the seed of the shuffle; None keeps the order.
+        made_by: the arguments of the call, for the provenance.
+    """
+    nbytes = records.record_nbytes
+    length = len(records)
     if seed is not None and not records.is_local and nbytes < _LARGE_RECORD:
         warn(
             f"{name}: the base is in a bucket, so shuffling takes a request for each record: make local copies first, "
@@ -110,8 +133,16 @@ def _ordered(
 
 
 def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[str, Any]) -> None:
-    """Raise if a version was made in another way."""
-    before, base = ref.provenance.get("rewrite"), ref.provenance.get("base")
+    """Raise if a version that exists was not made by an equal call.
+
+    Args:
+        ref: the version.
+        name: its name.
+        digest: the digest of the base of this call.
+        made_by: the arguments of this call.
+    """
+    before = ref.provenance.get("rewrite")
+    base = ref.provenance.get("base")
     if not isinstance(before, dict) or not isinstance(base, dict):
         raise AlreadyExistsError(f"{name} is published already, and no rewrite made it: choose another version")
     differ = [f"{key} was {before.get(key)!r} and is {now!r}" for key, now in made_by.items() if before.get(key) != now]
@@ -122,14 +153,15 @@ def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[st
 
 
 def _read(records: StoredRecords, seed: int | None, step: int, start: int, stop: int | None) -> Iterator[Batch]:
-    """Yield records, and read the next ones meanwhile."""
+    """Yield the records ``start`` to ``stop`` of the new version, ``step`` at a time, each while the next are read."""
     end = len(records) if stop is None else min(len(records), stop)
-    ranges = ((first, min(first + step, end)) for first in range(start, end, step))
-    frames = (records.frames(_rows(len(records), seed, *each)) for each in ranges)
+    frames = (
+        records.frames(_rows(len(records), seed, first, min(first + step, end))) for first in range(start, end, step)
+    )
     with Pool(1, "cachelayer-rewrite") as thread:
-        coming = thread.submit(next, frames, None)
-        while (read := coming.result()) is not None:
-            coming = thread.submit(next, frames, None)
+        next_read = thread.submit(next, frames, None)
+        while (read := next_read.result()) is not None:
+            next_read = thread.submit(next, frames, None)
             yield EncodedBatch(read)
 
 
