@@ -1,11 +1,11 @@
-"""The file of columns of fixed size that were added to a version: a ``.npy`` file with a row for each record."""
+"""Column files: columns of fixed size that were added to a version, in a ``.npy`` file with a row for each record."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -26,33 +26,31 @@ from cachelayer.records.tree import Tree
 from cachelayer.versions.shard_table import FileChecksum
 
 _MAX_HEADER_NBYTES = 10_000
-"""What ``np.load`` reads; it takes longer headers for an attack."""
+"""The longest header that ``np.load`` reads: it takes longer ones for an attack."""
 _NPY_BEGIN = struct.Struct("<8sI")
 _NPY_ALIGNMENT = 64
 CHECKED_NBYTES = 1 << 16
-"""The bytes of a column file that have one checksum; a request of its own fetches them from a large file."""
+"""The bytes of a column file that share a checksum. One request fetches them from a large file."""
 
 
 @dataclass(frozen=True)
 class ColumnFile:
-    """A ``.npy`` file with a row of fixed size for each record.
-
-    Args:
-        records: number of rows.
-        record_nbytes: bytes of a row.
-        nbytes: bytes of the file; the rows stand at its end.
-        sha256, crc32c: of the whole file.
-        crc32cs: the CRC32C of each range of :data:`CHECKED_NBYTES`.
-        generation: that of the log when it was put.
-    """
+    """A ``.npy`` file with a row of fixed size for each record."""
 
     records: Count
+    """Number of rows."""
     record_nbytes: Count
+    """Bytes of a row."""
     nbytes: Count
+    """Bytes of the file. The rows are at its end."""
     sha256: Sha256
+    """SHA-256 of the file, in hexadecimal."""
     crc32c: Count
+    """CRC32C of the file."""
     crc32cs: tuple[Count, ...]
+    """The CRC32C of each range of :data:`CHECKED_NBYTES` bytes."""
     generation: Count
+    """The generation of the log when the file was put."""
 
     @property
     def file(self) -> str:
@@ -69,7 +67,7 @@ class ColumnFile:
 
     @property
     def files(self) -> dict[str, FileChecksum]:
-        """Its name, relative to the dataset, and its facts; as :attr:`ShardFile.files`."""
+        """The file by its name, relative to the dataset; like :attr:`ShardFile.files`."""
         return {self.name: FileChecksum(self.nbytes, self.crc32c)}
 
     @property
@@ -83,7 +81,13 @@ class ColumnFile:
             raise ValueError(f"a column file of {self.nbytes} bytes cannot hold {self.records} rows and its checksums")
 
     def check_ranges(self, raw: Any, first: int, name: str) -> None:
-        """Raise unless consecutive ranges, from that of this number on, have their checksums."""
+        """Raise unless consecutive ranges of :data:`CHECKED_NBYTES` bytes have their checksums.
+
+        Args:
+            raw: the bytes of the ranges.
+            first: the number of the first range.
+            name: the name of the file, for errors.
+        """
         for number, start in enumerate(range(0, len(raw), CHECKED_NBYTES), first):
             if google_crc32c.value(bytes(raw[start : start + CHECKED_NBYTES])) != self.crc32cs[number]:
                 raise CorruptionError(f"{name}: range {number} of the column file does not match its checksum")
@@ -97,19 +101,23 @@ def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes
         spec: the columns, a dict.
         records: the number of rows.
         rows: the rows in order, in arrays uint8 of shape ``[rows, bytes of a row]``.
-        generation: that of the log when the file is put.
+        generation: the generation of the log when the file is put.
     """
-    codec, written = codec_named(TYPED, spec), 0
+    codec = codec_named(TYPED, spec)
+    written = 0
     with path.open("wb") as out:
         out.write(npy_header(codec, records))
-        for some in rows:
-            out.write(np.ascontiguousarray(some).data)
-            written += len(some)
+        for batch in rows:
+            out.write(np.ascontiguousarray(batch).data)
+            written += len(batch)
         out.flush()
         os.fsync(out.fileno())
     if written != records:
         raise SourceError(f"the columns have {written} rows, and the version {records} records")
-    digest, checksum, checksums, nbytes = hashlib.sha256(), 0, [], 0
+    digest = hashlib.sha256()
+    checksum = 0
+    checksums = []
+    nbytes = 0
     with path.open("rb") as file:
         while body := file.read(CHECKED_NBYTES):
             digest.update(body)
@@ -128,18 +136,20 @@ def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes
 
 
 def npy_header(codec: Codec, records: int) -> bytes:
-    """Return the header of an array of rows: a structure of the columns, or bytes if numpy would not read its header.
+    """Return the header of an array of rows: a structure of the columns, or plain bytes if there are very many columns.
 
     Columns have the names of their leaves, or the paths if several leaves have one name.
     """
-    dtypes = _row_dtype(codec), np.dtype((np.void, codec.layout.fixed_nbytes))
-    headers = (_header({"descr": np.lib.format.dtype_to_descr(dtype), "shape": (records,)}) for dtype in dtypes)
-    return next(header for header in headers if len(header) <= _MAX_HEADER_NBYTES)
+    header = _header(_row_dtype(codec), records)
+    if len(header) > _MAX_HEADER_NBYTES:
+        header = _header(np.dtype((np.void, codec.layout.fixed_nbytes)), records)
+    return header
 
 
-def _header(array: Mapping[str, Any]) -> bytes:
+def _header(dtype: np.dtype[Any], records: int) -> bytes:
     """Return a header of version 3.0 of the format, which has names in UTF-8."""
-    text = repr({"fortran_order": False, **array}).encode()
+    array = {"fortran_order": False, "descr": np.lib.format.dtype_to_descr(dtype), "shape": (records,)}
+    text = repr(array).encode()
     nbytes = -(-(_NPY_BEGIN.size + len(text) + 1) // _NPY_ALIGNMENT) * _NPY_ALIGNMENT
     length = nbytes - _NPY_BEGIN.size
     return _NPY_BEGIN.pack(np.lib.format.magic(3, 0), length) + text.ljust(length - 1) + b"\n"

@@ -1,8 +1,13 @@
-"""References to versions: ``cifar10@v2``, ``cifar10@sha256:<prefix>``, ``gs://bucket/prefix/cifar10@v2[:45000]``.
+"""References: texts that name a version, or a view of it.
 
-What follows the version makes a view of it; see :mod:`cachelayer.versions.view_calls`.
+::
 
-Every call that takes a dataset and a version, as a pair or in one text, reads them with :class:`Reference`.
+    gs://bucket/caches/cifar10@v2@sha256:3fcda2.where('label > 3')[:100]@sha256:9a01
+    storage            dataset name digest     calls                     pin: the digest of the view
+
+The text may leave out the storage, the name, the digest and the calls. Calls are read by
+:mod:`cachelayer.versions.view_calls`. Every public call that takes a dataset and a version, as a pair or in one text,
+reads them with :class:`Reference`.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.view_calls import ViewCall, parse_calls
 
 AUTO = "auto"
-"""The version that :meth:`Storage.cacheable` takes for a name made from the code and the arguments."""
+"""The version that stands, in :meth:`Storage.cacheable`, for a name made from the code and the arguments."""
 Want = Literal["view", "version", "base", "name", "new", "template", "any"]
 _DIGEST = re.compile(r"sha256:([0-9a-f]{1,64})", re.ASCII)
 _CALLED = re.compile(
@@ -32,23 +37,19 @@ _CALLED = re.compile(
 
 @dataclass(frozen=True)
 class Reference:
-    """A dataset and a version of it, as a user names them.
-
-    Args:
-        dataset_id: the dataset.
-        name: a version, a tag or ``latest``; None if none is named.
-        digest: a prefix of the digest; None if none is named.
-        url: the storage; empty if the text does not name it.
-        calls: those that make a view of the version.
-        pin: a prefix of the digest of that view; None if none is named.
-    """
+    """A dataset and a version of it, as a user names them."""
 
     dataset_id: str
     name: Any = None
+    """A version, a tag or ``latest``; None if none is named."""
     digest: str | None = None
+    """A prefix of the digest of the version; None if none is named."""
     url: str = ""
+    """The storage; empty if the text does not name it."""
     calls: tuple[ViewCall, ...] = ()
+    """The calls that make a view of the version."""
     pin: str | None = None
+    """A prefix of the digest of that view; None if none is named."""
 
     @classmethod
     def parse(cls, text: str, version: Any = None, want: Want = "view", argument: str = "version") -> Self:
@@ -57,26 +58,30 @@ class Reference:
         Args:
             text: the dataset; ``@`` and the version may follow it, and the storage and ``/`` may come before it.
             version: the version, if it is passed separately.
-            want: what is named. ``"view"``: a version that exists, by its name, a tag, ``latest``, a digest, or a name
-                and a digest; or none, for the newest; and the calls that make a view of it. ``"version"``: the like,
-                without calls. ``"base"``: the like, but not none. ``"name"``: a version or a tag by its name, perhaps
-                with a digest. ``"new"``: the name of a new version. ``"template"``: what makes such a name. ``"any"``:
-                whatever stands there, or nothing.
+            want: what the text must name.
+                ``"view"``: a version that exists, by its name, a tag, ``latest``, a digest, or a name and a digest; if
+                the text names none, the newest. Calls may follow.
+                ``"version"``: the same without calls. ``"base"``: the same, and the text must name a version.
+                ``"name"``: a version or a tag by its name, perhaps with a digest.
+                ``"new"``: the name of a new version. ``"template"``: a text that makes such a name.
+                ``"any"``: whatever the text names.
             argument: the name of the argument for the version, for messages.
 
         Raises:
             InvalidNameError, InvalidArgumentError: if anything else is named.
         """
-        url, rest, pin = "", text, None
+        url = ""
+        rest = text
         calls: tuple[ViewCall, ...] = ()
+        pin = None
         if isinstance(text, str):
             if version is None:
-                url, rest, calls, pin = _places(text)
-            place = rest if url in ("", "/") else f"{url}/{rest}"
-            if ":" in place:
-                refuse_credentials(place)
+                url, rest, calls, pin = _split_text(text)
+            without_calls = rest if url in ("", "/") else f"{url}/{rest}"
+            if ":" in without_calls:
+                refuse_credentials(without_calls)
             if url:
-                refuse_query(place)
+                refuse_query(without_calls)
         dataset_id, at, named = rest.partition("@") if isinstance(rest, str) else (rest, "", None)
         if url.endswith(":/") or (url and not dataset_id):
             raise InvalidArgumentError(
@@ -87,7 +92,8 @@ class Reference:
             raise InvalidArgumentError(
                 f"{text!r} names a {argument}, and so does {version!r}: pass one of them, and what follows by keyword"
             )
-        name, digest = named if at else version, None
+        name = named if at else version
+        digest = None
         if calls and want not in ("view", "any"):
             raise InvalidArgumentError(
                 f"'{dataset_id}@{name}' is followed by calls that make a view: name the whole version alone"
@@ -106,8 +112,8 @@ class Reference:
         """Return the view that the calls make of the version.
 
         Raises:
-            InvalidArgumentError: if a call fits no such view.
-            CorruptionError: if the view has another digest than the one that pins it.
+            InvalidArgumentError: if a call does not fit the version.
+            CorruptionError: if the view has another digest than the pin says.
         """
         view = ref
         for call in self.calls:
@@ -138,7 +144,11 @@ class Reference:
         return info
 
     def resolve_name(self, snapshot: Snapshot) -> str:
-        """Return the name of the version that the reference names, unless it names it by a tag."""
+        """Return the name of the version that the reference names.
+
+        Raises:
+            VersionNotFoundError: if the reference names it by a tag.
+        """
         name = self.resolve(snapshot).version
         if name != self.name:
             raise VersionNotFoundError(f"{self.dataset_id}: {self.name!r} is a tag: name the version itself")
@@ -155,12 +165,13 @@ class Reference:
         return same[-1]
 
     def _refuse_superseded(self, snapshot: Snapshot, digest: str) -> None:
-        """Raise if records were erased from the version that had a digest."""
-        gone = snapshot.successor(digest)
-        if gone is not None:
+        """Raise if a version had this digest until records were erased from it."""
+        successor = snapshot.successor(digest)
+        if successor is not None:
             raise VersionNotFoundError(
-                f"{self.dataset_id}@sha256:{digest[:12]}: records were erased from it ({gone.reason}): "
-                f"{self.dataset_id}@{gone.version}@sha256:{gone.digest} has all others, under the same numbers"
+                f"{self.dataset_id}@sha256:{digest[:12]}: records were erased from it ({successor.reason}): "
+                f"{self.dataset_id}@{successor.version}@sha256:{successor.digest} has all others, under the same "
+                "numbers"
             )
 
     def _not_found(self, snapshot: Snapshot) -> VersionNotFoundError:
@@ -174,16 +185,17 @@ class Reference:
 
 
 def names_version(text: str) -> bool:
-    """Return whether a text names a version, and not a storage: in its last step, which is not that of an Azure URL."""
+    """Return whether a text names a version rather than a storage: there is an ``@`` after its last slash."""
+    # An Azure URL may have an ``@`` in its host.
     before, _, last = text.rstrip("/").rpartition("/")
     return "@" in last and not before.endswith(":/")
 
 
-def _places(text: str) -> tuple[str, str, tuple[ViewCall, ...], str | None]:
-    """Return the storage, the dataset with its version, the calls and their digest that a text has one after another.
+def _split_text(text: str) -> tuple[str, str, tuple[ViewCall, ...], str | None]:
+    """Return the parts of a text: the storage, the dataset with its version, the calls, and the pin.
 
-    Folders of the storage, and texts in calls, may hold slashes and brackets: the last slash after which all fits is
-    the end of the storage.
+    Folders of the storage, and texts in calls, may hold slashes and brackets: the storage ends at the last slash after
+    which the rest can be read.
     """
     end = len(text) if text.endswith((")", "]")) or "@sha256:" in text else 0
     while end > 0:

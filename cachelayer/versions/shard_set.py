@@ -1,8 +1,13 @@
-"""Records, or columns of records, that were built together, as they are stored: a set of shards, or a column file.
+"""Sets of shards: the records of a version, or a group of columns that were added to it.
 
-Columns that were added to a version are files of their own beside its shards. The record number is the alignment: row i
-of a group of columns belongs to record i of the shards. Leaves of fixed size are stored as one ``.npy`` file a group,
-whose rows are records as the codec writes them; leaves of varying size as shards.
+::
+
+    record    rows (shards)              columns (a .npy file)    columns (shards)
+    0         {"text": ..., "id": 0}     {"score": 0.5}           {"tokens": [3, 1]}
+    1         {"text": ..., "id": 1}     {"score": 0.1}           {"tokens": [4]}
+
+Row i of a group of columns belongs to record i of the shards. A group whose leaves all have a fixed size is one
+``.npy`` file, whose rows are records as the codec writes them; any other group is shards.
 """
 
 from __future__ import annotations
@@ -22,24 +27,21 @@ from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 MOST_GROUPS = 16
-"""The most groups of a version: each costs a read."""
+"""The most groups of columns of a version: each group costs a read."""
 
 
 @dataclass(frozen=True)
 class ShardSet:
-    """Records, or columns of records, that were built together, as they are stored.
-
-    Args:
-        codec: the name of their codec.
-        spec: the spec of an element, as JSON values.
-        shards: the shards, in the order of their records; empty if there is an array.
-        array: the file of columns that all have a fixed size; None for shards.
-    """
+    """Records, or a group of columns, that were built together."""
 
     codec: str
+    """The name of the codec of the records."""
     spec: Any
+    """The spec of an element, as JSON values."""
     shards: ShardTable
+    """The shards, in the order of their records; empty if there is an array."""
     array: ColumnFile | None = None
+    """The file of a group of columns that all have a fixed size; None for shards."""
 
     @classmethod
     def of(cls, codec: str, element_spec: Tree, shards: ShardTable, array: ColumnFile | None = None) -> ShardSet:
@@ -50,10 +52,10 @@ class ShardSet:
 
     @cached_property
     def element_spec(self) -> Tree:
-        """The spec of an element; of columns, a dict of them. Opening a version does not need it.
+        """The spec of an element; for a group of columns, a dict of the columns. Opening a version does not need it.
 
         Raises:
-            FormatError: if this release does not know such a spec, or what is stored has another one.
+            FormatError: if this release does not know such a spec, or the files do not fit it.
         """
         spec = spec_json.from_json(self.spec)
         if self.array is None:
@@ -75,12 +77,12 @@ class ShardSet:
 
     @property
     def files(self) -> list[ShardFile | ColumnFile]:
-        """The files with their places in the store."""
+        """The shards, or the column file."""
         return list(self.shards) if self.array is None else [self.array]
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the digest, as JSON values."""
+        """The facts that decide the digest, as JSON values: a new dict."""
         return {
             "codec": self.codec,
             "element_spec": self.spec,
@@ -104,19 +106,19 @@ class ShardSet:
 
     @classmethod
     def from_json(cls, document: Any) -> ShardSet:
-        """Return the set that :meth:`to_json` wrote, if it can have written it."""
+        """Return the set that :meth:`to_json` wrote; raise for values that it cannot have written."""
         facts = json_values.mapping("rows or columns", document)
-        found = cls(
+        stored = cls(
             json_values.text("codec", facts["codec"]),
             json_values.mapping("element_spec", json_values.shallow("element_spec", facts["element_spec"])),
             ShardTable.from_json(facts["shards"]),
             json_values.decoded(ColumnFile | None, "array", facts["array"]),
         )
-        if found.array is not None:
-            found.array.check()
-            if len(found.shards):
+        if stored.array is not None:
+            stored.array.check()
+            if len(stored.shards):
                 raise ValueError("columns are stored twice")
-        return found
+        return stored
 
 
 def layout_nbytes(spec: Tree) -> int | None:
@@ -127,7 +129,7 @@ def layout_nbytes(spec: Tree) -> int | None:
 
 
 def merged_spec(specs: Sequence[Tree]) -> Tree:
-    """Return the spec of elements with the leaves of several dicts; a later dict replaces equal keys."""
+    """Return the spec of elements with the keys of several dicts; a later dict replaces equal keys."""
     merged: dict[str, Tree] = {}
     for spec in specs:
         for key in spec:

@@ -1,4 +1,4 @@
-"""The shards of a version: a row of plain values for each, stored in columns."""
+"""The shards of a version as a table of plain values: a row for each shard, stored by column."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_IN_ALL = 2.0**62
 
 
 class FileChecksum(NamedTuple):
-    """The length of a file in bytes, and the checksum of these, as a manifest has them."""
+    """The size of a file in bytes, and their checksum, as a manifest has them."""
 
     nbytes: int
     crc32c: int
@@ -33,27 +33,26 @@ class FileChecksum(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A shard and its place in the store.
-
-    Args:
-        stats: what it holds.
-        generation: that of the log when it was put.
-    """
+    """A shard and its place in the store."""
 
     stats: ShardStats
+    """The facts about its bytes."""
     generation: int
+    """The generation of the log when the shard was put."""
 
     @cached_property
     def file(self) -> str:
-        """Its name without the suffix, relative to the dataset: it follows from the bytes of all its files."""
+        """Its name without the suffix, relative to the dataset: a hash of its bytes, and the generation."""
         stats = self.stats
-        lengths = [] if stats.lengths_crc32c is None else [stats.lengths_crc32c]
-        sums = (stats.sha256, stats.nbytes, stats.crc32c, stats.index_crc32c, *lengths)
-        return paths.file(paths.SHARDS, hashlib.sha256(":".join(map(str, sums)).encode()).hexdigest(), self.generation)
+        sums: list[str | int] = [stats.sha256, stats.nbytes, stats.crc32c, stats.index_crc32c]
+        if stats.lengths_crc32c is not None:
+            sums.append(stats.lengths_crc32c)
+        content = hashlib.sha256(":".join(map(str, sums)).encode()).hexdigest()
+        return paths.file(paths.SHARDS, content, self.generation)
 
     @property
     def content(self) -> str:
-        """The name of what it holds, which is the same in every generation."""
+        """The part of its name that follows from its bytes, and is the same in every generation."""
         return paths.content_of(self.file)
 
     @property
@@ -63,16 +62,18 @@ class ShardFile:
 
     @property
     def files(self) -> dict[str, FileChecksum]:
-        """All of its files, relative to the dataset: its lengths if any, its index, the shard.
+        """Its files by name, relative to the dataset: the lengths if it has any, the index, the shard.
 
-        They are put in this order: if the shard is there, so is what stands beside it.
+        They are put in this order, so that a shard that is there has its other files too.
         """
-        stats, name, found = self.stats, self.name, dict[str, FileChecksum]()
+        stats = self.stats
+        name = self.name
+        files: dict[str, FileChecksum] = {}
         if stats.lengths_file is not None and stats.lengths_crc32c is not None:
-            found[paths.lengths_of(name)] = FileChecksum(stats.lengths_file.nbytes, stats.lengths_crc32c)
-        found[paths.index_of(name)] = FileChecksum(stats.index_nbytes, stats.index_crc32c)
-        found[name] = FileChecksum(stats.nbytes, stats.crc32c)
-        return found
+            files[paths.lengths_of(name)] = FileChecksum(stats.lengths_file.nbytes, stats.lengths_crc32c)
+        files[paths.index_of(name)] = FileChecksum(stats.index_nbytes, stats.index_crc32c)
+        files[name] = FileChecksum(stats.nbytes, stats.crc32c)
+        return files
 
 
 class ShardTable(Sequence[ShardFile]):
@@ -90,12 +91,12 @@ class ShardTable(Sequence[ShardFile]):
         self._columns["generations"] = [row.generation for row in rows]
 
     def then(self, other: ShardTable) -> ShardTable:
-        """Return a table of these shards followed by those of another table."""
+        """Return a table of these shards, followed by the shards of another table."""
         return ShardTable((*self, *other))
 
     @classmethod
     def from_json(cls, document: Any) -> ShardTable:
-        """Return the table that :meth:`to_json` wrote, if a build can have written it."""
+        """Return the table that :meth:`to_json` wrote; raise for values that no build writes."""
         columns = json_values.mapping("shards", document)
         _check(columns)
         table = cls([])
@@ -105,13 +106,13 @@ class ShardTable(Sequence[ShardFile]):
         return table
 
     def to_json(self) -> dict[str, Any]:
-        """Return a list with one value a shard for each of the facts; for facts about leaves one such list a leaf."""
+        """Return the columns: lists with a value for each shard. A column about leaves is a list for each leaf."""
         of_leaves = {name: list(map(list, zip(*self._columns[name], strict=True))) for name in _OF_LEAVES}
         return {**self._columns, **of_leaves}
 
     @cached_property
     def _rows(self) -> tuple[ShardFile, ...]:
-        """The shards. There may be very many: they are made when one of them is asked for."""
+        """The shards. There may be very many, so they are made when one of them is asked for."""
         stats = map(ShardStats, *(self._columns[name] for name in _STATS))
         return tuple(map(ShardFile, stats, self.generations))
 
@@ -148,9 +149,9 @@ class ShardTable(Sequence[ShardFile]):
 
     @cached_property
     def record_nbytes(self) -> int | None:
-        """The bytes of every record if all have one size and lie where arithmetic says, else None."""
-        columns = self._columns["record_nbytes"], self._columns["records"]
-        sizes = {size for size, records in zip(*columns, strict=True) if records}
+        """The bytes of every record, if all records have one size and follow each other; else None."""
+        shard_sizes = zip(self._columns["record_nbytes"], self._columns["records"], strict=True)
+        sizes = {size for size, records in shard_sizes if records}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
@@ -169,10 +170,10 @@ class ShardTable(Sequence[ShardFile]):
         return len(self._columns["length_totals"][0]) if len(self) else 0
 
     def length_totals(self, leaf: int) -> list[int]:
-        """Return the sum of the lengths in each shard.
+        """Return the sum of the lengths of a leaf in each shard.
 
         Args:
-            leaf: the place of the leaf among those of varying length.
+            leaf: the number of the leaf among the leaves of varying length.
         """
         return [totals[leaf] for totals in self._columns["length_totals"]]
 
@@ -196,7 +197,7 @@ class ShardTable(Sequence[ShardFile]):
 
 
 def _check(columns: Mapping[str, Any]) -> None:
-    """Raise if the columns are not those that a build writes. Vectorised: there may be very many shards."""
+    """Raise for columns that no build writes. Columns are checked as arrays: there may be very many shards."""
     if columns.keys() != {*_STATS, "generations"}:
         raise ValueError(f"the columns of the shards are {', '.join(columns)}")
     lists = {name: json_values.items(name, columns[name]) for name in columns}
@@ -204,12 +205,15 @@ def _check(columns: Mapping[str, Any]) -> None:
     every = [*lists.values(), *of_leaves["length_crc32cs"], *of_leaves["length_totals"]]
     if len(set(map(len, every))) != 1 or len(of_leaves["length_crc32cs"]) != len(of_leaves["length_totals"]):
         raise ValueError("the columns of the shards differ in length")
-    size, first, files = lists.pop("record_nbytes"), lists.pop("first_position"), lists.pop("lengths_crc32c")
+    record_sizes = lists.pop("record_nbytes")
+    first_positions = lists.pop("first_position")
+    lengths_crc32cs = lists.pop("lengths_crc32c")
     _check_hashes(lists.pop("sha256"))
     if not {*lists.pop("compression")} <= {*index.COMPRESSIONS}:
         raise FormatError("a shard has a compression that is unknown to this release: update cachelayer")
     numbers = {name: _numbers(name, column) for name, column in lists.items()}
-    records, nbytes = numbers["records"], numbers["nbytes"]
+    records = numbers["records"]
+    nbytes = numbers["nbytes"]
     if records.max(initial=0) > json_values.MOST // 32:
         raise ValueError("a shard has more records than there can be")
     # As floats: the largest sums and products overflow int64.
@@ -220,14 +224,14 @@ def _check(columns: Mapping[str, Any]) -> None:
         raise ValueError("the lengths in a shard add up to more than its records can have")
     for column in of_leaves["length_crc32cs"]:
         _numbers("length_crc32cs", column)
-    if len(records) and bool(of_leaves["length_totals"]) != (files != [None] * len(records)):
+    if len(records) and bool(of_leaves["length_totals"]) != (lengths_crc32cs != [None] * len(records)):
         raise ValueError("there are lengths without files, or files without lengths")
-    _numbers("lengths_crc32c", [each for each in files if files[0] is not None])
-    known = np.array([each is not None for each in size], np.bool_)
-    if known.tolist() != [each is not None for each in first]:
+    _numbers("lengths_crc32c", [crc32c for crc32c in lengths_crc32cs if lengths_crc32cs[0] is not None])
+    known = np.array([size is not None for size in record_sizes], np.bool_)
+    if known.tolist() != [position is not None for position in first_positions]:
         raise ValueError("record sizes and first positions do not match")
-    sizes = _numbers("record_nbytes", [each for each in size if each is not None])
-    firsts = _numbers("first_position", [each for each in first if each is not None])
+    sizes = _numbers("record_nbytes", [size for size in record_sizes if size is not None])
+    firsts = _numbers("first_position", [position for position in first_positions if position is not None])
     if (firsts.astype(np.float64) + sizes * records[known].astype(np.float64) > nbytes[known]).any():
         raise ValueError("records of one size reach past the end of their shard")
 
@@ -235,7 +239,8 @@ def _check(columns: Mapping[str, Any]) -> None:
 def _numbers(name: str, column: list[Any]) -> NDArray[np.int64]:
     if set(map(type, column)) - {int}:
         raise TypeError(f"the column {name} holds values that are not integers")
-    numbers, most = np.array(column, np.int64), _MOST.get(name, json_values.MOST)
+    numbers = np.array(column, np.int64)
+    most = _MOST.get(name, json_values.MOST)
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() <= most:
         raise ValueError(f"the column {name} holds numbers outside 0 to {most}")
     return numbers

@@ -1,4 +1,4 @@
-"""A published version as it is stored: its manifest, and which records of its shards it has."""
+"""A published version as it is stored: its folder, its entry in the log, its manifest, and its selection of records."""
 
 from __future__ import annotations
 
@@ -28,22 +28,19 @@ INDICES_NBYTES = 1 << 26
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """A published version as it is stored. Reads its manifest when it is first used, and again after unpickling.
-
-    Args:
-        folder: the folder of the dataset.
-        info: what the log says of it.
-    """
+    """A published version as it is stored. The manifest is read when it is first used, and again after unpickling."""
 
     folder: Store
+    """The folder of the dataset."""
     info: VersionInfo
+    """What the log says about the version."""
 
     @classmethod
     def with_manifest(cls, folder: Store, info: VersionInfo, manifest: Manifest) -> Self:
-        """Return a version with the manifest that was just written, so that it need not be read."""
-        made = cls(folder, info)
-        made.__dict__["manifest"] = manifest
-        return made
+        """Return a version whose manifest was just written, so that it need not be read."""
+        version = cls(folder, info)
+        version.__dict__["manifest"] = manifest
+        return version
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
@@ -84,8 +81,9 @@ class StoredVersion:
 
     @cached_property
     def selection(self) -> Selection:
-        """The records of the shards that the version has."""
-        kept, records = self.manifest.kept, self.manifest.rows.records
+        """The numbers of the records of the shards that the version has."""
+        kept = self.manifest.kept
+        records = self.manifest.rows.records
         if kept is None:
             return Selection.all(records)
         if kept.start is not None and kept.step is not None:
@@ -105,10 +103,10 @@ class StoredVersion:
 
     @property
     def indices(self) -> str | None:
-        """The object with the indices of all shards, one after another; None if it is of no use here.
+        """The name of the object with the indices of all shards, one after another; None if the version has none.
 
-        With it, the first batch takes one request for indices, however many shards there are. It may be missing, where
-        a storage was copied by other means.
+        With it, the first batch takes one request for indices, however many shards there are. The object may be missing
+        in a bucket that another program filled with a copy of a folder.
         """
         shards = self.manifest.shards
         is_remote = self.folder.local_path(paths.MANIFESTS) is None
@@ -117,7 +115,7 @@ class StoredVersion:
 
     @contextmanager
     def reporting_deletion(self) -> Iterator[None]:
-        """Turn an error about missing or damaged files into one that says that the version was deleted, if it was."""
+        """Turn an error about missing or damaged files into VersionNotFoundError, if the log tells why they are."""
         try:
             yield
         except CorruptionError as error:
@@ -125,11 +123,11 @@ class StoredVersion:
             found = head.versions.get(self.info.version)
             if found == self.info:
                 raise
-            gone = head.successor(self.info.digest)
-            if gone is not None:
+            successor = head.successor(self.info.digest)
+            if successor is not None:
                 raise VersionNotFoundError(
-                    f"{self.name}: records were erased from it ({gone.reason}), and its files are gone: fetch "
-                    f"{self.dataset_id}@{gone.version} again, which has all others under the same numbers"
+                    f"{self.name}: records were erased from it ({successor.reason}), and its files are gone: fetch "
+                    f"{self.dataset_id}@{successor.version} again, which has all others under the same numbers"
                 ) from error
             if found is not None and found.digest == self.info.digest:
                 raise VersionNotFoundError(
@@ -142,7 +140,7 @@ class StoredVersion:
 
     @contextmanager
     def shard_file(self, shard: ShardFile) -> Iterator[Path]:
-        """Yield the file of a shard, with what is beside it; if the store is not local, a temporary copy of all."""
+        """Yield the path of a shard, with its other files beside it; a temporary copy, if the store is remote."""
         local = self.folder.local_path(shard.name)
         if local is not None:
             yield local

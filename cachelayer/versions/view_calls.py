@@ -1,15 +1,15 @@
-"""The calls that make a view of a version, as references name them: ``[:45000]``, ``.where('score > 0.5')``.
+"""The calls that make a view of a version, as references write them: ``[:45000]``, ``.where('score > 0.5')``.
 
-They are written as in Python, one after another, with literals alone:
+Calls are written as in Python, one after another, and their arguments are literals:
 
 * ``[start:stop:step]``;
 * a method of a view, such as ``.fields('tokens', 'meta/url')``, with numbers, texts, bools, None, and lists, tuples and
   dicts of these; record numbers are a list, or ``range(start, stop, step)``;
 * ``.split({'train': 0.9, 'val': 0.1}, seed=0)['train']``: a split is followed by the name of a part;
-* ``.folds(5, seed=0)[2][0]``: folds are followed by the number of one, and 0 for its training part, 1 for what it holds
-  out.
+* ``.folds(5, seed=0)[2][0]``: folds are followed by the number of a fold, and 0 for its training part or 1 for the part
+  that is held out.
 
-:func:`parse_calls` reads nothing but these, and runs nothing.
+:func:`parse_calls` reads nothing else, and runs nothing.
 """
 
 from __future__ import annotations
@@ -40,32 +40,29 @@ METHODS = (
     "windows",
 )
 _PARTS = {"split": "['train']", "folds": "[2][0]"}
-"""Methods that give several views, and how one of them is named."""
+"""The methods that give several views, with an example of how one view is named."""
 MOST_NUMBERS = 256
 """The most record numbers that a reference lists one by one."""
 PUBLISH = "publish the records with storage.derive(id, base, new, keep=view), and take the reference of that version"
-"""What to do about a view that no text stands for."""
+"""The advice for a view that no text can name."""
 _PINNED = 16
 _SHOWN = 80
 
 
 @dataclass(frozen=True)
 class ViewCall:
-    """A call of a view that gives another view.
-
-    Args:
-        method: the name of the method; empty for a slice.
-        arguments: its arguments; of a slice, the slice.
-        options: its keyword arguments.
-        parts: what chooses one view, if the call gives several: a name, or a number and another.
-        why_unnamed: why no text stands for the call, and what to do; empty if one does.
-    """
+    """A call that makes a view of a view."""
 
     method: str
+    """The name of the method; empty for a slice."""
     arguments: tuple[Any, ...] = ()
+    """The positional arguments; for a slice, the slice."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """The keyword arguments."""
     parts: tuple[str | int, ...] = ()
+    """If the call gives several views, the name or the numbers of one of them."""
     why_unnamed: str = ""
+    """Why no text can name the call, and what to do; empty if a text can."""
 
     def apply(self, view: Any) -> Any:
         """Return the view that the call gives.
@@ -103,24 +100,20 @@ class ViewCall:
 
 @dataclass(frozen=True)
 class ViewName:
-    """What a reference calls a view: the version, and the calls that made the view of it.
-
-    Args:
-        version: the reference of the version, pinned by its digest.
-        records: how many records the version has.
-        calls: the calls, in order.
-    """
+    """The name of a view in references: the version, and the calls that made the view of it."""
 
     version: str
+    """The reference of the version, pinned by its digest."""
     records: int
+    """How many records the version has."""
     calls: tuple[ViewCall, ...] = ()
 
     def then(self, call: ViewCall) -> ViewName:
-        """Return the name of what a call of the view gives."""
+        """Return the name of the view that a call makes of this view."""
         return ViewName(self.version, self.records, (*self.calls, call))
 
     def sliced(self, rows: range) -> ViewName:
-        """Return the name of a slice; slices of slices are one."""
+        """Return the name of a slice of this view. A slice of a slice is one slice."""
         calls = self.calls
         if calls and not calls[-1].method:
             rows = _range_of(calls[-1].arguments[0])[_slice_of(rows)]
@@ -129,7 +122,7 @@ class ViewName:
 
     @property
     def conditions(self) -> list[str]:
-        """The conditions by which its records were chosen, as texts; the name of a function for one."""
+        """The conditions by which the records were chosen, as texts; a function is its name."""
         return [str(call.arguments[0]) for call in self.calls if call.method == "where"]
 
     def __str__(self) -> str:
@@ -137,7 +130,7 @@ class ViewName:
 
     @property
     def shown(self) -> str:
-        """The version and the calls, without the storage and the digest, for people: what is long is cut short."""
+        """The name for people: without the storage and the digest, and with long calls cut short."""
         calls = [text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in map(str, self.calls)]
         return self.version.rpartition("/")[2].partition("@sha256:")[0] + "".join(calls)
 
@@ -145,10 +138,10 @@ class ViewName:
         """Return the reference of the view.
 
         Args:
-            digest: that of the view, which pins it.
+            digest: the digest of the view, which pins it.
 
         Raises:
-            InvalidArgumentError: if no text stands for one of the calls.
+            InvalidArgumentError: if no text can name one of the calls.
         """
         if not self.calls:
             return self.version
@@ -180,7 +173,7 @@ def _is_literal(call: ViewCall) -> bool:
 
 
 def literal(value: Any) -> Any:
-    """Return an argument of a call as literals hold it: numpy's scalars become Python's, containers copies."""
+    """Return an argument of a call as a literal writes it: with Python's numbers for numpy's, in new containers."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
@@ -194,7 +187,7 @@ def rows_call(method: str, indices: NDArray[Any]) -> ViewCall:
     """Return the call of ``select`` or ``exclude`` with record numbers, or with a mask.
 
     Args:
-        method: which of the two.
+        method: ``"select"`` or ``"exclude"``.
         indices: int64 numbers, or one bool for each record.
     """
     if indices.dtype == np.bool_:
@@ -214,10 +207,10 @@ def rows_call(method: str, indices: NDArray[Any]) -> ViewCall:
 
 
 def parse_calls(text: str) -> tuple[ViewCall, ...] | None:
-    """Return the calls that a text is; None if it is no chain of slices and method calls.
+    """Return the calls that a text writes; None if it is no chain of slices and method calls.
 
     Raises:
-        InvalidArgumentError: if it is one, and a method, or an argument, is none that references have.
+        InvalidArgumentError: if it is such a chain, with a method or an argument that references do not have.
     """
     try:
         node: ast.expr = ast.parse(f"_{text}", mode="eval").body
