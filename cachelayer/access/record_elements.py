@@ -1,4 +1,11 @@
-"""Elements and batches of encoded records: those of a version, or of several one after another."""
+"""Elements that are decoded from stored records: of a version, or of several versions one after another.
+
+::
+
+    RecordElements.batch([7, 3])     source.records([7, 3])       the bytes
+                                     codec.decode(...)            a column for each leaf
+                                     codec.batch(...)             arrays, in the structure of an element
+"""
 
 from __future__ import annotations
 
@@ -29,42 +36,43 @@ from cachelayer.versions.stored_version import StoredVersion
 
 
 class RecordSource(RowOrigins, Protocol):
-    """Encoded records by number, as a version stores them, or several. Thread-safe and picklable.
-
-    What is named as in :class:`BaseDataset` is the same of the records. Erased records are stored empty.
-    """
+    """Encoded records by number: of a version, or of several. Thread-safe and picklable. Erased records are empty."""
 
     kind: ClassVar[str]
-    """The kind of view that shows it."""
+    """What a view of it is called, such as ``DataRef``."""
 
     @property
-    def digests(self) -> Digests: ...
+    def digests(self) -> Digests:
+        """The digests of the records; see :class:`BaseDataset`."""
 
     @property
-    def codec(self) -> Codec: ...
+    def codec(self) -> Codec:
+        """The codec of the records."""
 
     @property
-    def info(self) -> DatasetInfo: ...
+    def info(self) -> DatasetInfo:
+        """What is known of the records before any is read."""
 
     @property
     def reads_in_part(self) -> bool:
-        """True if only those bytes of a record are read that are used."""
+        """True if only the bytes of a record that are used are read."""
 
     @property
-    def home(self) -> StoredVersion | None: ...
+    def home(self) -> StoredVersion | None:
+        """The version beside which plans of the records are stored; None if they are of no single version."""
 
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it."""
 
     def records(self, numbers: Ints, held: Held | None = None) -> Records:
-        """Return the records of these numbers, each in [0, len); of local ones, bytes are read when they are used.
+        """Return the records of these numbers, each in [0, len). Bytes of local files are read when they are used.
 
         Raises:
             ErasedRecordError: if one was erased.
         """
 
     def lengths(self, leaf: int) -> LengthColumn:
-        """Return the lengths of the leaf of this number.
+        """Return the lengths of a leaf, by its number.
 
         Raises:
             CorruptionError: if they are not what was published.
@@ -73,15 +81,12 @@ class RecordSource(RowOrigins, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class StoredElements(SameRows, StoredLeaves):
-    """Elements that are decoded from stored records, and from columns that were added to them.
-
-    Args:
-        source: the records, without the columns.
-        chosen: the numbers of the leaves that elements have, ascending; None for all.
-    """
+    """Elements that are decoded from stored records: of the records alone, or merged with added columns."""
 
     source: RecordSource
+    """The records, without the columns."""
     chosen: tuple[int, ...] | None = field(default=None, kw_only=True)
+    """The numbers of the leaves that elements have, ascending; None for all."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
@@ -104,7 +109,7 @@ class StoredElements(SameRows, StoredLeaves):
 
     @cached_property
     def digests(self) -> Digests:
-        """The digests of all leaves; if only some are chosen, the digest of the elements tells which."""
+        """The digests of the elements. Which leaves are chosen changes that of the elements, not those of the rows."""
         if self.chosen is None:
             return self._digests_of_all_leaves
         text = bytes.fromhex(self._digests_of_all_leaves.elements) + b"fields" + np.array(self.chosen, "<i8").tobytes()
@@ -112,7 +117,7 @@ class StoredElements(SameRows, StoredLeaves):
 
     @property
     def _digests_of_all_leaves(self) -> Digests:
-        """The digests of the elements with all leaves."""
+        """The digests of the same elements with all leaves."""
         return self.source.digests
 
     @abstractmethod
@@ -120,39 +125,35 @@ class StoredElements(SameRows, StoredLeaves):
 
     @abstractmethod
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Self:
-        """Return the same elements, with the records and the columns read in another way."""
+        """Return the same elements, whose records and columns come from changed sources."""
 
     @abstractmethod
     def columns(self, numbers: Ints) -> list[Column]:
-        """Return a column for each leaf of :attr:`codec`, with the values of these elements as they are stored."""
+        """Return the stored values of these elements: a column for each leaf of :attr:`codec`."""
 
     @abstractmethod
     def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Self:
-        """Return the same elements, with the images of these leaf numbers decoded to these sizes."""
+        """Return the same elements, with images decoded to one size, by the number of their leaf."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecordElements(StoredElements):
-    """Elements that are decoded from records of one codec.
-
-    Args:
-        decodes: whether images and audio are decoded.
-        image_sizes: the sizes that images are decoded to, by the numbers of their leaves.
-    """
+    """Elements that are decoded from records of one codec."""
 
     decodes: bool = True
+    """Whether images and audio are decoded; else they are the bytes of their files."""
     image_sizes: tuple[tuple[int, ImageSize], ...] = ()
+    """Pairs of the number of a leaf of the records and the size that its images are decoded to."""
 
     @cached_property
     def info(self) -> DatasetInfo:
         info = self.source.info
         nbytes = info.record_nbytes
-        chosen = None if self.chosen is None else self._chosen_nbytes
-        # If records are read whole, these bytes take memory too, whatever is decoded of them.
-        if chosen is not None and self.source.reads_in_part:
-            nbytes = min(nbytes, chosen)
-        cost = info.reading_cost if self.element_codec is self.codec else "decoded"
-        return replace(info, read_nbytes=nbytes, reading_cost=cost)
+        # Of records that are read whole, all bytes take memory, however few are decoded.
+        if self._chosen_nbytes is not None and self.source.reads_in_part:
+            nbytes = min(nbytes, self._chosen_nbytes)
+        is_decoded = self.element_codec is not self.codec
+        return replace(info, read_nbytes=nbytes, reading_cost="decoded" if is_decoded else info.reading_cost)
 
     def undecoded(self) -> Self:
         return replace(self, decodes=False, image_sizes=())
@@ -167,17 +168,19 @@ class RecordElements(StoredElements):
             self._raise_damage(error, numbers)
 
     def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Self:
-        of_records = {self._leaf(leaf): size for leaf, size in sizes.items()}
-        return replace(self, decodes=True, image_sizes=tuple({**dict(self.image_sizes), **of_records}.items()))
+        image_sizes = dict(self.image_sizes)
+        for leaf, size in sizes.items():
+            image_sizes[self._leaf(leaf)] = size
+        return replace(self, decodes=True, image_sizes=tuple(image_sizes.items()))
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
-        # All of them are no choice: the view has the digest, and the ways of reading, of the whole.
+        # Whoever chooses all leaves gets the digest, and the faster reading, of the elements themselves.
         if chosen_spec(self.codec.spec, leaves) == self.codec.spec:
             return self
         return replace(self, chosen=tuple(map(self._leaf, leaves)))
 
     def _leaf(self, leaf: int) -> int:
-        """Return the number in the records of a leaf of the elements."""
+        """Return the number that a leaf of the elements has in the records."""
         return leaf if self.chosen is None else self.chosen[leaf]
 
     @cached_property
@@ -191,7 +194,7 @@ class RecordElements(StoredElements):
 
     @cached_property
     def element_codec(self) -> Codec:
-        """The codec of the elements: it decodes images and audio if ``decodes`` is set."""
+        """The codec of the elements, which decodes images and audio if ``decodes`` is set."""
         return self.codec.decoding() if self.decodes else self.codec
 
     @property
@@ -200,9 +203,11 @@ class RecordElements(StoredElements):
 
     @cached_property
     def _chosen_nbytes(self) -> int | None:
-        """The bytes of the chosen leaves if all have a known shape, else None."""
+        """The bytes of the chosen leaves; None if all are chosen, or one has no known shape."""
+        if self.chosen is None:
+            return None
         parts = [part for _, leaf in leaves(self.codec.spec) for part in leaf_of(leaf).parts]
-        if self.chosen is None or any(part.shape is None for part in parts):
+        if any(part.shape is None for part in parts):
             return None
         return sum(part.nbytes for part in parts)
 
@@ -246,7 +251,7 @@ class RecordElements(StoredElements):
             self._raise_damage(error, numbers)
 
     def _raise_damage(self, error: ValueError, numbers: Sequence[int] | Ints) -> NoReturn:
-        """Raise numpy's error as a CorruptionError, and an ElementError with the number of the record."""
+        """Raise an error of decoding: one of ours with the number of the record, one of numpy as a CorruptionError."""
         if isinstance(error, ElementError) and error.record is not None:
             raise error.at(record=int(numbers[error.record])) from error.__cause__
         if isinstance(error, CacheLayerError):

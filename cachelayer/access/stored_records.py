@@ -1,4 +1,4 @@
-"""The records of views as they are stored, for versions that are made of them."""
+"""The records behind a view, as they are stored: what an append, a rewrite or a copy of some records is made of."""
 
 from __future__ import annotations
 
@@ -23,17 +23,14 @@ from cachelayer.versions.stored_version import StoredVersion
 
 @dataclass(frozen=True)
 class StoredRecords:
-    """The records of a version, a view of one, or of several that were concatenated. Thread-safe and picklable.
-
-    Args:
-        elements: the elements, undecoded, with the leaves that the records keep.
-        selection: which of them, in order.
-        digest: the digest of them.
-    """
+    """The records of a version, of a view of one, or of several versions. Thread-safe and picklable."""
 
     elements: StoredElements
+    """All elements of the versions, undecoded, with the leaves that the records keep."""
     selection: Selection
+    """Which of the elements are meant, in order."""
     digest: str
+    """The digest of the view."""
 
     @classmethod
     def of(cls, view: Any, fields: Sequence[str] | None, *, reads_copies: bool) -> Self:
@@ -41,8 +38,11 @@ class StoredRecords:
 
         Args:
             view: a DataRef, a concatenation of DataRefs, or some fields of these.
-            fields: the fields that they keep; None for all of the view.
+            fields: the fields that the records keep; None for all fields of the view.
             reads_copies: whether to read local copies of remote shards, if all of them are there.
+
+        Raises:
+            InvalidTypeError: if the view shows anything else.
         """
         elements: Any = view._records.base if isinstance(view, View) else None
         if not isinstance(elements, StoredElements):
@@ -53,7 +53,7 @@ class StoredRecords:
         elements = elements.undecoded()
         if fields is not None:
             elements = elements.with_fields(leaf_numbers(elements.codec.spec, fields))
-        elements = elements.with_sources(partial(_read_once, reads_copies=reads_copies))
+        elements = elements.with_sources(partial(_without_new_copies, reads_copies=reads_copies))
         return cls(elements, view._records.selection, view.digest)
 
     def __len__(self) -> int:
@@ -65,18 +65,18 @@ class StoredRecords:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """How the version was built that they come from; empty if they come from several."""
+        """The provenance of the version; empty if the records come from several."""
         source = self.elements.source
         return dict(source.version.manifest.provenance) if isinstance(source, VersionRecords) else {}
 
     @property
     def is_local(self) -> bool:
-        """Whether records at any place can be read without a request."""
+        """True if every record can be read without a request."""
         return not self.elements.takes_requests
 
     @property
     def compression(self) -> str:
-        """How the first shard is compressed: ``none`` or ``zstd``."""
+        """The compression of the first shard: ``none`` or ``zstd``."""
         first = next((source for source in _versions(self.elements.source) if len(source)), None)
         return "none" if first is None else first.version.manifest.shards.compressions[0]
 
@@ -87,11 +87,13 @@ class StoredRecords:
 
     @property
     def record_nbytes(self) -> int:
-        """Approximate bytes of a record that is read."""
+        """About how many bytes a record has."""
         return max(1, self.elements.info.record_nbytes)
 
     def frames(self, rows: Ints) -> Frames:
-        numbers, source = self.selection.take(rows), self.elements.source
+        """Return some records as bytes. Records that keep all their leaves are not decoded."""
+        numbers = self.selection.take(rows)
+        source = self.elements.source
         if isinstance(self.elements, RecordElements) and self.element_spec == source.codec.spec:
             return Frames.of(source.records(numbers))
         return codec_for(self.element_spec).encode(self.elements.columns(numbers), len(numbers))
@@ -103,10 +105,13 @@ def _versions(source: RecordSource) -> list[VersionRecords]:
     return [source] if isinstance(source, VersionRecords) else []
 
 
-def _read_once(source: RecordSource, *, reads_copies: bool) -> RecordSource:
-    """Return records that read no local copies, unless all are there: nobody needs new ones of what is read once."""
+def _without_new_copies(source: RecordSource, *, reads_copies: bool) -> RecordSource:
+    """Return the same records, of which no local copies are made, since they are read once.
+
+    Copies are read if all are there already.
+    """
     if isinstance(source, Joined):
-        return source.with_sources(partial(_read_once, reads_copies=reads_copies))
+        return source.with_sources(partial(_without_new_copies, reads_copies=reads_copies))
     if isinstance(source, VersionRecords):
         copies = source.copies if reads_copies and not source.takes_requests else None
         # A damaged record must not get a checksum of its own.

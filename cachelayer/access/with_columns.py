@@ -1,4 +1,10 @@
-"""Elements with columns that were added to their version: what is read of the records and of each group is merged."""
+"""Elements with columns that were added to their version: the records and each group of columns are read and merged.
+
+Leaves are numbered through all members, one member after another::
+
+    members     records: image, label      group 0: score      group 1: clip/vector, clip/model
+    leaves               0      1                   2                   3            4
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Self
 
 from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
-from cachelayer.access.stored_leaves import LeafRead
+from cachelayer.access.stored_leaves import LeafRead, leaves_below
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
@@ -33,22 +39,19 @@ def version_elements(records: VersionRecords) -> StoredElements:
 
 @dataclass(frozen=True, eq=False)
 class WithColumns(StoredElements):
-    """Elements of records and of columns that were added, as one dict each.
-
-    Args:
-        members: the records, unless none of their leaves is shown, and groups of columns; no two have a key in common.
-    """
+    """Dicts that have the keys of several members."""
 
     members: tuple[RecordElements, ...]
+    """The records, unless none of their leaves is chosen, and groups of columns. No two have a key in common."""
 
     @classmethod
     def of(cls, base: RecordElements, groups: Sequence[RecordElements]) -> WithColumns:
-        """Return elements in which each group replaces the keys that are there before it."""
-        members: list[RecordElements] = []
-        for member in [base, *groups]:
-            replaced = member.codec.spec
-            members = [left for each in members if (left := _without(each, replaced)) is not None]
-            members.append(member)
+        """Return elements in which each group replaces the keys that earlier members have."""
+        members: list[RecordElements] = [base]
+        for group in groups:
+            earlier = [_without(member, group.codec.spec) for member in members]
+            members = [member for member in earlier if member is not None]
+            members.append(group)
         return cls(base.source, tuple(members))
 
     @property
@@ -62,7 +65,7 @@ class WithColumns(StoredElements):
 
     @cached_property
     def codec(self) -> Codec:
-        """The codec of elements with these leaves; nothing is stored so."""
+        """The codec of elements with the leaves of all members. No record is stored with it."""
         return codec_for(_merged([member.codec.spec for member in self.members]))
 
     @cached_property
@@ -84,38 +87,43 @@ class WithColumns(StoredElements):
 
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Self:
         source = change(self.source)
-        members = (
-            member.with_sources(lambda each: source if each is self.source else change(each)) for member in self.members
-        )
-        return replace(self, source=source, members=tuple(members))
+
+        def changed(each: RecordSource) -> RecordSource:
+            # The records are one source, here and in their member.
+            return source if each is self.source else change(each)
+
+        members = tuple(member.with_sources(changed) for member in self.members)
+        return replace(self, source=source, members=members)
 
     def columns(self, numbers: Ints) -> list[Column]:
         return [column for member in self.members for column in member.columns(numbers)]
 
     def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Self:
-        owned = [{leaf - first: sizes[leaf] for leaf in sizes if leaf in leaves} for first, leaves in self._leaves]
-        members = tuple(member.with_image_sizes(own) for member, own in zip(self.members, owned, strict=True))
-        return replace(self, members=members)
+        members = []
+        for member, leaves in zip(self.members, self._leaves, strict=True):
+            own_sizes = {leaf - leaves.start: size for leaf, size in sizes.items() if leaf in leaves}
+            members.append(member.with_image_sizes(own_sizes))
+        return replace(self, members=tuple(members))
 
     @cached_property
-    def _leaves(self) -> list[tuple[int, range]]:
-        """For each member the number of its first leaf, and the numbers of all of them."""
+    def _leaves(self) -> list[range]:
+        """The numbers of the leaves of each member."""
         ends = list(accumulate((len(tree.leaves(member.codec.spec)) for member in self.members), initial=0))
-        return [(first, range(first, end)) for first, end in pairwise(ends)]
+        return [range(first, end) for first, end in pairwise(ends)]
 
     def _owner(self, leaf: int) -> tuple[int, int]:
-        """Return which member a leaf is of, and its number there."""
-        return next((place, leaf - first) for place, (first, own) in enumerate(self._leaves) if leaf in own)
+        """Return the place of the member that has a leaf, and the number of the leaf there."""
+        return next((place, leaf - own.start) for place, own in enumerate(self._leaves) if leaf in own)
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
         if chosen_spec(self.codec.spec, leaves) == self.codec.spec:
             return self
         members = []
-        for member, (first, own) in zip(self.members, self._leaves, strict=True):
-            mine = [leaf - first for leaf in leaves if leaf in own]
-            if mine:
-                members.append(member.with_fields(mine) if len(mine) < len(own) else member)
-        numbers = range(self._leaves[-1][1].stop) if self.chosen is None else self.chosen
+        for member, own in zip(self.members, self._leaves, strict=True):
+            chosen = [leaf - own.start for leaf in leaves if leaf in own]
+            if chosen:
+                members.append(member.with_fields(chosen) if len(chosen) < len(own) else member)
+        numbers = range(self._leaves[-1].stop) if self.chosen is None else self.chosen
         return replace(self, members=tuple(members), chosen=tuple(numbers[leaf] for leaf in leaves))
 
     def has_added(self, leaves: Sequence[int]) -> bool:
@@ -127,13 +135,15 @@ class WithColumns(StoredElements):
 
     def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
         owners = [self._owner(read.leaf) for read in reads]
-        values: dict[int, Any] = {}
+        values: list[Any] = [None] * len(reads)
         for place, member in enumerate(self.members):
             mine = [number for number, (owner, _) in enumerate(owners) if owner == place]
-            if mine:
-                own = [reads[number].of_leaf(owners[number][1]) for number in mine]
-                values |= zip(mine, member.leaf_values(numbers, own, held), strict=True)
-        return [values[number] for number in range(len(reads))]
+            if not mine:
+                continue
+            own_reads = [reads[number].of_leaf(owners[number][1]) for number in mine]
+            for number, own_values in zip(mine, member.leaf_values(numbers, own_reads, held), strict=True):
+                values[number] = own_values
+        return values
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         parts = [member.elements(numbers, held) for member in self.members]
@@ -144,16 +154,12 @@ class WithColumns(StoredElements):
 
 
 def _without(member: RecordElements, keys: Mapping[str, Any]) -> RecordElements | None:
-    """Return elements without some keys; None if nothing is left."""
-    spec, first = member.codec.spec, 0
-    left: list[int] = []
-    for key, child in spec.items():
-        count = len(tree.leaves(child))
-        left += [] if key in keys else range(first, first + count)
-        first += count
-    if len(left) == first:
+    """Return elements without some keys; None if no leaf is left."""
+    kept = [key for key in member.codec.spec if key not in keys]
+    if len(kept) == len(member.codec.spec):
         return member
-    return member.with_fields(left) if left else None
+    leaves = leaves_below(member.codec.spec, kept)
+    return member.with_fields(leaves) if leaves else None
 
 
 def _merged(dicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
