@@ -11,7 +11,7 @@ from torch.utils import data
 from cachelayer.errors import StateError
 from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.ahead.prefetch import Chunk
-from cachelayer.streams.reading.failures import Failure
+from cachelayer.streams.reading.failures import Failure, picklable
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import Stream, reader_of, step_of, stream_of, with_options
 
@@ -89,7 +89,7 @@ class _Steps(data.Dataset):  # type: ignore[misc]
         if self._reader is None:
             self._reader = WorkerSteps(reader_of(self._stream), self._workers)
         batch, failures = self._reader.item_and_failures(step_of(self._stream, number))
-        return batch, tuple(each.portable() for each in failures)
+        return batch, tuple(map(picklable, failures))
 
 
 def _same(item: Any) -> Any:

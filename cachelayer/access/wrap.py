@@ -21,7 +21,7 @@ from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, infer_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import marked
-from cachelayer.streams.reading.failures import attempt, shown
+from cachelayer.streams.reading.failures import attempt, error_text
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -96,8 +96,8 @@ class WrappedItems(BaseDataset):
         if not errors:
             return [], Failed({0: together})
         first = errors[min(errors)]
-        if shown(first) != shown(together):
-            first.add_note(f"reading these items together had raised {shown(together)}")
+        if error_text(first) != error_text(together):
+            first.add_note(f"reading these items together had raised {error_text(together)}")
         return elements, errors
 
     def sources(self, numbers: Ints) -> Sources:

@@ -1,4 +1,16 @@
-"""Iterate over the epochs of a stream, one after another: ``stream.epochs()``, and what frameworks iterate over."""
+"""Iterate over the epochs of a stream, one after another: ``stream.epochs()``, and what frameworks iterate over.
+
+A framework iterates over one object again and again, and expects the next epoch every time. An *iteration* has as many
+epochs as the stream. With 10 records, ``num_epochs=2`` and ``start=14``::
+
+    position     0 ...... 9 | 10 ...... 19 | 20 ..... 29 | 30 ..... 39 | 40 ...
+    epoch        0          | 1            | 2           | 3           | 4
+    the stream                    14 .. 19
+    iteration                     1        | 2           | 3           | 4
+
+The stream begins within epoch 1 and ends with it, so it has one epoch left. So has every iteration that follows, which
+is whole.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +38,14 @@ class Iterations:
 
     Iteration k of a stream of one epoch has epoch k. With ``num_epochs=3`` it has epochs 3k to 3k + 2. If the stream
     begins within an epoch, so does its own iteration; those that follow are whole.
-
-    Args:
-        options: the options of the stream.
     """
 
     options: StreamOptions
+    """The options of the stream."""
 
     @property
     def epochs(self) -> int:
-        """The number of epochs of an iteration; 0 if the stream has none, and every iteration is the stream."""
+        """The number of epochs of an iteration; 0 if the stream has none: then every iteration is the empty stream."""
         steps = self.options.steps
         return (steps.num_epochs or 0) - self._epoch if steps.records else 0
 
@@ -56,7 +66,7 @@ class Iterations:
 
     @property
     def steps(self) -> int:
-        """The number of items of a whole iteration: the most, if some have fewer."""
+        """The number of items of a whole iteration; iterations with records left out have fewer."""
         options = self.options
         whole = replace(options.steps, num_epochs=self.epochs, left_out=())
         return count_steps(whole, 0, 0 if options.batched else options.shard_index) or 0
@@ -68,7 +78,12 @@ class Iterations:
         return max(0, position // self.options.steps.records - self._offset) // self.epochs
 
     def whole(self, number: int, base: int) -> StreamOptions:
-        """Return the options of an iteration, if a step before it begins at ``base``, or the one before ends there.
+        """Return the options of a whole iteration.
+
+        Args:
+            number: the number of the iteration.
+            base: where a step before it begins, or the iteration before it ends. With "wrap", the last step of an
+                iteration reaches into the next one, which therefore begins later.
 
         Raises:
             InvalidArgumentError: if there are no epochs, or not as many.
@@ -85,7 +100,7 @@ class Iterations:
             )
         steps = replace(self.options.steps, num_epochs=end)
         begin = epoch_start(steps, first, base)
-        # With "wrap", the last step of an iteration reaches into the next.
+        # The iteration before it has ended within this one.
         is_within = begin <= base < begin + steps.global_batch and steps.rule.crosses
         return replace(self.options, start=base if is_within else begin, steps=steps)
 
@@ -98,12 +113,12 @@ class Iterations:
         return last is not None and first * whole.steps.records <= position <= last
 
     def rest(self, number: int, position: int) -> StreamOptions:
-        """Return the options of an iteration from a position on that it contains."""
+        """Return the options of what is left of an iteration from a position on, which lies in it."""
         return replace(self.whole(number, 0), start=position)
 
 
 class Epochwise(Generic[T]):
-    """The items of a stream, for loops over epochs: each iteration has the next epoch.
+    """The items of a stream, for loops over epochs: every iteration has the next epoch.
 
     If the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it has epochs 3k to 3k + 2. An
     iteration counts once it was asked for an item: ``iter()`` alone takes nothing, and a loop that ends early counts.
@@ -111,6 +126,12 @@ class Epochwise(Generic[T]):
 
     The state tells where in the loops it was saved: after a loop the next epoch follows; after the last item, but
     within the loop, nothing of this epoch follows, and then the next.
+
+    Examples:
+        >>> from cachelayer.adapters import torch
+        >>> loader = torch.loader(cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0))
+        >>> [batch.tolist() for batch in loader], [batch.tolist() for batch in loader]
+        ([[3, 0, 8, 7], [5, 1, 6, 4], [2, 9]], [[8, 5, 3, 6], [2, 7, 1, 0], [9, 4]])
 
     Args:
         reader: reads the steps of the stream.
@@ -122,10 +143,14 @@ class Epochwise(Generic[T]):
     ) -> None:
         self._reader = reader
         self._iterator_of = iterator_of
-        self._iterator: StreamIterator[T] | None = None
-        self._restored: int | None = None
         self._number = self._iterations.first
+        """The number of the present iteration."""
         self._options = self._iterations.rest(self._number, reader.options.start)
+        """The options of the present iteration."""
+        self._iterator: StreamIterator[T] | None = None
+        """The iterator of the present iteration, once ``iter()`` was called."""
+        self._restored: int | None = None
+        """The position of the state that the present iteration goes on from; None if there is none."""
 
     @property
     def _iterations(self) -> Iterations:
@@ -142,10 +167,10 @@ class Epochwise(Generic[T]):
         return iterator is not None and (has_ended(iterator) or iterator.position != self.begin)
 
     def _go_to(self, number: int, options: StreamOptions) -> None:
-        """Make an iteration the present one, of which nothing has been asked."""
+        """Make an iteration the present one; it was not asked for an item yet."""
         iterator = self._iterator
         if iterator is not None and not self._has_begun:
-            # A loop may hold it already.
+            # A loop may have called iter() already: its iterator goes there too.
             continue_with(iterator, options.steps, options.start)
         else:
             self._iterator = None
@@ -186,27 +211,43 @@ class Epochwise(Generic[T]):
         self._iterator = self._restored = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration with an epoch; with ``num_epochs=3``, that is epoch 3 * epoch.
+        """Begin the next iteration with an epoch; with ``num_epochs=3``, with epoch ``3 * epoch``.
 
         After a restore, the next iteration has what is left of that epoch from the state on: the rest if the state lies
         in it, nothing if the state lies at its end. An endless stream goes on as it would without this call.
+
+        Examples:
+            >>> from cachelayer.adapters import torch
+            >>> loader = torch.loader(cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0))
+            >>> loader.set_epoch(1)
+            >>> next(iter(loader)).tolist()
+            [8, 5, 3, 6]
         """
         number = integer("epoch", epoch, 0)
-        if self._is_endless or number == (self._number + 1 if self._has_begun else self._number):
+        expected = self._number + 1 if self._has_begun else self._number
+        if self._is_endless or number == expected:
             return
         if self._has_begun:
             self._restored = None
-        iterations, position = self._iterations, self._restored
-        if position is not None and iterations.contains(number, position):
-            self._go_to(number, iterations.rest(number, position))
+        position = self._restored
+        if position is not None and self._iterations.contains(number, position):
+            self._go_to(number, self._iterations.rest(number, position))
         else:
-            self._go_to(number, iterations.whole(number, self._reader.options.start))
+            self._go_to(number, self._iterations.whole(number, self._reader.options.start))
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item that was returned: small, JSON, the same on every shard.
 
         Its structure is always the same: the epoch under way or, after the loop, the next one; the global position; and
         the stream that it belongs to, as a JSON text.
+
+        Examples:
+            >>> from cachelayer.adapters import torch
+            >>> loader = torch.loader(cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0))
+            >>> first, *rest = loader
+            >>> state = loader.get_state()
+            >>> state["epoch"], state["position"], type(state["stream"]).__name__
+            (1, 10, 'str')
         """
         if self._iterator is None or not has_ended(self._iterator) or self._is_endless:
             return self.state_of_iteration()
@@ -221,10 +262,21 @@ class Epochwise(Generic[T]):
     def _state(self, number: int, position: int) -> dict[str, Any]:
         iterator = self._iterator
         state = self._reader.state(position) if iterator is None else state_at(iterator, position)
-        return state_of_loops(state, position // self._reader.options.steps.records if self._is_endless else number)
+        epoch = position // self._reader.options.steps.records if self._is_endless else number
+        return state_of_loops(state, epoch)
 
     def set_state(self, state: Any) -> None:
         """Begin the next iteration at a state of any stream of the same records in the same order.
+
+        Examples:
+            >>> from cachelayer.adapters import torch
+            >>> loader = torch.loader(cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0))
+            >>> iterator = iter(loader)
+            >>> batch = next(iterator)
+            >>> state = loader.get_state()
+            >>> loader.set_state(state)
+            >>> [batch.tolist() for batch in loader], [batch.tolist() for batch in loader]
+            ([[5, 1, 6, 4], [2, 9]], [[8, 5, 3, 6], [2, 7, 1, 0], [9, 4]])
 
         Raises:
             StateError: if the state belongs to other records or another order.
@@ -249,6 +301,17 @@ class Epochwise(Generic[T]):
         The stream must be endless: then a loop that is under way goes on too. States that are saved from then on belong
         to the newer version.
 
+        Examples:
+            >>> from cachelayer.adapters import torch
+            >>> storage = cachelayer.Storage(folder)
+            >>> loader = torch.loader(storage.cache(range(4), "numbers", "v1").stream(4, num_epochs=None))
+            >>> iterator = iter(loader)
+            >>> next(iterator).tolist()
+            [0, 1, 2, 3]
+            >>> loader.advance_to(storage.append("numbers", "v1", "v2", [4, 5]))
+            >>> next(iterator).tolist(), next(iterator).tolist()
+            ([4, 5], [0, 1, 2, 3])
+
         Args:
             newer: the newer version, or the same view of it as the stream has.
 
@@ -268,16 +331,31 @@ class Epochwise(Generic[T]):
         self._reader, self._options = reader, replace(reader.options, start=iterator.position)
 
     def stats(self) -> StreamStats:
-        """Return what the last iteration has done; of worker processes, only how long they were waited for."""
+        """Return what the last iteration has waited for; of worker processes, only how long they were waited for.
+
+        Examples:
+            >>> from cachelayer.adapters import torch
+            >>> loader = torch.loader(cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0))
+            >>> batches = list(loader)
+            >>> print(loader.stats())
+            waited for data ... % of the time (... of ... s)...
+        """
         if self._iterator is None:
             return StreamStats(0.0, 0.0, 0.0, self._reader.is_mapped)
         return self._iterator.stats()
 
 
 class Epochs(Iterator[StreamIterator[T]], Generic[T]):
-    """Gives an iterator over each epoch in turn; made by :meth:`Stream.epochs`. For one thread at a time.
+    """Gives an iterator over every epoch in turn; made by :meth:`Stream.epochs`. For one thread at a time.
 
     If an epoch is left before its end, the next one follows.
+
+    Examples:
+        >>> epochs = cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0).epochs()
+        >>> [batch.tolist() for batch in next(epochs)]
+        [[3, 0, 8, 7], [5, 1, 6, 4], [2, 9]]
+        >>> next(next(epochs)).tolist()
+        [8, 5, 3, 6]
 
     Args:
         reader: reads the steps of the stream.
@@ -304,11 +382,27 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         return iter(self._loops)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the epoch under way or, after it, of the next one; iterators of the stream accept it."""
+        """Return the state of the epoch under way or, after it, of the next one; iterators of the stream accept it.
+
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4)
+            >>> epochs = stream.epochs()
+            >>> batches = list(next(epochs))
+            >>> state = epochs.get_state()
+            >>> state["epoch"], state["position"]
+            (1, 10)
+        """
         return self._loops.get_state()
 
     def set_state(self, state: Any) -> None:
         """Continue with the rest of the epoch in which a state lies; nothing is left of it after its last item.
+
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4)
+            >>> epochs = stream.epochs()
+            >>> epochs.set_state(stream.state(1))
+            >>> [batch.tolist() for batch in next(epochs)]
+            [[4, 5, 6, 7], [8, 9]]
 
         Raises:
             StateError: if the state belongs to other records or another order, or lies past the end.

@@ -1,22 +1,33 @@
-"""Hand out a stream so that its position and its items always agree."""
+"""Hand out the items of a stream so that the position always agrees with what was handed out.
+
+An iterator takes chunks, which are items that were read at once. A chunk knows the position after each of its items;
+the number of items that are left in it says which of them was the last one. So one statement, which takes an item from
+the chunk, moves the position too. With steps of 4 records, after the second ``next()``::
+
+    chunk       items       batch 0   batch 1   batch 2        items.popleft() hands one out
+                position  0         4         8         12
+                                              ^ the position of the iterator, and of its state
+
+An exhausted chunk is replaced by the one that begins at its end. An error comes as the end of a chunk, behind the items
+before it: it is raised when these are handed out, and then its step is read again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from cachelayer.counting import STAGES, Stage, counting_into, of_iterator
+from cachelayer.counting import counting_into
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.continuing import advance_reader, restore_reader
-from cachelayer.streams.reading.failures import Failure, too_many
+from cachelayer.streams.reading.failures import Failure, too_many, warn_of_failure
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Steps
-from cachelayer.streams.stream_stats import ReadingStats, StreamStats
+from cachelayer.streams.stream_stats import ConsumerClock, StreamStats
 
 
 class Chunks(Protocol[T]):
@@ -39,9 +50,20 @@ class StreamIterator(Iterator[T]):
     position changes just before an item is handed out. So if a signal handler raises in between, that item is lost to
     this iterator: go on from the last state that was saved.
 
+    Examples:
+        >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0)
+        >>> iterator = iter(stream)
+        >>> next(iterator).tolist(), next(iterator).tolist(), iterator.position
+        ([3, 0, 8, 7], [5, 1, 6, 4], 8)
+        >>> state = iterator.get_state()
+        >>> other = iter(stream)  # in another process, after a kill, on another number of shards
+        >>> other.set_state(state)
+        >>> [batch.tolist() for batch in other]
+        [[2, 9]]
+
     Args:
         reader: reads the steps.
-        chunks_of: given a reader, returns what gives its chunks; by default some of them are read ahead.
+        chunks_of: given a reader, returns what gives the chunks of its steps; by default it reads some of them ahead.
         finished: called when the iterator has run from the start to the end.
     """
 
@@ -57,13 +79,10 @@ class StreamIterator(Iterator[T]):
         self._finished = finished
         self._has_ended = False
         self._failures: list[Failure] = []
+        """The replaced elements of the chunks so far, also of items that were not handed out yet."""
         self._has_warned = False
         self._lock = ProcessLock()
-        self._counters = of_iterator()
-        # When the consumer first asked, and since when it waits; how long it has waited; the time until the last end.
-        self._begun: float | None = None
-        self._waits_since: float | None = None
-        self._waited = self._elapsed = 0.0
+        self._clock = ConsumerClock()
         # The only state that changes the position: replaced as a whole.
         self._chunk: Chunk[T] = Chunk(reader.options.steps.next_start(reader.options.start))
 
@@ -83,33 +102,24 @@ class StreamIterator(Iterator[T]):
                 continue
 
     def _follow(self) -> None:
-        """Go from an exhausted chunk to the one after it."""
-        since, busy = perf_counter(), self._counters.busy()
-        self._waits_since = since
-        self._begun = since if self._begun is None else self._begun
-        has_ended, failure = False, None
+        """Go from an exhausted chunk to the one that begins at its end, or raise what ended it."""
+        has_ended = False
+        failure = None
+        wait = self._clock.begin_wait()
         try:
             with self._lock.of_process():
                 chunk = self._chunk
                 if chunk.items:
+                    # Another thread that shares this iterator was quicker.
                     return
                 failure = chunk.failure
                 if failure is None:
-                    following = counting_into(self._counters, partial(self._chunks.chunk, chunk.end))
-                    has_ended = following is None
-                    if following is not None and (following.failures or self._failures):
-                        following = self._counted(following)
-                    self._chunk = Chunk(chunk.end) if following is None else following
+                    has_ended = not self._take_chunk(chunk.end)
                 else:
                     self._chunks.reread()
                     self._stand_at(chunk.position)
         finally:
-            now, self._waits_since = perf_counter(), None
-            self._waited += now - since
-            self._counters.add_wait(now - since, busy)
-            begun = self._begun
-            if has_ended and begun is not None:
-                self._elapsed, self._begun = self._elapsed + now - begun, None
+            self._clock.end_wait(wait, has_ended=has_ended)
         if has_ended:
             self._has_ended = True
             if self._finished is not None:
@@ -122,17 +132,28 @@ class StreamIterator(Iterator[T]):
                 # This frame is in the traceback of the error, and must not refer to it, nor to the items.
                 del failure, chunk
 
-    def _counted(self, chunk: Chunk[T]) -> Chunk[T]:
-        """Return a chunk as far as its failures may be replaced, and count them."""
+    def _take_chunk(self, position: int) -> bool:
+        """Take the chunk at a position; return False at the end."""
+        chunk = counting_into(self._clock.counters, partial(self._chunks.chunk, position))
+        if chunk is None:
+            self._chunk = Chunk(position)
+            return False
+        if chunk.failures or self._failures:
+            chunk = self._with_failures_counted(chunk)
+        self._chunk = chunk
+        return True
+
+    def _with_failures_counted(self, chunk: Chunk[T]) -> Chunk[T]:
+        """Count the failures of a chunk; return it, ended by an error before the first one that is one too many."""
         limit = self._reader.max_failures
-        # Those of an earlier call for this chunk, which was interrupted, do not count.
-        failures = [failure for failure in self._failures if failure.position < chunk.position] + [*chunk.failures]
-        over = 0 if limit is None else len(failures) - limit
-        if over > 0:
-            chunk = chunk.until(failures[-over].position, too_many(failures, cast(int, limit)))
+        # If an earlier call for this chunk was interrupted, its failures are among those so far.
+        failures = [failure for failure in self._failures if failure.position < chunk.position]
+        failures += chunk.failures
+        if limit is not None and len(failures) > limit:
+            chunk = chunk.until(failures[limit].position, too_many(failures, limit))
         if chunk.failures and not self._has_warned:
             self._has_warned = True
-            chunk.failures[0].warn("iterator.failures lists all that fail")
+            warn_of_failure(chunk.failures[0], "iterator.failures lists all that fail")
         self._failures = failures
         return chunk
 
@@ -143,6 +164,16 @@ class StreamIterator(Iterator[T]):
         They are those that ``map(fn, on_error="replace")`` replaced in the items that this iterator has handed out. The
         state does not hold them: an iterator that continues in another process begins with none. After ``set_state``,
         those before the new position are left.
+
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(5)
+            >>> iterator = iter(stream.map(lambda n: 60 // n, on_error="replace"))
+            >>> next(iterator).tolist()
+            [15, 60, 30, 20, 15]
+            >>> print(*iterator.failures)
+            record 0 at global position 0: ZeroDivisionError: integer division or modulo by zero
+            >>> iterator.failures[0].stand_in
+            4
         """
         position = self.position
         return [failure for failure in self._failures if failure.position < position]
@@ -170,39 +201,42 @@ class StreamIterator(Iterator[T]):
 
     @property
     def position(self) -> int:
-        """The global position after the last item: ``stream(start=position)`` continues there."""
+        """The global position after the last item: ``stream(start=position)`` continues there.
+
+        Examples:
+            >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
+            >>> iterator = iter(ten.stream(4))
+            >>> batch = next(iterator)
+            >>> iterator.position, ten.stream(4, start=4)[0].tolist() == next(iterator).tolist()
+            (4, True)
+        """
         return self._chunk.position
 
     def stats(self) -> StreamStats:
         """Return how long the consumer of this iterator waited for it so far, for what, and what to do about it.
 
         Any thread may ask at any time, also after the end, an error or a restore, after which it counts on.
+
+        Examples:
+            >>> iterator = iter(cachelayer.wrap(list(range(10)), identity="ten").stream(4))
+            >>> print(iterator.stats())
+            nothing read yet
+            >>> batches = list(iterator)
+            >>> print(iterator.stats())
+            waited for data ... % of the time (... of ... s)...
         """
-        now, since, begun = perf_counter(), self._waits_since, self._begun
-        seconds = self._elapsed + (0.0 if begun is None else now - begun)
-        # Threads that share an iterator may wait for it at the same time.
-        waited = min(seconds, self._waited + (0.0 if since is None else now - since))
-        sums = self._counters.sums()
-        parts: dict[Stage, float] = {stage: sums[f"{stage}_seconds"] for stage in STAGES}
-        # The present wait is not split yet.
-        parts[self._counters.stage or "hand_over"] += max(0.0, waited - sum(parts.values()))
-        scale = waited / (sum(parts.values()) or 1.0)
-        nbytes, requests, retries = sums["bytes_received"] + sums["bytes_from_disk"], sums["requests"], sums["retries"]
-        return StreamStats(
-            seconds,
-            waited,
-            seconds - waited,
-            self._reader.is_mapped,
-            ReadingStats(scale * parts["reading"], int(nbytes), int(requests), int(retries)),
-            scale * parts["decoding"],
-            scale * parts["functions"],
-            scale * parts["hand_over"],
-            int(sums["copies_hit"]),
-            int(sums["copies_missed"]),
-        )
+        return self._clock.stats(is_mapped=self._reader.is_mapped)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""
+        """Return the state after the last item: small, JSON, the same on every shard after the same number of steps.
+
+        Examples:
+            >>> iterator = iter(cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=7))
+            >>> batch = next(iterator)
+            >>> state = iterator.get_state()
+            >>> state["position"], state["records"], state["order"]["seed"]
+            (4, 10, 7)
+        """
         return self._reader.state(self.position)
 
     def set_state(self, state: Any) -> None:
@@ -210,6 +244,16 @@ class StreamIterator(Iterator[T]):
 
         Steps that :meth:`cachelayer.Stream.without` had left out are left out here too, and records to which that
         iterator had advanced come as they would have come there.
+
+        Examples:
+            >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
+            >>> alone = iter(ten.stream(4, shuffle=True, seed=0))
+            >>> batch = next(alone)
+            >>> hosts = [iter(ten.stream(4, shuffle=True, seed=0, shard=(host, 2))) for host in (0, 1)]
+            >>> for host in hosts:
+            ...     host.set_state(alone.get_state())
+            >>> next(alone).tolist(), [next(host).tolist() for host in hosts]
+            ([5, 1, 6, 4], [[5, 1], [6, 4]])
 
         Args:
             state: what ``get_state`` returned, or its JSON.
@@ -230,6 +274,15 @@ class StreamIterator(Iterator[T]):
 
         A state that is saved from then on belongs to the newer version, and names the one that came before.
 
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> iterator = iter(storage.cache(range(4), "numbers", "v1").stream(2, num_epochs=2))
+            >>> next(iterator).tolist()
+            [0, 1]
+            >>> iterator.advance_to(storage.append("numbers", "v1", "v2", [4, 5]))
+            >>> [batch.tolist() for batch in iterator]
+            [[2, 3], [4, 5], [0, 1], [2, 3], [4, 5]]
+
         Args:
             newer: the newer version or, if this stream is of a view, the same view of it, such as
                 ``newer.windows("tokens", 2048)``. It must begin with the elements of this stream: the digests prove
@@ -246,6 +299,13 @@ class StreamIterator(Iterator[T]):
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model, as ``state.json``; only the first shard writes it.
 
+        Examples:
+            >>> iterator = iter(cachelayer.wrap(list(range(10)), identity="ten").stream(4))
+            >>> batch = next(iterator)
+            >>> saved = iterator.save(folder / "checkpoint-1")
+            >>> (folder / "checkpoint-1" / "state.json").read_text()
+            '{"format": 1, "dataset": "ten", ... "position": 4}'
+
         Args:
             directory: a path: the state is written when this returns, and nothing has to be awaited. Orbax passes an
                 object for a directory that it is about to make, and awaits the result.
@@ -257,6 +317,16 @@ class StreamIterator(Iterator[T]):
 
     def load(self, directory: Any) -> Awaited:
         """Continue from a state that :meth:`save` wrote, on any number of shards, at once; Orbax calls this too.
+
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4)
+            >>> iterator = iter(stream)
+            >>> batch = next(iterator)
+            >>> saved = iterator.save(folder)
+            >>> other = iter(stream)
+            >>> loaded = other.load(folder)
+            >>> next(other).tolist()
+            [4, 5, 6, 7]
 
         Raises:
             StateError: if there is no state, or it is damaged or belongs to other records or another order.
@@ -280,7 +350,7 @@ def continue_with(iterator: StreamIterator[Any], steps: Steps, position: int) ->
 
 
 class ChunksWithStates:
-    """Gives the chunks of a reader with pairs of an item and the state after it."""
+    """Gives an iterator chunks whose items are pairs: an item of the stream, and the state after it."""
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader

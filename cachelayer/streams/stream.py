@@ -1,4 +1,4 @@
-"""Streams: the records of one shard in an order, from a position on, with a state."""
+"""Streams: the steps of one shard in an order, which are read one by one, or iterated over with a state."""
 
 from __future__ import annotations
 
@@ -38,9 +38,19 @@ class Untyped:
 
 @explains_options
 class Stream(Generic[T]):
-    """The records of one shard in an order: iterate over it as often as you like, or get the batch of any step.
+    """A dataset in an order, cut into steps: iterate over it as often as you like, or get the batch of any step.
 
-    :meth:`cachelayer.DataRef.stream` makes it, and explains the arguments.
+    A stream reads nothing until it is asked. :meth:`cachelayer.DataRef.stream` makes it, and explains the arguments.
+
+    Examples:
+        >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
+        >>> stream = ten.stream(4, shuffle=True, seed=0)
+        >>> [batch.tolist() for batch in stream]
+        [[3, 0, 8, 7], [5, 1, 6, 4], [2, 9]]
+        >>> len(stream), stream[1].tolist()
+        (3, [5, 1, 6, 4])
+        >>> [ten.stream(4, shuffle=True, seed=0, shard=(host, 2))[1].tolist() for host in (0, 1)]
+        [[5, 1], [6, 4]]
     """
 
     def __init__(self, reader: StepReader) -> None:
@@ -50,7 +60,18 @@ class Stream(Generic[T]):
 
     @property
     def element_spec(self) -> Any:
-        """The element spec of the stream; None if functions change elements, and the last of them declares no spec."""
+        """The element spec of the stream; None if functions change elements, and the last of them declares no spec.
+
+        Examples:
+            >>> stream = cachelayer.wrap([1, 2], identity="two").stream(2)
+            >>> stream.element_spec
+            ArraySpec(int64)
+            >>> half = stream.map(lambda n: n / 2)
+            >>> half.element_spec is None
+            True
+            >>> stream.map(lambda n: n / 2, element_spec=cachelayer.ArraySpec("float64")).element_spec
+            ArraySpec(float64)
+        """
         reader = self._reader
         if not reader.is_mapped:
             return reader.records.element_spec
@@ -91,10 +112,21 @@ class Stream(Generic[T]):
     ) -> Stream[Any]:
         """Return the stream with a function applied to each element, before elements are stacked to batches.
 
-        The function sees each element once, however many are read at a time. An error comes in place of the step that
-        has the element; whoever goes on after it has this step read again. What the function makes of the first element
-        of the stream decides which leaves it passes on: if their shapes vary or they may be None, whoever reads no
-        batch with that element has it called for that one too.
+        The function is called once for each element. If it raises, ``next()`` raises this error in place of the step
+        that has the element, and the next call reads this step again. What the function makes of the first element of
+        the stream decides which leaves it passes on: if shapes vary or values may be None, it is called for that
+        element too, even if no batch with it is read.
+
+        Examples:
+            >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
+            >>> ten.stream(4).map(lambda n: n * n)[1].tolist()
+            [16, 25, 36, 49]
+            >>> noisy = ten.stream(4, seed=0).map(lambda n, rng: n + rng.integers(100), rng=True)
+            >>> noisy[1].tolist() == noisy[1].tolist() == list(noisy)[1].tolist()
+            True
+            >>> iterator = iter(ten.stream(10).map(lambda n: 60 // n, on_error="replace"))
+            >>> next(iterator).tolist(), iterator.failures[0].record, iterator.failures[0].stand_in
+            ([15, 60, 30, 20, 15, 12, 10, 8, 7, 6], 0, 4)
 
         Args:
             fn: a function of one element; with ``rng``, of an element and a :class:`numpy.random.Generator`. The
@@ -125,16 +157,24 @@ class Stream(Generic[T]):
             raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")
         if rng and self._options.order.seed is None:
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
-        drawing = sum(earlier.generators is not None for earlier in self._reader.maps)
-        seed = self._options.order.seed or 0
-        generators = partial(keyed_generators, seed, drawing) if boolean("rng", rng) else None
+        generators = None
+        if boolean("rng", rng):
+            drawing_before = sum(function.generators is not None for function in self._reader.maps)
+            generators = partial(keyed_generators, self._options.order.seed or 0, drawing_before)
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
-        limit = _limit(on_error, integer("max_failures", max_failures, 1))
-        added = ElementMap(_function(fn), generators, integer("threads", threads, 0), declared, limit)
+        limit = _failures_to_replace(on_error, integer("max_failures", max_failures, 1))
+        added = ElementMap(_checked_function(fn), generators, integer("threads", threads, 0), declared, limit)
         return stream_of(replace(self._reader, maps=(*self._reader.maps, added), learned=Learned()))
 
     def map_batches(self, fn: Callable[[T], U], *, on_error: Literal["raise"] = "raise") -> Stream[U]:
         """Return the stream with a function applied to each batch.
+
+        Examples:
+            >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
+            >>> [int(total) for total in ten.stream(4).map_batches(lambda batch: batch.sum())]
+            [6, 22, 17]
+            >>> ten.stream(4).map(float).map_batches(lambda batch: batch / 2)[2].tolist()
+            [4.0, 4.5]
 
         Args:
             fn: a function of one batch. With ``remainder="pad"`` it does not get the mask, which stays as it is.
@@ -143,7 +183,7 @@ class Stream(Generic[T]):
         Raises:
             InvalidArgumentError: if the stream has no batches, or if failures are to be replaced.
         """
-        if _limit(on_error, MOST_FAILURES) is not None:
+        if _failures_to_replace(on_error, MOST_FAILURES) is not None:
             raise InvalidArgumentError(
                 "map_batches(on_error='replace'): nobody knows which element of a batch failed: do what may fail in "
                 "map(fn, on_error='replace')"
@@ -152,10 +192,10 @@ class Stream(Generic[T]):
             raise InvalidArgumentError(
                 "map_batches() needs batches: pass a global_batch_size to stream(), or use map()"
             )
-        return stream_of(replace(self._reader, batch_maps=(*self._reader.batch_maps, _function(fn))))
+        return stream_of(replace(self._reader, batch_maps=(*self._reader.batch_maps, _checked_function(fn))))
 
     def __iter__(self) -> StreamIterator[T]:
-        """Return an iterator from ``start`` on, independent of others; each has the same order."""
+        """Return an iterator from ``start`` on, independent of other iterators; all of them have the same order."""
         self._warn_once()
         return StreamIterator(self._reader, finished=self._note_finished)
 
@@ -164,6 +204,11 @@ class Stream(Generic[T]):
 
     def epoch(self, epoch: int) -> StreamIterator[T]:
         """Return an iterator over one whole epoch, the same one whatever ``start`` and ``num_epochs`` are.
+
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0)
+            >>> [batch.tolist() for batch in stream.epoch(1)]
+            [[8, 5, 3, 6], [2, 7, 1, 0], [9, 4]]
 
         Args:
             epoch: the number of the epoch, from 0.
@@ -177,21 +222,31 @@ class Stream(Generic[T]):
 
         It begins at ``start``, within that epoch, and ends before epoch ``num_epochs``. If ``num_epochs`` is 1, the
         default, or None, it never ends. It has ``get_state`` and ``set_state``.
+
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0, num_epochs=2)
+            >>> for epoch in stream.epochs():
+            ...     print([batch.tolist() for batch in epoch])
+            [[3, 0, 8, 7], [5, 1, 6, 4], [2, 9]]
+            [[8, 5, 3, 6], [2, 7, 1, 0], [9, 4]]
         """
         return Epochs(self._reader)
 
     def _warn_once(self) -> None:
-        order, message = self._options.order, None
-        if self._iterated_through and order.shuffle and order.reshuffle and self._options.steps.num_epochs == 1:
-            message = (
+        order = self._options.order
+        has_one_epoch = self._options.steps.num_epochs == 1
+        draws = any(function.generators is not None for function in self._reader.maps)
+        if self._warned:
+            return
+        if self._iterated_through and order.shuffle and order.reshuffle and has_one_epoch:
+            self._warned = True
+            warn(
                 "this stream is iterated over again, and has the same order each time: for another order in every "
                 "epoch, iterate over stream.epochs() or stream.epoch(e); to keep this order, pass reshuffle=False"
             )
-        elif order.seed is not None and not order.shuffle and not any(each.generators for each in self._reader.maps):
-            message = f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)"
-        if message is not None and not self._warned:
+        elif order.seed is not None and not order.shuffle and not draws:
             self._warned = True
-            warn(message)
+            warn(f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)")
 
     @property
     def _options(self) -> StreamOptions:
@@ -205,28 +260,51 @@ class Stream(Generic[T]):
         return self._options.item_count
 
     def __getitem__(self, step: int) -> T:
-        """Return the batch of a step, counted from ``start``; the element if the stream has no batches."""
-        position = self._step(step)
-        if not (self._options.batched or len(plan_step(self._options, position).numbers)):
-            raise RecordIndexError(f"step {step} has no element for shard {self._options.shard_index}")
-        return cast(T, self._reader.item(position))
+        """Return the batch of a step, counted from ``start``; the element if the stream has no batches.
 
-    def records(self, step: int) -> NDArray[np.int64]:
-        """Return the record number of each row in the batch of a step, as int64. Padding repeats its last record.
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4)
+            >>> stream[0].tolist(), stream[-1].tolist()
+            ([0, 1, 2, 3], [8, 9])
+            >>> batch, mask = cachelayer.wrap(list(range(10)), identity="ten").stream(4, remainder="pad")[-1]
+            >>> batch.tolist(), mask.tolist()
+            ([8, 9, 9, 9], [True, True, False, False])
+        """
+        found = self._step(step)
+        if not (self._options.batched or len(plan_step(self._options, found).numbers)):
+            raise RecordIndexError(f"step {step} has no element for shard {self._options.shard_index}")
+        return cast(T, self._reader.item(found))
+
+    def record_numbers(self, step: int) -> NDArray[np.int64]:
+        """Return the record number of each row in the batch of a step, as int64. Padding repeats the last record.
 
         If an element failed, and another stands in for it, this is the record that failed.
+
+        Examples:
+            >>> ref = cachelayer.wrap([n * 10 for n in range(10)], identity="tens")
+            >>> stream = ref.stream(4, shuffle=True, seed=0)
+            >>> stream.record_numbers(1).tolist(), stream[1].tolist()
+            ([5, 1, 6, 4], [50, 10, 60, 40])
         """
         return plan_step(self._options, self._step(step)).numbers
 
-    record_numbers = records
+    records = record_numbers
 
     def sources(self, step: int) -> Sources:
-        """Return the records of versions, and of wrapped objects, that the batch of a step was made of.
+        """Return the stored records that the batch of a step was made of: which datasets, and which numbers in them.
 
-        They are those that :meth:`cachelayer.DataRef.sources` gives for each of its rows: through views, packs,
-        windows, concatenations and mixtures, down to the name of the dataset and the number of the record in it.
+        This follows views, packs, windows, concatenations and mixtures down to the versions, and to wrapped objects, as
+        :meth:`cachelayer.DataRef.sources` does.
+
+        Examples:
+            >>> ten = cachelayer.Storage(folder).cache(range(10), "ten", "v1")
+            >>> stream = cachelayer.concat([ten[5:], ten[::2]]).stream(4)
+            >>> stream.sources(1).spans()[1]
+            RecordSpan(dataset='...ten@v1@sha256:...', record=0, begin=None, end=None, offset=0)
+            >>> stream.sources(1).record.tolist(), stream.record_numbers(1).tolist()
+            ([9, 0, 2, 4], [4, 5, 6, 7])
         """
-        return self._reader.records.sources(self.records(step))
+        return self._reader.records.sources(self.record_numbers(step))
 
     def without(self, *, steps: Sequence[int] = (), records: Sequence[int] = ()) -> Self:
         """Return the stream without some steps: to skip those at which a loss jumped, for example.
@@ -235,8 +313,15 @@ class Stream(Generic[T]):
         saved before restores into this stream, on any number of shards; and states of this stream carry what is left
         out.
 
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0)
+            >>> [batch.tolist() for batch in stream.without(steps=[1])]
+            [[3, 0, 8, 7], [2, 9]]
+            >>> [batch.tolist() for batch in stream.without(records=[8])]
+            [[5, 1, 6, 4], [2, 9]]
+
         Args:
-            steps: numbers of steps, as :meth:`records` takes them: counted from ``start``, and from 0.
+            steps: numbers of steps, counted from 0 at ``start``.
             records: record numbers: the steps in which one of them comes are left out, in all epochs of the stream.
                 Without batches, only their own elements are.
 
@@ -244,10 +329,11 @@ class Stream(Generic[T]):
             RecordIndexError: if there is no such step or record.
             InvalidArgumentError: if records are given, and the stream has no end; or if it is too much for a state.
         """
-        options, ranges = self._options, [tuple(self._step(integer("a step", step))) for step in steps]
+        ranges: list[tuple[int, int]] = [self._step(integer("a step", step)) for step in steps]
         if len(records):
-            ranges += options.ranges_of(np.array([integer("a record", record) for record in records], np.int64))
-        rest = options.steps.without(ranges)
+            numbers = np.array([integer("a record", record) for record in records], np.int64)
+            ranges += self._options.ranges_of(numbers)
+        rest = self._options.steps.without(ranges)
         if len(rest.left_out) > _MOST_LEFT_OUT:
             raise InvalidArgumentError(
                 f"without() of {len(rest.left_out)} ranges of steps: a state carries at most {_MOST_LEFT_OUT}; leave "
@@ -258,6 +344,13 @@ class Stream(Generic[T]):
     def state(self, step: int) -> dict[str, Any]:
         """Return the state of an iterator before a step: for programs that keep the number of steps, and no state.
 
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0)
+            >>> iterator = iter(stream)
+            >>> iterator.set_state(stream.state(2))
+            >>> next(iterator).tolist() == stream[2].tolist()
+            True
+
         Args:
             step: the number of steps before it, counted from ``start``.
 
@@ -265,12 +358,17 @@ class Stream(Generic[T]):
             RecordIndexError: if the stream has fewer steps.
         """
         before = integer("step", step, 0)
-        steps = self._options.steps
-        position = steps.next_start(self._step(before - 1).end) if before else steps.next_start(self._options.start)
-        return self._reader.state(position)
+        end_of_last = self._step(before - 1).end if before else self._options.start
+        return self._reader.state(self._options.steps.next_start(end_of_last))
 
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
-        """Return an iterator over pairs of a batch and the state after it, for consumers that buffer batches."""
+        """Return an iterator over pairs of a batch and the state after it, for consumers that buffer batches.
+
+        Examples:
+            >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4)
+            >>> [(batch.tolist(), state["position"]) for batch, state in stream.with_state()]
+            [([0, 1, 2, 3], 4), ([4, 5, 6, 7], 8), ([8, 9], 10)]
+        """
         self._warn_once()
         return StreamIterator(self._reader, ChunksWithStates, self._note_finished)
 
@@ -298,6 +396,11 @@ class BatchStream(Stream[B], Generic[T, B]):
     A batch has the structure of an element. If elements are dicts, type checkers take it for a ``dict[str, Any]``; if
     they are numbers or strings, for an array; else, and if the elements have no type, for ``Any``. To name the type
     yourself, annotate the stream: ``stream: Stream[MyBatch] = ref.stream(64)``.
+
+    Examples:
+        >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
+        >>> type(ten.stream(4)).__name__, type(ten.stream()).__name__
+        ('BatchStream', 'Stream')
     """
 
     if TYPE_CHECKING:
@@ -325,7 +428,12 @@ class BatchStream(Stream[B], Generic[T, B]):
             max_failures: int = ...,
         ) -> BatchStream[U, Any]: ...
         def map(self, fn: Callable[..., Any], **options: Any) -> BatchStream[Any, Any]:
-            """Return the stream with a function applied to each element; see :meth:`Stream.map`."""
+            """Return the stream with a function applied to each element; see :meth:`Stream.map`.
+
+            Examples:
+                >>> cachelayer.wrap(["a", "b"], identity="texts").stream(2).map(str.upper)[0].tolist()
+                ['A', 'B']
+            """
 
         @overload
         def map_batches(
@@ -341,10 +449,16 @@ class BatchStream(Stream[B], Generic[T, B]):
         @overload
         def map_batches(self, fn: Callable[[B], U], *, on_error: Literal["raise"] = ...) -> BatchStream[T, U]: ...
         def map_batches(self, fn: Callable[..., Any], *, on_error: Any = "raise") -> BatchStream[Any, Any]:
-            """Return the stream with a function applied to each batch; see :meth:`Stream.map_batches`."""
+            """Return the stream with a function applied to each batch; see :meth:`Stream.map_batches`.
+
+            Examples:
+                >>> cachelayer.wrap(["a", "b"], identity="texts").stream(2).map_batches("".join)[0]
+                'ab'
+            """
 
 
 def stream_of(reader: StepReader) -> Stream[Any]:
+    """Return the stream of a reader."""
     return (BatchStream if reader.options.batched else Stream)(reader)
 
 
@@ -378,8 +492,8 @@ def is_endless(stream: Stream[Any]) -> bool:
     return stream._reader.options.steps.end is None
 
 
-def _limit(on_error: Any, max_failures: int) -> int | None:
-    """Return the number of failures that a function replaces; None to raise each."""
+def _failures_to_replace(on_error: Any, max_failures: int) -> int | None:
+    """Return the number of failures that a function of elements replaces, checked; None if it replaces none."""
     if not isinstance(on_error, str) or on_error not in ("raise", "replace"):
         raise InvalidArgumentError(f"on_error {on_error!r}: pass 'raise' or 'replace'")
     if on_error == "replace":
@@ -391,7 +505,7 @@ def _limit(on_error: Any, max_failures: int) -> int | None:
     return None
 
 
-def _function(fn: Any) -> Any:
+def _checked_function(fn: Any) -> Any:
     if not callable(fn):
         raise InvalidTypeError(f"fn {fn!r}: pass a function")
     return fn

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
 
+from cachelayer.counting import STAGES, Stage, of_iterator
 from cachelayer.progress import size
 
-# From this share of the time on, a consumer that waits is told what to do about it; less than that is not named.
-_MUCH, _LITTLE = 0.1, 0.01
+_MUCH = 0.1
+"""From this share of the time on, a consumer that waits is told what to do about it."""
+_LITTLE = 0.01
+"""What takes a smaller share of the wait is not named."""
 _DECODING = "leave fields out with fields(), decode images to the size that you need, or read in several processes"
 _FUNCTIONS = "make the functions faster, pass threads= to map() if they release the GIL, or read in several processes"
 _AHEAD = 'pass shuffle="blocks" or a larger prefetch'
@@ -18,17 +23,19 @@ _HAND_OVER = "pass larger batches or, if worker processes read, more workers"
 class ReadingStats:
     """What reading for an iterator took.
 
-    Args:
-        seconds: how long its consumer waited for it.
-        bytes: bytes that came over the network, and bytes of the records that were read on this host.
-        requests: requests to the store.
-        retries: how many of them were made again, because they failed.
+    Examples:
+        >>> print(cachelayer.ReadingStats(seconds=9.0, bytes=2_000_000, requests=40, retries=1))
+        reading 9 s (2.0 MB in 40 requests, 1 of them again)
     """
 
     seconds: float = 0.0
+    """How long the consumer waited for it."""
     bytes: int = 0
+    """Bytes that came over the network, and bytes of the records that were read on this host."""
     requests: int = 0
+    """Requests to the store."""
     retries: int = 0
+    """Requests that were made again, because they failed."""
 
     def __str__(self) -> str:
         made = f" in {self.requests:,} requests" if self.requests else ""
@@ -40,31 +47,33 @@ class ReadingStats:
 class StreamStats:
     """How long the consumer of an iterator waited for it, and for what; ``str()`` says so, and what to do about it.
 
-    Args:
-        seconds: from the first call of ``next()`` until now, or until the end of the stream.
-        waited: how long the consumer was in ``next()`` without an item to take. It is the sum of the seconds of
-            ``reading``, ``decoding``, ``functions`` and ``hand_over``.
-        own: what remains: how long the consumer did its own work.
-        is_mapped: whether the stream has functions.
-        reading: the part of ``waited`` that the records took to come, over the network or from a disk.
-        decoding: the part that making elements and batches of them took; reading from memory is in it.
-        functions: the part that the functions of the stream took.
-        hand_over: the part that all else took: arrays of a framework, the way from thread to thread, and all that
-            worker processes do.
-        copies_hit: records of remote shards that were read from local copies.
-        copies_missed: those that were read over the network, though copies are kept.
+    Examples:
+        >>> print(cachelayer.StreamStats(seconds=100.0, waited=50.0, own=50.0, functions=45.0, decoding=5.0))
+        waited for data 50 % of the time (50 of 100 s): functions 45 s, decoding 5 s; make the functions faster, ...
+        >>> print(cachelayer.StreamStats(seconds=100.0, waited=5.0, own=95.0, decoding=5.0))
+        waited for data 5 % of the time (5 of 100 s)
     """
 
     seconds: float
+    """From the first call of ``next()`` until now, or until the end of the stream."""
     waited: float
+    """How long it was in ``next()``: the sum of ``reading``, ``decoding``, ``functions`` and ``hand_over``."""
     own: float
+    """How long the consumer did its own work."""
     is_mapped: bool = True
+    """Whether the stream has functions."""
     reading: ReadingStats = ReadingStats()
+    """The part of ``waited`` that the records took to come, over the network or from a disk."""
     decoding: float = 0.0
+    """The part that making elements and batches of records took; reading from memory is in it."""
     functions: float = 0.0
+    """The part that the functions of the stream took."""
     hand_over: float = 0.0
+    """All else: arrays of a framework, the way from thread to thread, and everything that worker processes do."""
     copies_hit: int = 0
+    """Records of remote shards that were read from local copies."""
     copies_missed: int = 0
+    """Records of remote shards that were read over the network, though copies are kept."""
 
     def __str__(self) -> str:
         if not self.seconds:
@@ -91,3 +100,79 @@ class StreamStats:
         if self.reading.requests:
             return f"copy the records to this host first (cachelayer mirror), or {_AHEAD}"
         return f"the records are not in memory: {_AHEAD}"
+
+
+class Wait(NamedTuple):
+    """A wait of a consumer."""
+
+    since: float
+    """When it began."""
+    busy: list[float]
+    """How long threads had been at each stage by then."""
+
+
+class ConsumerClock:
+    """Measures how long the consumer of an iterator waits for it, from the first wait to the end of the stream.
+
+    Threads that share an iterator may wait at the same time, and any thread may ask for the statistics.
+    """
+
+    def __init__(self) -> None:
+        self.counters = of_iterator()
+        """What the threads that read for the iterator count."""
+        self._begun: float | None = None
+        """When the consumer first waited; None after the end."""
+        self._waits_since: float | None = None
+        self._waited = 0.0
+        self._seconds_to_end = 0.0
+        """The seconds up to the last end, if the iterator has gone on behind one."""
+
+    def begin_wait(self) -> Wait:
+        wait = Wait(perf_counter(), self.counters.busy())
+        self._waits_since = wait.since
+        if self._begun is None:
+            self._begun = wait.since
+        return wait
+
+    def end_wait(self, wait: Wait, *, has_ended: bool) -> None:
+        """Count a wait; ``has_ended`` says that it was for the end of the stream."""
+        now = perf_counter()
+        self._waits_since = None
+        self._waited += now - wait.since
+        self.counters.add_wait(now - wait.since, wait.busy)
+        begun = self._begun
+        if has_ended and begun is not None:
+            self._seconds_to_end += now - begun
+            self._begun = None
+
+    def stats(self, *, is_mapped: bool) -> StreamStats:
+        """Return the statistics up to now; ``is_mapped`` says that the stream has functions."""
+        now = perf_counter()
+        since = self._waits_since
+        begun = self._begun
+        seconds = self._seconds_to_end + (0.0 if begun is None else now - begun)
+        # Threads that share an iterator may wait for it at the same time.
+        waited = min(seconds, self._waited + (0.0 if since is None else now - since))
+        sums = self.counters.sums()
+        parts: dict[Stage, float] = {stage: sums[f"{stage}_seconds"] for stage in STAGES}
+        # The present wait is not split yet.
+        parts[self.counters.stage or "hand_over"] += max(0.0, waited - sum(parts.values()))
+        scale = waited / (sum(parts.values()) or 1.0)
+        reading = ReadingStats(
+            seconds=scale * parts["reading"],
+            bytes=int(sums["bytes_received"] + sums["bytes_from_disk"]),
+            requests=int(sums["requests"]),
+            retries=int(sums["retries"]),
+        )
+        return StreamStats(
+            seconds=seconds,
+            waited=waited,
+            own=seconds - waited,
+            is_mapped=is_mapped,
+            reading=reading,
+            decoding=scale * parts["decoding"],
+            functions=scale * parts["functions"],
+            hand_over=scale * parts["hand_over"],
+            copies_hit=int(sums["copies_hit"]),
+            copies_missed=int(sums["copies_missed"]),
+        )

@@ -52,18 +52,13 @@ _BEHIND = np.uint64(~0xFFFF & (1 << 64) - 1)
 @explains_options
 @dataclass(frozen=True)
 class Blocks:
-    """Sizes of a shuffle in blocks; pass it as ``shuffle=``. Those that are None follow from the version.
+    """Sizes of a shuffle in blocks; pass it as ``shuffle=``. A size that is None follows from the version.
 
-    Args:
-        records: least number of consecutive records in a block, at most 32,768; by default about 1 MiB of them, and
-            at least the windows of four documents, or the packs that are made of 16,384. Blocks have up to half as many
-            more, all the same number, so that few records are left over.
-        window: number of blocks, over all lanes, among which records are shuffled; by default about 1 GiB of them, and
-            at least one for each lane. It is rounded down to a multiple of ``lanes``, holds at most 65,536 records of a
-            lane, and bounds what all shards together hold in memory. In a mixture, each dataset has a window of its
-            own.
-        lanes: a power of two, into which the blocks are dealt; fewer if there are fewer blocks. A shard reads only the
-            blocks of its own lanes, so use at least 8 for each. By default 1,024, or fewer in small versions.
+    Examples:
+        >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
+        >>> pairs = cachelayer.Blocks(records=2, window=2, lanes=1)  # a window is two blocks of two records
+        >>> [number for batch in ten.stream(5, shuffle=pairs, seed=0) for number in batch.tolist()]
+        [8, 9, 0, 1, 2, 3, 7, 6, 5, 4]
 
     Raises:
         InvalidArgumentError: if a size is out of range.
@@ -71,8 +66,17 @@ class Blocks:
     """
 
     records: int | None = None
+    """The least number of consecutive records in a block, at most 32,768; by default about 1 MiB of them, and at least
+    the windows of four documents, or the packs that are made of 16,384. All blocks have the same number of records, up
+    to half as many more, so that few records are left over."""
     window: int | None = None
+    """The number of blocks, over all lanes, among which records are shuffled; by default about 1 GiB of them, and at
+    least one for each lane. It is rounded down to a multiple of ``lanes``, holds at most 65,536 records of a lane, and
+    bounds what all shards together hold in memory. In a mixture, each dataset has a window of its own."""
     lanes: int | None = None
+    """The number of lanes into which the blocks are dealt, a power of two; fewer if there are fewer blocks. A shard
+    reads only the blocks of its own lanes, so use at least 8 for each shard. By default 1,024, or fewer in small
+    versions."""
 
     def __post_init__(self) -> None:
         for name, most in (("records", _MOST_RECORDS), ("window", MOST_BLOCKS), ("lanes", MOST_LANES)):

@@ -28,15 +28,18 @@ _SHOWN = 'a field and ascending bounds, such as ("tokens", [128, 512, 2048]), or
 @explains_options
 @dataclass(frozen=True)
 class Buckets:
-    """Lengths by which records are put into batches; pass it as ``buckets=``.
+    """Batches of records of similar lengths, padded to a bound; pass it as ``buckets=``.
 
-    Args:
-        leaves: the name of an array of shape ``[None]``, such as ``"tokens"`` or ``"meta/tokens"``; or several, of
-            which the longest in a record decides. All are padded.
-        bounds: the greatest length of each bucket, ascending, at most 32. Batches are padded to it.
-        value: what stands after the values of a shorter record; a dict has one for each leaf.
-        long: what to do with records longer than the last bound: "refuse" raises an error before anything is read,
-            "truncate" keeps their beginning.
+    Examples:
+        >>> spec = {"tokens": cachelayer.ArraySpec("int64", (None,))}
+        >>> texts = [{"tokens": [7] * length} for length in (1, 3, 2, 4, 1, 3)]
+        >>> ref = cachelayer.Storage(folder).cache(texts, "texts", "v1", element_spec=spec)
+        >>> for batch in ref.stream(2, buckets=cachelayer.Buckets("tokens", [2, 4], value=-1)):
+        ...     print(batch["tokens"].tolist(), batch["tokens_length"].tolist())
+        [[7, -1], [7, 7]] [1, 2]
+        [[7, 7, 7, -1], [7, 7, 7, 7]] [3, 4]
+        [[7, -1]] [1]
+        [[7, 7, 7, -1]] [3]
 
     Raises:
         InvalidArgumentError: if the bounds do not ascend, or an argument is out of range.
@@ -44,9 +47,15 @@ class Buckets:
     """
 
     leaves: str | Sequence[str]
+    """The name of an array of shape ``[None]``, such as ``"tokens"`` or ``"meta/tokens"``; or several names: the
+    longest of these arrays in a record decides. All of them are padded."""
     bounds: Sequence[int]
+    """The greatest length of each bucket, ascending, at most 32. Batches are padded to it."""
     value: Any = 0
+    """What stands after the values of a shorter record; a dict has a value for each leaf."""
     long: Literal["refuse", "truncate"] = "refuse"
+    """What to do with records longer than the last bound: "refuse" raises an error before anything is read, "truncate"
+    keeps their beginning."""
 
     def __post_init__(self) -> None:
         leaves = (self.leaves,) if isinstance(self.leaves, str) else self.leaves

@@ -1,4 +1,10 @@
-"""Failures: elements that a function or decoding failed for, and what becomes of the errors of a reading."""
+"""Failures: elements that others stand in for, because a function or decoding raised an error for them; and the errors
+that end the reading of a chunk.
+
+Reading hands errors on as values: they come in place of the step that they belong to, perhaps in another thread. An
+error holds its traceback, whose frames hold their variables: the batch, the iterator and, if a frame has the error in a
+variable, the error itself. So nobody keeps one longer than needed; see :func:`clear_callers`.
+"""
 
 from __future__ import annotations
 
@@ -19,64 +25,76 @@ Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 """Runs a task in another thread."""
 E = TypeVar("E", bound=BaseException)
 MOST_FAILURES = 100
-"""The number of failures that an iterator takes, unless ``map`` is given another."""
+"""The number of failures that an iterator replaces, unless ``map`` is given another."""
 _LISTED = 100
+"""The most records that an error lists."""
 # Not about the element: the storage fails, or the machine, or a package is missing.
 _NEVER_REPLACED = (CorruptionError, FormatError, ImportError, MemoryError, NotFoundError, StorageError)
 
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """An element that failed, and that another one stands in for.
+    """An element that failed, and that another one stands in for; ``iterator.failures`` lists them.
 
-    Args:
-        record: the number of its record in what the stream reads: ``ref[record]``.
-        position: the global position at which it failed.
-        error: what the function or decoding raised. It has no traceback, which would hold the memory of the batch.
-        stand_in: the number of the record whose element came in its place.
+    Examples:
+        >>> stream = cachelayer.wrap(["1", "2", "three", "4"], identity="texts").stream(4)
+        >>> iterator = iter(stream.map(int, on_error="replace"))
+        >>> next(iterator).tolist()
+        [1, 2, 2, 4]
+        >>> [failure] = iterator.failures
+        >>> failure.record, failure.position, failure.stand_in
+        (2, 2, 1)
+        >>> print(failure)
+        record 2 at global position 2: ValueError: invalid literal for int() with base 10: 'three'
     """
 
     record: int
+    """The number of the record that failed, in what the stream reads: ``ref[record]``."""
     position: int
+    """The global position at which it failed."""
     error: Exception
+    """What the function or decoding raised. It has no traceback, which would hold the memory of the batch."""
     stand_in: int
+    """The number of the record whose element came in its place."""
 
     def __str__(self) -> str:
-        return f"record {self.record} at global position {self.position}: {shown(self.error)}"
-
-    def portable(self) -> Failure:
-        """Return the failure for another process: if its error cannot be pickled, with an error of the same text."""
-        try:
-            pickle.loads(pickle.dumps(self.error))  # noqa: S301 - made on this line
-        except Exception:  # noqa: BLE001 - whatever a class of the user raises
-            error = RuntimeError(shown(self.error))
-            for note in getattr(self.error, "__notes__", ()):
-                error.add_note(note)
-            return replace(self, error=error)
-        return self
-
-    def warn(self, rest: str) -> None:
-        """Warn of the failure; ``rest`` says how to see the others."""
-        warn(
-            f"record {self.record} failed at global position {self.position}, and another record stands in for it: "
-            f"{shown(self.error)}. {rest}",
-            room="streams",
-        )
+        return f"record {self.record} at global position {self.position}: {error_text(self.error)}"
 
 
-def shown(error: BaseException) -> str:
-    """Return an error as a traceback shows it."""
+def warn_of_failure(failure: Failure, rest: str) -> None:
+    """Warn of a failure; ``rest`` says how to see the others."""
+    warn(
+        f"record {failure.record} failed at global position {failure.position}, and another record stands in for it: "
+        f"{error_text(failure.error)}. {rest}",
+        room="streams",
+    )
+
+
+def picklable(failure: Failure) -> Failure:
+    """Return the failure for another process: if its error cannot be pickled, with an error of the same text."""
+    try:
+        pickle.loads(pickle.dumps(failure.error))  # noqa: S301 - made on this line
+    except Exception:  # noqa: BLE001 - whatever a class of the user raises
+        error = RuntimeError(error_text(failure.error))
+        for note in getattr(failure.error, "__notes__", ()):
+            error.add_note(note)
+        return replace(failure, error=error)
+    return failure
+
+
+def error_text(error: BaseException) -> str:
+    """Return the last line of an error's traceback: its class and its message."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def is_of_element(error: BaseException) -> bool:
-    """Return whether an error of a user's function, or of a user's object, is a failure of the element."""
+    """Return whether an error is about one element, so that another element can stand in for it."""
     return isinstance(error, Exception) and not isinstance(error, _NEVER_REPLACED)
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
-    """Return what a function returns and None, or None and its error: see :func:`clear_callers`."""
+    """Return what a function returns and None, or None and its error."""
     try:
         return function(*arguments), None
     except Exception as error:  # noqa: BLE001 - it is handed on
@@ -84,19 +102,21 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Excepti
 
 
 def clear_callers(error: BaseException) -> None:
-    """Clear the variables of the functions that have returned an error as a value, after it was caught below them.
+    """Clear the variables of the functions that have returned an error as a value.
 
-    The frames in a traceback hold those of their callers. So the error would hold itself, the elements of its batch and
-    the iterator, until Python next looks for cycles.
+    A traceback has the frames from where the error was raised up to where it was caught. These frames refer to their
+    callers, which have returned the error, and so hold it in their variables: a cycle, which would keep the elements of
+    the batch and the iterator until Python next looks for cycles.
     """
-    shown, trace = list[FrameType](), error.__traceback__
+    frames: list[FrameType] = []
+    trace = error.__traceback__
     while trace is not None:
-        shown.append(trace.tb_frame)
+        frames.append(trace.tb_frame)
         trace = trace.tb_next
-    for frame in shown:
+    for frame in frames:
         caller = frame.f_back
         while caller is not None:
-            if caller not in shown:
+            if caller not in frames:
                 try:
                     caller.clear()
                 except RuntimeError:
@@ -110,12 +130,12 @@ class Dropped(BaseException):
 
 
 class ReadContext:
-    """A reading of some steps.
+    """What the functions that read a chunk share: the failures so far, and who waits for the chunk.
 
     Args:
-        closed: set when nobody waits any longer; None if the consumer itself reads, to whom an interrupt is raised at
-            once.
-        submit: runs a task in a thread that further readings use too; None to start threads for this one.
+        closed: set when nobody waits for the chunk any longer; None if the consumer reads it in its own thread, where
+            an interrupt is raised at once.
+        submit: runs a task in a thread of the iterator; None to start threads for this chunk.
     """
 
     __slots__ = ("closed", "failures", "submit")
@@ -145,26 +165,29 @@ class ReadContext:
             wait(futures)
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
-        """Return what a function returns and None, or None and the error that comes in place of an item."""
+        """Return what a function returns and None, or None and the error that comes in place of an item.
+
+        An interrupt of the consumer's own thread is no such error, and is raised.
+        """
         try:
             return function(*arguments), None
         except StopIteration as error:
-            return None, _stopped(error)
+            return None, _stop_iteration_error(error)
         except BaseException as error:
             if isinstance(error, Dropped) or (self.closed is None and not isinstance(error, Exception)):
                 raise
             return None, error
 
 
-def _stopped(error: StopIteration) -> RuntimeError:
+def _stop_iteration_error(error: StopIteration) -> RuntimeError:
     """Return the error for a StopIteration, which would end loops of callers without a word."""
     failure = RuntimeError(f"a function of the stream, or what it reads, raised StopIteration({error})")
     failure.__cause__ = error
     return failure
 
 
-def bare(error: E) -> E:
-    """Return an error, and those that led to it, without tracebacks: their frames hold the elements of a batch."""
+def without_traceback(error: E) -> E:
+    """Take the tracebacks off an error and the errors that led to it, and return it."""
     chain: list[BaseException] = [error]
     for link in chain:
         link.with_traceback(None)
@@ -178,11 +201,11 @@ def failure_of(record: int, position: int, error: Exception, stand_in: int) -> F
         named = error.at(record=record)
         named.__cause__ = error.__cause__
         error = named
-    return Failure(record, position, bare(error), stand_in)
+    return Failure(record, position, without_traceback(error), stand_in)
 
 
 def too_many(failures: Sequence[Failure], limit: int) -> ElementError:
-    """Return the error of more failures than an iterator takes, with the numbers of the records."""
+    """Return the error for more failures than an iterator replaces, with the numbers of the records."""
     records = sorted({failure.record for failure in failures})
     listed = ", ".join(map(str, records[:_LISTED]))
     more = f" and {len(records) - _LISTED} more" if len(records) > _LISTED else ""
@@ -197,12 +220,18 @@ def too_many(failures: Sequence[Failure], limit: int) -> ElementError:
     return error
 
 
-def none_left(position: int, records: Sequence[int], last: BaseException) -> ElementError:
-    """Return the error of a position at which all of these records failed: its own, and those that were to stand in."""
+def no_stand_in_error(position: int, records: Sequence[int], last: BaseException) -> ElementError:
+    """Return the error for a position whose record failed, as did all records that might stand in for it.
+
+    Args:
+        position: the global position.
+        records: the record of the position, then those that might stand in for it.
+        last: the error of the last of them.
+    """
     others = f"records {', '.join(map(str, records[1:]))}, which fail too" if records[1:] else "no other record"
     error = ElementError(
         f"a record that can stand in at global position {position}",
-        f"{others}. The last error is {shown(last).rstrip('.')}",
+        f"{others}. The last error is {error_text(last).rstrip('.')}",
         record=records[0],
         hint="If all records fail, mend the function; else leave out those that fail: ref.exclude([...]).",
     )

@@ -18,7 +18,7 @@ from cachelayer.counting import Timed
 from cachelayer.protocols import Attempted, Failed, Held, Stacker
 from cachelayer.streams.order.orders import stand_ins
 from cachelayer.streams.reading.chunk_plan import ChunkPlan
-from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, failure_of, none_left, too_many
+from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, failure_of, no_stand_in_error, too_many
 from cachelayer.streams.reading.maps import ElementMap
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class MapRun:
                 # Nothing stands in for this one.
                 raise failed.pop(0)
             error = failed[0]
-        raise none_left(position, tried, error)
+        raise no_stand_in_error(position, tried, error)
 
     def _through(self, attempted: Attempted, numbers: Indices, positions: Indices, tried: int = 0) -> Attempted:
         """Return what all functions make of elements that were read."""

@@ -16,7 +16,15 @@ from cachelayer.protocols import Dataset, Stacker
 from cachelayer.streams.order.orders import GROUP
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
-from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, clear_callers, is_of_element, too_many
+from cachelayer.streams.reading.failures import (
+    Failure,
+    ReadContext,
+    attempt,
+    clear_callers,
+    is_of_element,
+    too_many,
+    warn_of_failure,
+)
 from cachelayer.streams.reading.map_run import HeldOf, MapRun, read_in_place
 from cachelayer.streams.reading.maps import ElementMap, returned_none
 from cachelayer.streams.state import state_of
@@ -111,7 +119,7 @@ class StepReader:
             raise too_many(failures, limit)
         if failures and not self.learned.has_warned:
             self.learned.has_warned = True
-            failures[0].warn("Further ones in this process are not reported")
+            warn_of_failure(failures[0], "Further ones in this process are not reported")
         return item
 
     def item_and_failures(self, step: Step, held: HeldOf = read_in_place) -> tuple[Any, tuple[Failure, ...]]:
