@@ -14,9 +14,9 @@ from cachelayer.builds.item_source import source_of_items
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import tree
-from cachelayer.records.infer import leaf_spec
 from cachelayer.records.spec import ArraySpec, RaggedSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.value_conversion import leaf_spec
 
 try:
     import tensorflow_datasets as tfds

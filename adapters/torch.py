@@ -26,11 +26,11 @@ from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.records import tree
-from cachelayer.records.infer import as_leaf
 from cachelayer.records.null_marks import marks
 from cachelayer.records.selection import record_numbers
 from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.value_conversion import as_leaf
 from cachelayer.streams.ahead.block_feed import warn_of_workers
 from cachelayer.streams.ahead.prefetch import Prefetcher
 from cachelayer.streams.epochwise import Epochwise

@@ -37,7 +37,7 @@ import numpy as np
 from cachelayer.access.stored_leaves import StoredLeaves, leaves_below
 from cachelayer.protocols import Attempted, Dataset, Failed, Held, Needed, Sources
 from cachelayer.records import tree
-from cachelayer.records.infer import declared
+from cachelayer.records.declared_specs import declared
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import SparseSpec
 from cachelayer.records.stacking import Stacking

@@ -13,9 +13,9 @@ from cachelayer.builds.batches import MAX_STACKED_RECORDS, RowBatch, batch_recor
 from cachelayer.builds.source import Source, Table
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.infer import as_leaf, leaf_spec
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.value_conversion import as_leaf, leaf_spec
 from cachelayer.records.values import Nullable
 
 _MOST_COLUMNS = 16

@@ -27,10 +27,10 @@ from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
-from cachelayer.records.infer import as_leaf
 from cachelayer.records.leaf_columns import Column
 from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.tree import Tree
+from cachelayer.records.value_conversion import as_leaf
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
 BATCH_NBYTES = 1 << 22

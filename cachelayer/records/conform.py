@@ -1,4 +1,12 @@
-"""Fit values to leaf specs. A value is never converted if that could lose information."""
+"""Fit values to leaf specs. A value is never converted if that could lose information.
+
+::
+
+    ArraySpec("int32")            5 and np.int32(5) fit; 5.0, 2**40 and np.int64(5) do not
+    ArraySpec("float32")          0.1 fits: a Python number may be rounded
+    ArraySpec("int32", (None,))   [1, 2] and np.array([1, 2], "int32") fit
+    ImageSpec()                   the bytes of a file, or its path or URL
+"""
 
 from __future__ import annotations
 
@@ -16,25 +24,31 @@ import numpy as np
 from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import dtypes
-from cachelayer.records.infer import as_leaf, as_time
 from cachelayer.records.spec import ArraySpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, Shape
 from cachelayer.records.tree import builtin, describe
+from cachelayer.records.value_conversion import as_leaf, as_time
 from cachelayer.records.values import Nullable, PictureFile, Ragged
 
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
 """For each Python type, the kinds of dtypes that hold its values exactly, or raise OverflowError."""
 _WHOLE: dict[Any, type] = {np.dtype(np.int64): int, np.dtype(np.int32): int, np.dtype(np.float64): float}
-"""For each dtype, the type of Python's numbers of which a list becomes an array at once."""
+"""For each dtype, the type of Python's numbers that make an array of it in one call."""
 _JSON = "If its structure differs from element to element, declare JsonSpec() in element_spec=."
 _VARYING = "Declare this leaf in element_spec=, with None for what varies: the first elements do not show it."
 
 
 def conform(spec: LeafSpec, value: Any, row: int) -> Any:
-    """Return a value as the spec stores it: an array of its dtype and a shape that it allows, or bytes or str.
+    """Return a value as the spec stores it: an array of its dtype and of a shape that it allows, or bytes or str.
 
-    The name of a file stands for its bytes if the spec is one of files. A Python number takes the dtype of the spec if
-    that holds it exactly. An array must have the dtype.
+    Args:
+        spec: the spec of the leaf.
+        value: the value. A path or URL stands for the bytes of a file if the spec is of images or sounds. A Python
+            number becomes the dtype of the spec if that holds it. An array must have the dtype.
+        row: the record, which errors name.
+
+    Raises:
+        ElementError: if the value does not fit.
     """
     if isinstance(spec, EncodedSpec) and isinstance(value, (str, os.PathLike)):
         return _file_bytes(spec, os.fspath(builtin(value)), row)
@@ -42,7 +56,7 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
         hint = f"Declare ImageSpec({value.mode!r}), or the mode that holds all pictures."
         raise ElementError(spec.describe(), f"a picture of mode {value.mode}", record=row, hint=hint)
     if isinstance(value, np.ndarray) and value.dtype == object and spec.shape and not dtypes.is_string(spec.dtype):
-        # Frames have lists of numbers so, if some are None.
+        # Data frames hold lists of numbers as arrays of objects, if some of them are None.
         value = value.tolist()
     if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
         value = _array_of(spec, value, row)
@@ -84,7 +98,7 @@ def _file_bytes(spec: LeafSpec, name: str, row: int) -> bytes:
 
 
 def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any, Any]:
-    """Return nested lists as the array that the spec declares; each number is fitted on its own."""
+    """Return nested lists as the array that the spec declares: every number is fitted by itself."""
     if len(spec.shape) == 1 and set(map(type, items)) == {_WHOLE.get(spec.dtype)}:
         with suppress(OverflowError):
             return np.array(items, spec.dtype)
@@ -97,19 +111,20 @@ def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any,
     shape: list[int] = []
     level: list[Any] = [items]
     for _ in spec.shape:
-        lengths = {len(each) if isinstance(each, (list, tuple)) else -1 for each in level}
+        # -1 stands for what is no list.
+        lengths = {len(node) if isinstance(node, (list, tuple)) else -1 for node in level}
         if len(lengths) > 1 or -1 in lengths:
             got = f"lists of {len(shape)} levels" if lengths == {-1} else "lists of different lengths in one level"
             raise ElementError(spec.describe(), got, record=row)
         shape.append(lengths.pop() if lengths else 0)
-        level = [item for each in level for item in each]
+        level = [item for node in level for item in node]
     if any(isinstance(item, (list, tuple)) for item in level):
         raise ElementError(spec.describe(), f"lists of {len(shape) + 1} levels or more", record=row)
     is_string = dtypes.is_string(spec.dtype)
     array = np.empty(len(level), object if is_string else spec.dtype)
-    one = replace(spec.without_nulls(), shape=())
+    spec_of_item = replace(spec.without_nulls(), shape=())
     for index, item in enumerate(level):
-        array[index] = item if is_string else conform(one, item, row)
+        array[index] = item if is_string else conform(spec_of_item, item, row)
     return array.reshape(shape)
 
 
@@ -122,21 +137,24 @@ def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
     """Return nested lists, or a list of arrays, as the Ragged that the spec declares."""
     splits = []
     for _ in range(spec.ragged_rank):
-        rows = [as_leaf(each) if hasattr(each, "__array__") else each for each in rows]
-        if not all(isinstance(each, (list, tuple)) or np.ndim(each) for each in rows):
+        rows = [as_leaf(item) if hasattr(item, "__array__") else item for item in rows]
+        if not all(isinstance(item, (list, tuple)) or np.ndim(item) for item in rows):
             hint = f"A list in a list is never None: make it empty. {_JSON}"
             raise ElementError(spec.describe(), "lists that end at different levels", record=row, hint=hint)
         splits.append(np.cumsum([0, *map(len, rows)]).astype(spec.splits_dtype))
-        if rows and all(isinstance(each, np.ndarray) and each.dtype == rows[0].dtype for each in rows):
+        if rows and all(isinstance(item, np.ndarray) and item.dtype == rows[0].dtype for item in rows):
             rows = np.concatenate(rows)
         else:
-            rows = [item for each in rows for item in each]
+            rows = [inner for item in rows for inner in item]
     flat = ArraySpec(spec.dtype, (None, *spec.shape[spec.ragged_rank + 1 :]))
     return Ragged.from_nested(conform(flat, rows, row), tuple(splits))
 
 
 def _time_of(dtype: np.dtype[Any], value: Any) -> Any:
-    """Return a time of Python or pandas as numpy's, in the dtype if that keeps all of it; other values as they are."""
+    """Return a date or duration of Python or pandas as numpy's, in the dtype if that keeps all of its digits.
+
+    Other values stay as they are.
+    """
     time = as_time(value)
     if not isinstance(time, (np.datetime64, np.timedelta64)) or time.dtype.kind != dtype.kind or time.dtype == dtype:
         return time
@@ -146,14 +164,15 @@ def _time_of(dtype: np.dtype[Any], value: Any) -> Any:
 
 
 def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
-    """Stack rows on a leading axis if all are of one type that fits the spec as it is.
+    """Stack rows on a leading axis, if all are of one type that fits the spec without a look at single rows.
 
     Args:
         rows: the values of a leaf.
-        dtype, shape: those of the spec.
+        dtype: the dtype of the spec.
+        shape: the shape of the spec.
 
     Returns:
-        The stack; None if ``conform`` must look at each row.
+        The stacked rows; None if :func:`conform` must look at each row.
     """
     kinds = set(map(type, rows))
     if len(kinds) != 1:
@@ -191,7 +210,7 @@ def _floats(rows: Sequence[float], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]
 
 
 def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
-    """Return a stack of static arrays as the spec stores them."""
+    """Return the rows of a batch, arrays of one known shape, as the spec stores them."""
     stacked = np.asarray(batch)
     if _widens(stacked.dtype, np.dtype(spec.dtype)):
         stacked = stacked.astype(spec.dtype)
@@ -201,18 +220,18 @@ def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
 
 
 def same_arrays(rows: Sequence[Any], dtype: np.dtype[Any], ndim: int) -> bool:
-    """Return whether all rows are arrays of this dtype and number of dimensions, and are stored as they are."""
-    is_plain = set(map(type, rows)) == {np.ndarray}
-    return is_plain and set(map(_DTYPE, rows)) == {dtype} and set(map(_NDIM, rows)) == {ndim}
+    """Return whether all rows are numpy arrays of this dtype and number of dimensions, so that none is converted."""
+    are_arrays = set(map(type, rows)) == {np.ndarray}
+    return are_arrays and set(map(_DTYPE, rows)) == {dtype} and set(map(_NDIM, rows)) == {ndim}
 
 
 def is_plain(batch: Any) -> bool:
-    """Return whether rows of a batch are those of its memory: those of a masked array are not."""
+    """Return whether the memory of a batch holds its rows; the memory of a masked array does not say what is masked."""
     return type(batch) in (np.ndarray, np.memmap)
 
 
 def fits_shape(spec: Shape, shape: tuple[int, ...]) -> bool:
-    """Return whether the shape of a spec, with None for unknown dimensions, allows this shape."""
+    """Return whether the shape of a spec allows this shape: None allows any dimension."""
     return len(spec) == len(shape) and all(want is None or want == dim for want, dim in zip(spec, shape, strict=True))
 
 
@@ -243,7 +262,7 @@ def _holds(dtype: np.dtype[Any], value: complex) -> bool:
     kind = dtypes.number_kind(dtype)
     if isinstance(value, bool):
         return kind == "b"
-    if kind not in ("iufc" if isinstance(value, int) else "fc" if isinstance(value, float) else "c"):
+    if kind not in {int: "iufc", float: "fc", complex: "c"}[type(value)]:
         return False
     with np.errstate(all="ignore"):
         stored = np.asarray(value).astype(dtype)
@@ -272,11 +291,13 @@ def _mismatch(spec: LeafSpec, value: Any, leaf: np.ndarray[Any, Any], row: int) 
 
 
 def separate_nulls(spec: LeafSpec, rows: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]] | None:
-    """Return the values of a leaf with fillers in place of the nulls within them, and which of their values are null.
+    """Return the rows of a leaf with fillers in place of nulls within them, and which values are null.
+
+    ``[[1, None], [2]]`` gives the rows ``[[1, 0], [2]]`` and the bools ``[False, True, False]``.
 
     Args:
         spec: the spec of the leaf, which has values within it.
-        rows: arrays, nested lists, or what holds nulls of them: :class:`cachelayer.Nullable` and Ragged.
+        rows: arrays, nested lists, Nullables, and Raggeds of Nullables.
 
     Returns:
         The rows, and a bool for each value of all rows, one after another; None if no value is null.
@@ -284,8 +305,10 @@ def separate_nulls(spec: LeafSpec, rows: Sequence[Any]) -> tuple[list[Any], np.n
     nulls: list[Any] = []
     filler = _filler_of(spec)
     filled = [_without_nulls(row, filler, nulls) for row in rows]
-    flat = np.concatenate([np.empty(0, np.bool_), *nulls])
-    return (filled, flat) if flat.any() or any(_is_nullable(row) for row in rows) else None
+    are_null = np.concatenate([np.empty(0, np.bool_), *nulls])
+    if are_null.any() or any(_is_nullable(row) for row in rows):
+        return filled, are_null
+    return None
 
 
 def _filler_of(spec: LeafSpec) -> Any:
@@ -300,7 +323,7 @@ def _is_nullable(row: Any) -> bool:
 
 
 def _without_nulls(row: Any, filler: Any, nulls: list[Any]) -> Any:
-    """Return a value with a filler in place of each null within it, and append which of its values are null."""
+    """Return a row with a filler in place of each null within it, and append which of its values are null."""
     if isinstance(row, Nullable):
         nulls.append(~row.valid.reshape(-1))
         return row.filled(filler if row.values.dtype == object else np.zeros((), row.values.dtype))
@@ -318,7 +341,7 @@ def _without_nulls(row: Any, filler: Any, nulls: list[Any]) -> Any:
     try:
         size = np.size(as_leaf(row))
     except InvalidTypeError:
-        # It does not fit, which the encoder says.
+        # It does not fit: the encoder raises an error that says so.
         size = 1
     nulls.append(np.zeros(size, np.bool_))
     return row

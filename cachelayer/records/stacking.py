@@ -17,10 +17,10 @@ from cachelayer.errors import CacheLayerError, ElementError
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.infer import leaf_spec
 from cachelayer.records.null_marks import marks
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.value_conversion import leaf_spec
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
 UNLIKE = "elements of one structure, with leaves of one shape and dtype, from a function passed to map()"

@@ -1,7 +1,16 @@
-"""Nested structures of dicts, tuples, lists and namedtuples, and how to take them apart and build them.
+"""Trees: nested dicts, tuples, lists and namedtuples. They are taken apart into leaves, and packed again.
 
-An element spec is such a tree. Its leaves are :class:`cachelayer.records.spec.LeafSpec`; a None in it stands for a
-value that is always None.
+An element spec is a tree whose leaves are :class:`cachelayer.records.spec.LeafSpec`; a None in it stands for a value
+that is always None::
+
+    spec             {"image": ImageSpec(), "meta": NullableDict(url=ArraySpec(str))}
+    leaves(spec)     [("['image']", ImageSpec()), ("['meta']['url']", ArraySpec(str))]
+
+    flatten_rows     elements -> a list of values for each leaf      row_packer    such lists -> elements
+    flatten_batch    a batch  -> the stacked values of each leaf     packer        such values -> a batch, or an element
+
+A dict that is None has no leaves. In each of its leaves stands a mark instead, from which a packer makes the None
+again: in an element a :class:`NullDict`, in a batch an :class:`OfNullableDict` around the values.
 """
 
 from __future__ import annotations
@@ -23,9 +32,9 @@ _BUILTINS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 def builtin(value: Any) -> Any:
-    """Return the value that an instance of a subclass of Python's own types is, such as a member of a ``(str, Enum)``.
+    """Return an instance of a subclass of Python's own types as an instance of the type itself.
 
-    ``str()`` of such an instance may be another text. Other values stay as they are.
+    A member of a ``(str, Enum)`` is a text, though ``str()`` of it may be another text. Other values stay as they are.
     """
     if type(value) in _BUILTINS:
         return value
@@ -33,8 +42,10 @@ def builtin(value: Any) -> Any:
         return str.__str__(value)
     if isinstance(value, bytes):
         return bytes(memoryview(value))
+    if isinstance(value, np.generic):
+        return value
     numbers: tuple[Any, ...] = (int, float, complex)
-    for kind in numbers if not isinstance(value, np.generic) else ():
+    for kind in numbers:
         if isinstance(value, kind):
             return kind.__pos__(value)
     return value
@@ -47,7 +58,7 @@ def is_namedtuple(value: Any) -> bool:
 
 @cache
 def namedtuple_class(name: str, fields: tuple[str, ...]) -> type:
-    """Return a picklable namedtuple class; the same class for the same arguments."""
+    """Return a namedtuple class that can be pickled: the same class for the same arguments."""
     try:
         base = namedtuple(name, fields)  # type: ignore[misc]
     except ValueError as error:
@@ -64,22 +75,22 @@ def _rebuild_namedtuple(name: str, fields: tuple[str, ...], values: tuple[Any, .
 
 
 def leaves(spec: Tree) -> list[tuple[str, LeafSpec]]:
-    """Return the leaves of an element spec with their paths, in order."""
+    """Return the leaves of an element spec with their paths, depth first."""
     pairs: list[tuple[str, LeafSpec]] = []
-    _walk(spec, "", pairs)
+    _add_leaves(spec, "", pairs)
     return pairs
 
 
-def _walk(spec: Tree, path: str, pairs: list[tuple[str, LeafSpec]]) -> None:
+def _add_leaves(spec: Tree, path: str, pairs: list[tuple[str, LeafSpec]]) -> None:
     if isinstance(spec, LeafSpec):
         pairs.append((path, spec))
     else:
         for step, child in children(spec):
-            _walk(child, path + step, pairs)
+            _add_leaves(child, path + step, pairs)
 
 
 def children(node: Tree) -> Iterator[tuple[str, Any]]:
-    """Yield the children of a node, each after its step in a path, such as ``['image']``."""
+    """Yield the step to each child of a node, such as ``['image']`` or ``[0]`` or ``.field``, and the child."""
     if node is None:
         return
     if isinstance(node, Mapping):
@@ -96,10 +107,10 @@ def children(node: Tree) -> Iterator[tuple[str, Any]]:
 
 
 def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -> Tree:
-    """Return the structure with ``leaf(path, value)`` in place of each leaf.
+    """Return the tree with ``leaf(path, value)`` in place of each leaf.
 
-    Everything but a dict, tuple, list or namedtuple is a leaf, also None. Namedtuples become picklable ones of the same
-    name.
+    Everything but a dict, tuple, list or namedtuple is a leaf, also None. A namedtuple becomes one of the same name
+    that can be pickled.
     """
     if isinstance(tree, Mapping):
         fields: dict[str, Any] = NullableDict() if type(tree) is NullableDict else {}
@@ -124,24 +135,24 @@ def key_name(key: Any, path: str) -> str:
 
 
 def leaf_title(path: str, whole: str = "the element") -> str:
-    """Return what errors call the leaf at a path; an element without structure has an empty path."""
+    """Return what errors call the leaf at a path; ``whole`` for the empty path of an element that is a leaf."""
     return f"leaf {path}" if path else whole
 
 
 def leaf_values(value: Tree) -> list[tuple[str, Any]]:
-    """Return the leaves of any nested value with their paths, None included."""
+    """Return the leaves of any tree with their paths; None is a leaf too."""
     pairs: list[tuple[str, Any]] = []
     map_structure(value, lambda path, leaf: pairs.append((path, leaf)))
     return pairs
 
 
 def flatten_like(spec: Tree, value: Any) -> list[Any]:
-    """Return the leaves of an element of this structure, in the order of ``leaves(spec)``; None below a None."""
+    """Return the values of an element in the order of ``leaves(spec)``; None for each leaf of a dict that is None."""
     return [None if type(leaf) is NullDict else leaf for leaf in _leaves_like(spec, value)]
 
 
 def flatten_batch(spec: Tree, batch: Any) -> list[Any]:
-    """Return the leaves of a batch; a packer makes its Nullable dicts again of leaves that are OfNullableDict."""
+    """Return the stacked values of a batch in the order of ``leaves(spec)``."""
     return _leaves_like(spec, batch)
 
 
@@ -152,11 +163,22 @@ def _leaves_like(spec: Tree, value: Any) -> list[Any]:
 
 
 def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
-    """Return a list of values for each leaf, one value for each row, in the order of ``leaves(spec)``."""
+    """Return a list of the values of all rows for each leaf, in the order of ``leaves(spec)``.
+
+    Args:
+        spec: the spec of the elements.
+        rows: the elements; their dicts may lack keys whose leaves may be None.
+
+    Raises:
+        ElementError: if an element has another structure; the record of the error is the index in ``rows``.
+    """
+    # Rows that have exactly the structure of the spec are split column by column, which is quick. For the others, what
+    # may be lacking is filled in. What then still differs is found row by row.
     columns: list[list[Any]] = []
     if _split_rows(spec, list(rows), columns):
         return columns
-    rows, columns = [completed(spec, row) for row in rows], []
+    columns = []
+    rows = [completed(spec, row) for row in rows]
     if _split_rows(spec, rows, columns):
         return columns
     flat = []
@@ -171,7 +193,8 @@ def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
 def completed(spec: Tree, value: Any, *, fill: bool = False) -> Any:
     """Return an element with None for keys that its dicts lack, and a dict of lists for a list of dicts.
 
-    What does not fit the spec stays as it is.
+    A part that does not fit the spec stays as it is. With the spec ``{"a": x, "b": y}`` of which y may be None, ``{"a":
+    1}`` becomes ``{"a": 1, "b": None}``, and ``[{"a": 1}, {"a": 2}]`` becomes ``{"a": [1, 2], "b": [None, None]}``.
 
     Args:
         spec: the spec of the element.
@@ -199,7 +222,7 @@ def _may_be_none(spec: Tree) -> bool:
 
 
 def _fields_of(spec: Mapping[str, Tree], value: Any) -> Mapping[str, Any] | None:
-    """Return the fields of a dict, or lists of the fields of dicts in lists; None if a value is neither."""
+    """Return the fields of a dict; or of a list of dicts, as a list of values for each field; else None."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, np.ndarray) and value.dtype == object:
@@ -207,14 +230,14 @@ def _fields_of(spec: Mapping[str, Tree], value: Any) -> Mapping[str, Any] | None
     if not isinstance(value, (list, tuple)) or is_namedtuple(value):
         return None
     dicts = [_fields_of(spec, item) for item in value]
-    fields = [each for each in dicts if each is not None]
-    if len(fields) < len(dicts):
+    known = [fields for fields in dicts if fields is not None]
+    if len(known) < len(dicts):
         return None
-    return {key: [each.get(key) for each in fields] for key in dict.fromkeys(chain(spec, *fields))}
+    return {key: [fields.get(key) for fields in known] for key in dict.fromkeys(chain(spec, *known))}
 
 
 def _split_rows(spec: Tree, rows: list[Any], columns: list[list[Any]]) -> bool:
-    """Append the columns of rows if all rows have exactly the types of the spec; return whether they have."""
+    """Append the columns of rows, if all rows have exactly the structure of the spec; return whether they have."""
     if isinstance(spec, LeafSpec):
         columns.append(rows)
         return True
@@ -237,7 +260,7 @@ def _split_rows(spec: Tree, rows: list[Any], columns: list[list[Any]]) -> bool:
 
 
 def _flatten(spec: Tree, value: Any, out: list[Any], depth: int = 0) -> None:
-    """Append the leaves of a value, which has so many dicts around it."""
+    """Append the values of the leaves of an element, or of a part of one that has ``depth`` dicts around it."""
     if isinstance(spec, LeafSpec):
         out.append(value)
     elif isinstance(spec, dict):
@@ -273,7 +296,7 @@ def _flatten(spec: Tree, value: Any, out: list[Any], depth: int = 0) -> None:
 
 
 def _flatten_child(spec: Tree, value: Any, out: list[Any], depth: int) -> None:
-    """Append the leaves of a part of a value; a dict that is None has a mark in place of each."""
+    """Append the values of the leaves of a part; for a dict that is None, a mark for each leaf."""
     if value is None and isinstance(spec, dict) and leaves(spec):
         out += [NullDict(depth)] * len(leaves(spec))
     else:
@@ -281,25 +304,28 @@ def _flatten_child(spec: Tree, value: Any, out: list[Any], depth: int) -> None:
 
 
 def _structure_error(spec: Tree, value: Any) -> ElementError:
-    hint = ""
+    return ElementError(describe(spec), describe(value), hint=_structure_hint(spec, value))
+
+
+def _structure_hint(spec: Tree, value: Any) -> str:
     if isinstance(spec, dict) and isinstance(value, Mapping) and value.keys() < spec.keys():
-        hint = (
+        return (
             "A key may be missing if its leaf is declared nullable in element_spec=, as ArraySpec(..., nullable=True)."
         )
     if isinstance(spec, dict) and isinstance(value, (list, tuple)) and not is_namedtuple(value):
-        hint = "Dicts in a list have the same keys, and are never None: else declare JsonSpec() in element_spec=."
-    elif isinstance(spec, (dict, list)) and isinstance(value, (Mapping, str, int, float)) and not hint:
-        hint = "If its structure differs from element to element, declare JsonSpec() in element_spec=."
+        return "Dicts in a list have the same keys, and are never None: else declare JsonSpec() in element_spec=."
     if isinstance(spec, list) and isinstance(value, list):
-        hint = (
+        return (
             "Lists of other things than numbers or texts of one kind are structure: for arrays of any length declare "
             "ArraySpec(dtype, (None,)) in element_spec=."
         )
-    return ElementError(describe(spec), describe(value), hint=hint)
+    if isinstance(spec, (dict, list)) and isinstance(value, (Mapping, str, int, float)):
+        return "If its structure differs from element to element, declare JsonSpec() in element_spec=."
+    return ""
 
 
 def describe(value: Any) -> str:
-    """Return the structure of a value as text for an error message."""
+    """Return the structure of a value as text for an error message, such as ``a dict with keys 'a', 'b'``."""
     if isinstance(value, LeafSpec):
         return value.describe()
     if isinstance(value, Mapping):
@@ -320,11 +346,15 @@ def _listed(names: Any) -> str:
 
 
 def packer(spec: Tree, depth: int = 0) -> Callable[[Iterator[Any]], Any]:
-    """Return a function that builds the structure of a spec from an iterator over its leaves.
+    """Return a function that packs the values of all leaves into an element, or into a batch if they are stacked.
 
     Args:
         spec: the spec.
-        depth: how many dicts are around it.
+        depth: how many dicts are around the spec.
+
+    Returns:
+        A function of an iterator over the values, in the order of ``leaves(spec)``. It takes as many as there are
+        leaves.
     """
     if isinstance(spec, LeafSpec):
         return next
@@ -347,18 +377,25 @@ def packer(spec: Tree, depth: int = 0) -> Callable[[Iterator[Any]], Any]:
 
 
 def _packed_nullable(pack: Callable[[Iterator[Any]], Any], count: int, depth: int, leaves: Iterator[Any]) -> Any:
-    """Return a dict that may be None: an element's, or a batch's with rows of which some are None."""
-    own = list(islice(leaves, count))
-    first = own[0]
+    """Return a dict that may be None, or in a batch the Nullable of a dict, from marks in its leaves.
+
+    Args:
+        pack: packs the dict if it is not None.
+        count: the number of its leaves.
+        depth: how many dicts are around it.
+        leaves: iterates over the values of leaves, next over those of this dict.
+    """
+    values = list(islice(leaves, count))
+    first = values[0]
     if type(first) is NullDict and first.depth <= depth:
         return None
     if type(first) is OfNullableDict and first.depth == depth:
-        return Nullable(pack(iter([leaf.values for leaf in own])), first.valid)
-    return pack(iter(own))
+        return Nullable(pack(iter([leaf.values for leaf in values])), first.valid)
+    return pack(iter(values))
 
 
 def row_packer(spec: Tree) -> Callable[[list[list[Any]], int], list[Any]]:
-    """Return a function that builds elements from one list of values for each leaf, and the number of rows."""
+    """Return a function of a list of values for each leaf, and of the number of rows, that packs the elements."""
     if isinstance(spec, LeafSpec):
         return lambda columns, _: columns[0]
     if isinstance(spec, dict) and spec and all(isinstance(child, LeafSpec) for child in spec.values()):

@@ -20,10 +20,10 @@ from cachelayer.errors import CorruptionError, ElementError, FormatError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.conform import conform, stacked_rows
-from cachelayer.records.infer import leaf_spec
 from cachelayer.records.null_marks import NullBits, marked
 from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.spec import LeafSpec
+from cachelayer.records.value_conversion import leaf_spec
 from cachelayer.records.values import NullDict, OfNullableDict
 
 Array = np.ndarray[Any, Any]
