@@ -23,6 +23,7 @@ ELSEWHERE = {
     "cli": "test_cli_page.py",
     "files": "test_folders.py",
     "grain": "test_grain.py",
+    "howto-formats": "test_formats.py",
     "huggingface": "test_huggingface.py",
     "jax": "jax_cases.py",
     "keras": "test_keras.py",
