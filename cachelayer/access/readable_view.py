@@ -1,0 +1,519 @@
+"""Reading of views: elements, batches, streams and lengths, and what a view is known by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.row_diff import compare_rows, side_of
+from cachelayer.access.sequences.bucketed import bucketed_stream
+from cachelayer.arguments import boolean, explains_options, integer
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.protocols import RecordSpan, T
+from cachelayer.records import tree
+from cachelayer.records.selection import sliced
+from cachelayer.records.tree import Tree
+from cachelayer.streams.order.buckets import buckets_of
+from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.steps import Unmasked
+from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
+from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
+from cachelayer.versions.diff import Diff, compare
+from cachelayer.versions.verify import VerifyReport, check
+
+Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
+WithoutMask: TypeAlias = Unmasked | None
+"""The rules for a shorter last step of an epoch with which batches have no mask."""
+
+if TYPE_CHECKING:
+    # Views whose batches are arrays.
+    Scalars: TypeAlias = (
+        "ReadableView[int] | ReadableView[float] | ReadableView[bool] | ReadableView[complex]"
+        "| ReadableView[str] | ReadableView[bytes]"
+    )
+
+
+@explains_options
+class ReadableView(Generic[T]):
+    """What all views have: their elements can be read, by number, in batches and as streams.
+
+    :class:`cachelayer.View` adds the methods that make another view.
+    """
+
+    def __init__(self, records: DatasetView) -> None:
+        self._records = records
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._records,)
+
+    def __records__(self) -> DatasetView:
+        return self._records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: Any) -> Any:
+        """Return one element, or a view of a slice.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcdef", identity="letters")
+            >>> letters[0], letters[-1], list(letters[::-2]), list(letters[1:][2:])
+            ('a', 'f', ['f', 'd', 'b'], ['d', 'e', 'f'])
+        """
+        records = self._records
+        if isinstance(index, slice):
+            name, rows = records.name, sliced(index, len(records))
+            named = None if name is None else name.sliced(rows)
+            return type(self)(DatasetView(records.base, records.selection.slice(index), name=named))
+        return records.base.element(records.selection.number(index))
+
+    def __getitems__(self, indices: Sequence[int] | NDArray[Any]) -> list[T]:
+        """Return the elements of these indices as a list. The caller may change them.
+
+        Args:
+            indices: integers, of which negative ones count from the end; or a mask with one bool for each record.
+
+        Examples:
+            >>> import numpy as np
+            >>> letters = cachelayer.wrap("abcdef", identity="letters")
+            >>> letters.__getitems__([5, 0, -2]), letters.__getitems__(np.arange(6) > 3)
+            (['f', 'a', 'e'], ['e', 'f'])
+        """
+        return self._records.base.elements(self._records.selection.take(indices))
+
+    @overload
+    def read(self: ReadableView[Untyped], indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
+    @overload
+    def read(
+        self: ReadableView[dict[str, Any]], indices: Indices, fields: Sequence[str] | None = ...
+    ) -> dict[str, Any]: ...
+    @overload
+    def read(self: Scalars, indices: Indices, fields: None = ...) -> NDArray[Any]: ...
+    @overload
+    def read(self, indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
+    def read(self, indices: Indices, fields: Sequence[str] | None = None) -> Any:
+        """Return many elements at once, in the structure of one element, with leaves stacked on a leading axis.
+
+        Args:
+            indices: integers, of which negative ones count from the end; or a mask with one bool for each record; or a
+                slice.
+            fields: keys of a dict element, or one of them: only these are decoded and returned.
+
+        Returns:
+            Leaves of known shape as arrays ``[len(indices), *shape]``; bytes and str as object arrays
+            ``[len(indices)]``; arrays with unknown dimensions as :class:`cachelayer.Ragged`; leaves that are None
+            in some records of the version as :class:`cachelayer.Nullable`. The caller may change all of it.
+
+        Raises:
+            RecordIndexError: if there is no such record.
+            ErasedRecordError: if one was erased.
+            InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
+            InvalidTypeError: if the indices are neither integers nor bools.
+
+        Examples:
+            >>> rows = [{"text": "one", "label": 1}, {"text": "two", "label": 2}, {"text": "three", "label": 3}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref.read([2, 0, -1])
+            {'text': array(['three', 'one', 'three'], dtype=object), 'label': array([3, 1, 3])}
+            >>> ref.read(slice(2), fields="label")
+            {'label': array([1, 2])}
+        """
+        base, numbers = self._records.base, self._records.selection.take(indices)
+        if fields is None:
+            return base.batch(numbers)
+        keys: Any = fields
+        if isinstance(fields, str):
+            keys = (fields,)
+        elif isinstance(fields, Iterator):
+            keys = tuple(fields)
+        check_keys(base.element_spec, keys)
+        return base.batch_of_keys(numbers, keys)
+
+    def head(self, n: int = 5) -> list[T]:
+        """Return the first elements as a list, to look at them: all of them if there are fewer; ``ref[:5]`` is a view.
+
+        Args:
+            n: the number of elements.
+
+        Raises:
+            InvalidArgumentError: if it is negative.
+            ErasedRecordError: if one of them was erased.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcdef", identity="letters")
+            >>> letters.head(2), letters[4:].head()
+            (['a', 'b'], ['e', 'f'])
+        """
+        return self.__getitems__(range(min(integer("n", n, 0), len(self))))
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.stream())
+
+    # The last overload must be of one class with those before it: else a call with `**options` would be Any.
+    @overload
+    def stream(  # type: ignore[overload-overlap]
+        self, global_batch_size: None = ..., *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
+    ) -> Stream[T]: ...
+    @overload
+    def stream(
+        self, global_batch_size: int, *, remainder: Literal["pad"], **options: Unpack[StreamArguments]
+    ) -> BatchStream[T, tuple[Any, NDArray[np.bool_]]]: ...
+    @overload
+    def stream(
+        self: ReadableView[Untyped],
+        global_batch_size: int,
+        *,
+        remainder: WithoutMask = ...,
+        **options: Unpack[StreamArguments],
+    ) -> BatchStream[T, Any]: ...
+    @overload
+    def stream(
+        self: ReadableView[dict[str, Any]],
+        global_batch_size: int,
+        *,
+        remainder: WithoutMask = ...,
+        **options: Unpack[StreamArguments],
+    ) -> BatchStream[T, dict[str, Any]]: ...
+    @overload
+    def stream(
+        self: Scalars, global_batch_size: int, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
+    ) -> BatchStream[T, NDArray[Any]]: ...
+    @overload
+    def stream(
+        self, global_batch_size: int, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
+    ) -> BatchStream[T, Any]: ...
+    @overload
+    def stream(
+        self, global_batch_size: int | None, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
+    ) -> BatchStream[Any, Any]: ...
+    @takes_stream_options()
+    def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
+        """Return the records as a sequence: the same for any number of shards, resumable at any position.
+
+        Args:
+            global_batch_size: the number of records of a step over all shards, which each get a share of them. None
+                gives one element at a time.
+            shuffle: True permutes all records exactly, differently in each epoch. ``"blocks"``, or a
+                :class:`cachelayer.Blocks`, permutes blocks of about 1 MiB, and the records in a window of blocks: from
+                an object store that takes a request for each block instead of each record. Each iterator then fetches
+                blocks ahead and holds each until its last record is out: the windows of its shard (its share of
+                about 1 GiB), 128 MiB more, and the blocks of the steps that are read ahead.
+            seed: an integer in [0, 2**64), required with shuffle.
+            reshuffle: False uses the same order in every epoch.
+            num_epochs: number of epochs, counted from position 0; None for an endless stream.
+            shard: (index, count), or an object with shard_index and shard_count.
+            remainder: what to do with a shorter last step of an epoch: "keep", the default, distributes it, so shards
+                may get different numbers of records; "drop" skips it; "pad" fills it up and gives ``(batch, mask)``
+                at every step; "wrap" fills it up with the first records of the next epoch.
+            start: the global position to begin at: a number of records, over all epochs and all shards.
+            prefetch: the number of batches, or elements, to read ahead in the background; several small ones, up to
+                4 MiB, count as one. Memory holds these and one more. 0 reads nothing ahead.
+            buckets: a field and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a
+                :class:`cachelayer.Buckets`. The records of each batch have similar lengths: above one bound, and at
+                most the next, to which they are padded, as by :meth:`cachelayer.DataRef.padded`. Each bucket has a
+                shorter last step of its own. Only the starts of steps are valid positions then, and a state holds the
+                batch size.
+
+        Raises:
+            InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+            InvalidTypeError: if an argument is of the wrong type.
+
+        Examples:
+            >>> letters = cachelayer.wrap("abcdefgh", identity="letters")
+            >>> [batch.tolist() for batch in letters.stream(3)]
+            [['a', 'b', 'c'], ['d', 'e', 'f'], ['g', 'h']]
+            >>> options = {"shuffle": True, "seed": 0, "num_epochs": 2}
+            >>> [batch.tolist() for batch in letters.stream(4, **options)]
+            [['d', 'a', 'h', 'f'], ['b', 'g', 'e', 'c'], ['f', 'd', 'g', 'c'], ['h', 'b', 'a', 'e']]
+            >>> [batch.tolist() for batch in letters.stream(4, **options, shard=(1, 2), start=8)]
+            [['g', 'c'], ['a', 'e']]
+        """
+        return self._stream(global_batch_size, options)
+
+    def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
+        records = self._records
+        if options.get("buckets") is not None and records.base.leaves is not None:
+            return bucketed_stream(records, buckets_of(options["buckets"]), global_batch_size, options)
+        info = records.info
+        checked = make_options(len(self), global_batch_size, info.record_nbytes, together=info.together, **options)
+        return stream_of(StepReader(records, checked))
+
+    def sources(self, index: SupportsIndex) -> list[RecordSpan]:
+        """Return the records that an element was made of: those of the versions that this view comes from.
+
+        Args:
+            index: the number of the element in this view; negative ones count from the end.
+
+        Returns:
+            In order: for an element of a version the record itself, for a window or a pack each document of which it
+            holds values.
+
+        Raises:
+            RecordIndexError: if there is no such element.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array([1, 2, 3])}, {"tokens": np.array([4])}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref[::-1].sources(0)[0].record
+            1
+            >>> [(span.record, span.begin, span.end, span.offset) for span in ref.windows("tokens", 2).sources(1)]
+            [(0, 2, 3, 0), (1, 0, 1, 1)]
+        """
+        return self._records.base.sources(np.array([self._records.selection.number(index)])).spans()
+
+    @property
+    def element_spec(self) -> Tree:
+        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"image": np.zeros((2, 2), np.uint8), "text": "one"}]
+            >>> cachelayer.Storage(folder).submit(rows, "rows", "v1").element_spec
+            {'image': ArraySpec(uint8, (2, 2)), 'text': ArraySpec(str)}
+        """
+        return self._records.element_spec
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the version that the records come from: what the user passed, and what the source said.
+
+        If they come from several versions, it is what the metadata of all of them have in common.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit([3, 1], "numbers", "v1", metadata={"license": "CC0"})
+            >>> ref.metadata, ref[:1].metadata
+            ({'license': 'CC0'}, {'license': 'CC0'})
+        """
+        return dict(self._records.info.metadata)
+
+    @property
+    def categories(self) -> dict[str, list[Any]]:
+        """The texts that numbers in the elements stand for, by field: those that stand beside tokens.
+
+        See :meth:`windows`. They are found once, and stored beside the version.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array([1, 2, 3]), "lang": "en"}, {"tokens": np.array([4]), "lang": "de"}]
+            >>> windows = cachelayer.Storage(folder).submit(rows, "texts", "v1").windows("tokens", 4, beside="lang")
+            >>> windows.categories, windows[0]["lang"].tolist()
+            ({'lang': ['de', 'en']}, [1, 1, 1, 0])
+        """
+        return {key: [*texts] for key, texts in self._records.categories.items()}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 that identifies the records and their order, in hexadecimal.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit([3, 1, 2], "numbers", "v1")
+            >>> ref[::-1].digest == ref.select([2, 1, 0]).digest
+            True
+            >>> ref[::-1].digest == ref.digest
+            False
+        """
+        return self._records.digests.elements
+
+    @property
+    def reference(self) -> str:
+        """A text for :func:`cachelayer.open`: it opens these records again, or is an error. It holds no credentials.
+
+        It names the version, pinned by its digest, and the calls that made the view, pinned by the digest of the view.
+
+        Raises:
+            InvalidArgumentError: if no text names the view: of several versions, of none, chosen by a function or by
+                more than 256 record numbers.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit([{"x": 3}, {"x": 1}, {"x": 2}], "rows", "v1")
+            >>> ref.reference == f"{folder}/rows@v1@sha256:{ref.digest}"
+            True
+            >>> cachelayer.open(ref.where("x > 1").reference).read(slice(None))["x"].tolist()
+            [3, 2]
+        """
+        name = self._records.name
+        if name is None:
+            raise InvalidArgumentError(
+                f"{self!r} has no reference, for it is no view of one version: make a version of it with "
+                "storage.submit(), or storage.rewrite()"
+            )
+        return name.reference(self.digest)
+
+    @property
+    def erased(self) -> NDArray[np.int64]:
+        """The numbers of the erased records of this view, ascending: reading one raises an ErasedRecordError.
+
+        ``ref.exclude(ref.erased)`` is the view without them.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit([3, 1, 2], "numbers", "v1")
+            >>> report = storage.erase("numbers", records=[1], of="v1", reason="its author asked")
+            >>> ref = storage.fetch("numbers@v1")
+            >>> ref.erased.tolist(), ref.exclude(ref.erased).read(slice(None)).tolist()
+            ([1], [3, 2])
+        """
+        return self._records.erased
+
+    def lengths(self, leaf: str = "") -> NDArray[np.uint32]:
+        """Return the length of a field in each record, without reading the records.
+
+        The length of an array of shape ``[None]`` is the number of its values. That of bytes is their number, and that
+        of a str the number of its bytes in UTF-8. That of None is 0. Images and sounds have the length of their files,
+        in :meth:`DataRef.raw` alone: how long they are when they are decoded is not stored.
+
+        Args:
+            leaf: the name of the field, such as ``"tokens"`` or ``"meta/url"``; without it, the only one.
+
+        Returns:
+            uint32 of shape ``[len(self)]``, read-only.
+
+        Raises:
+            InvalidArgumentError: if there is no such field, or it is of another kind.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array([1, 2, 3]), "text": "für"}, {"tokens": np.array([4]), "text": ""}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref.lengths("tokens").tolist(), ref.lengths("text").tolist()
+            ([3, 1], [4, 0])
+            >>> ref.select(ref.lengths("tokens") > 2)[0]["text"]
+            'für'
+        """
+        return self._records.lengths(leaf).values()
+
+    def total(self, leaf: str = "") -> int:
+        """Return the sum of :meth:`lengths`, from the manifest: a slice reads the lengths of at most two shards.
+
+        Args:
+            leaf: see :meth:`lengths`.
+
+        Raises:
+            InvalidArgumentError: see :meth:`lengths`.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = [{"tokens": np.array([1, 2, 3])}, {"tokens": np.array([4])}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref.total("tokens"), ref[1:].total("tokens")
+            (4, 1)
+        """
+        return self._records.lengths(leaf).total
+
+    def to_arrow(self, indices: Sequence[int] | NDArray[Any] | None = None) -> Any:
+        """Return records as a table of pyarrow, in memory; see :func:`cachelayer.adapters.pyarrow.to_arrow`.
+
+        Args:
+            indices: integers, where negative ones count from the end; or a mask; None for all records.
+
+        Raises:
+            MissingDependencyError: if pyarrow is not installed.
+            InvalidTypeError: if Arrow has no type for a leaf, or cannot hold a value, or elements are not dicts.
+            RecordIndexError: if a record does not exist.
+
+        Examples:
+            >>> rows = [{"text": "one", "label": 1}, {"text": "two", "label": 2}]
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref.to_arrow([1, 0]).to_pydict()
+            {'text': ['two', 'one'], 'label': [2, 1]}
+        """
+        # Adapters lie above this floor, and pyarrow is imported there alone.
+        return import_module("cachelayer.adapters.pyarrow").to_arrow(self, indices)
+
+    def verify(self, *, progress: bool | None = None) -> VerifyReport:
+        """Read every record of the version that the records come from, and compare it with every checksum.
+
+        A view counts as its whole version; see :meth:`cachelayer.Storage.verify`.
+
+        Args:
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
+                from the start; False shows nothing.
+
+        Raises:
+            InvalidTypeError: if they are no records of one version, but windows, packs, or those of several.
+
+        Examples:
+            >>> report = cachelayer.Storage(folder).submit([3, 1, 2], "numbers", "v1")[:1].verify()
+            >>> report.records, report.problems
+            (3, ())
+        """
+        records = self._records
+        version = None if records.base.leaves is None else records.base.leaves.home
+        if version is None or len(records.references) != 1:
+            raise InvalidTypeError(
+                f"{records.title} is no view of the records of one version: call storage.verify('id@version') for "
+                "each that it comes from"
+            )
+        return check(version, progress=progress)
+
+    def diff(
+        self,
+        other: ReadableView[Any],
+        *,
+        key: str | Sequence[str] | None = None,
+        rows: bool = True,
+        progress: bool | None = None,
+    ) -> Diff:
+        """Return how this version differs from another, of any dataset and storage, and the rows that differ.
+
+        Of views, the rows and fields that they show are compared; shards, metadata and provenance are those of their
+        versions.
+
+        Args:
+            other: the other version, or a view of one.
+            key: the field, or fields, by which a row of one is that of the other; None for the record number. Keys are
+                compared exactly, in their own dtypes; None equals None.
+            rows: whether rows are compared. This reads the records that are not in shards of both.
+            progress: as in :meth:`mirror`.
+
+        Raises:
+            InvalidTypeError: if one is no version, and no view of the records of one.
+            InvalidArgumentError: if there is no such field, it has several values a record, or two rows of a version
+                have one key; names the first.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> old = storage.submit([{"id": 1, "x": 5}, {"id": 2, "x": 6}], "rows", "v1")
+            >>> new = storage.submit([{"id": 2, "x": 7}, {"id": 3, "x": 0}, {"id": 1, "x": 5}], "rows", "v2")
+            >>> rows = old.diff(new, key="id").rows
+            >>> rows.same, rows.came.count, rows.went.count, rows.changed.count, rows.fields["x"].first.key
+            (1, 1, 0, 1, 2)
+        """
+        if not isinstance(other, ReadableView):
+            raise InvalidTypeError(f"diff takes a DataRef, not a {type(other).__name__}: open it first")
+        if not boolean("rows", rows) and key is not None:
+            raise InvalidArgumentError(f"key={key!r} is for rows: leave out rows=False")
+        sides = side_of(self._records), side_of(other._records)
+        found = compare_rows(self._records, other._records, key, progress=progress) if rows else None
+        return compare(*sides, found)
+
+    def __repr__(self) -> str:
+        return repr(self._records)
+
+    def _repr_html_(self) -> str:
+        """Return a table with the element spec, which notebooks show. It reads no record."""
+        from cachelayer.drawing.ref_html import ref_html
+
+        facts = {**self._records.size_texts, "digest": f"sha256:{self.digest}"}
+        return ref_html(self._records.title, list(facts.items()), self.element_spec)
+
+
+def check_keys(spec: Tree, names: Any) -> None:
+    """Raise unless these are keys of a dict."""
+    if isinstance(names, bytes) or not isinstance(names, Sequence) or not isinstance(spec, dict):
+        raise InvalidArgumentError(f"fields={names!r}: pass a tuple of keys; elements are {tree.describe(spec)}")
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"fields={names!r} holds {name!r} of type {type(name).__name__}: pass keys")
+        if name not in spec:
+            raise InvalidArgumentError(f"no field {name!r}: the element is {tree.describe(spec)}")
