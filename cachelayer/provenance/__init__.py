@@ -1,4 +1,14 @@
-"""How a version was made, as it is recorded: code, arguments, origin and environment.
+"""How a version was made: code, arguments and environment, as they are stored and compared later.
 
-Nothing here touches a store.
+::
+
+    call_arguments.py     the arguments of the function that makes the source
+    walker.py             everything that the function refers to, found name by name
+      function_code.py      hashes of code, and the names that it uses
+      imported_code.py      the code of modules that are imported when the function runs
+      values.py             what a value holds, as a number or a hash
+    stored_values.py      the form in which values are stored, and differences in words
+    environment.py        who, where, when, with which libraries and commit
+
+Nothing here touches a store, and nothing of the user is called.
 """

@@ -1,4 +1,4 @@
-"""The arguments of the function that makes a source: their names and values, and those that are stored in clear."""
+"""The arguments of the function that makes a source, and which of them are stored in clear."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from cachelayer.provenance.stored_values import shown
 
 
 def name_of(source: Callable[..., Any]) -> str:
-    """Return the module and qualified name of a function, or of the function inside a partial one."""
+    """Return the module and qualified name of a function; of a ``functools.partial``, those of its function."""
     function = _without_partials(source)[0]
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
 def arguments_of(source: Callable[..., Any], *, is_call: bool) -> dict[str, Any]:
-    """Return the arguments that a function has, by name: those of partial functions, and defaults.
+    """Return the arguments that are bound to a function, by name: by ``functools.partial``, and by default.
 
-    If the parameters of the function are not known, positional arguments are named by their position.
+    Positional arguments of a function of unknown parameters, such as one written in C, have their positions as names.
 
     Args:
         source: the function.
-        is_call: whether it has all arguments of its call.
+        is_call: whether all arguments of a call are bound.
     """
     function, args, kwargs = _without_partials(source)
     try:
@@ -43,16 +43,27 @@ def arguments_of(source: Callable[..., Any], *, is_call: bool) -> dict[str, Any]
 
 
 def _without_partials(function: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return the function inside partial functions, and their arguments."""
+    """Return the function inside nested partial functions, with the arguments of all of them."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     while isinstance(function, functools.partial):
-        args, kwargs, function = (*function.args, *args), {**function.keywords, **kwargs}, function.func
+        args = (*function.args, *args)
+        kwargs = {**function.keywords, **kwargs}
+        function = function.func
     return function, args, kwargs
 
 
 def checked_record(record: Iterable[str], source: Any = None) -> frozenset[str]:
-    """Return the names of the arguments that are stored in clear, if the function that makes a source has them."""
+    """Return the names of the arguments that are stored in clear.
+
+    Args:
+        record: the names, as the user passes them.
+        source: the function that makes the source; None if it is not known yet.
+
+    Raises:
+        InvalidTypeError: if these are not names.
+        InvalidArgumentError: if the function has no argument of such a name.
+    """
     if isinstance(record, str) or not isinstance(record, Iterable):
         raise InvalidTypeError(f'record {record!r}: pass the names of arguments, as in record=("split",)')
     names = list(record)
@@ -64,7 +75,7 @@ def checked_record(record: Iterable[str], source: Any = None) -> frozenset[str]:
 
 
 def _check_parameters(names: list[str], source: Any) -> None:
-    """Raise if a source is not made by a function with parameters of these names."""
+    """Raise unless a source is made by a function with parameters of these names."""
     try:
         known = list(inspect.signature(_without_partials(source)[0]).parameters)
     except (TypeError, ValueError):
@@ -77,7 +88,7 @@ def _check_parameters(names: list[str], source: Any) -> None:
 
 
 def in_clear(names: frozenset[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of some names as JSON, without credentials in URLs."""
+    """Return the arguments with some names as JSON values, without the credentials in URLs."""
     clear = {}
     for name in sorted(names):
         try:

@@ -1,4 +1,4 @@
-"""Record when, where, by whom and with which code a version was made. None of this enters its digest."""
+"""When, where, by whom and with which libraries a version was made. None of this enters its digest."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.function_code import is_users
 
 ENTRY_POINTS = "cachelayer.sources"
-"""The group of entry points that lists the adapters of sources, each under the name of its framework."""
+"""The entry points of adapters: each has the name of a framework, and knows that framework's objects."""
 PATH_ENTRY_POINTS = "cachelayer.paths"
-"""The group of entry points that lists what reads files by their path."""
+"""The entry points of the functions that read files at a path."""
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
 _FRAMEWORKS = (
     "datasets", "grain", "jax", "keras", "pandas", "polars", "pyarrow", "tensorflow", "tensorflow_datasets", "torch"
 )  # fmt: skip
-"""Libraries that may have made a source."""
+"""Libraries that may have made a source: the versions of those that are imported are recorded."""
 
 
 def now() -> str:
@@ -43,7 +43,12 @@ def user() -> str:
 
 
 def event(kind: str, **details: Any) -> dict[str, Any]:
-    """Return the event of a log entry: what the entry changes, who made it and when."""
+    """Return the event of an entry of the log: what it changes, and who made it when.
+
+    Args:
+        kind: the kind of change, such as ``"publish"``.
+        details: what is changed.
+    """
     who = {"time": now(), "user": user(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, **details, **who}
 
@@ -61,7 +66,7 @@ def environment() -> dict[str, Any]:
 
 @cache
 def _version(library: str) -> str:
-    """Return the version of a library that is loaded: it stays the same, whatever is installed meanwhile."""
+    """Return the version of a library. It is asked for once, because what is imported stays, whatever is installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -71,28 +76,34 @@ def _version(library: str) -> str:
 
 
 def commit_of(file: str) -> dict[str, Any]:
-    """Return the git commit of the user's file that defines a source, or else of the main program.
+    """Return the git commit of the user's code, as an entry of the provenance.
 
-    If the user wrote neither, it is None: the commit of a library says nothing about the data.
+    Args:
+        file: the user's file that defines the source; "" if there is none. Then the main program counts, if the user
+            wrote that: the commit of a library says nothing about the data.
     """
     program = getattr(sys.modules["__main__"], "__file__", None) or ""
-    files = [file, program if is_users(program) else ""]
-    known = next(filter(os.path.isfile, files), None)
-    return {"git_commit": None if known is None else checked_out(Path(known).resolve())}
+    for known in (file, program if is_users(program) else ""):
+        if os.path.isfile(known):  # noqa: PTH113 - it never raises
+            return {"git_commit": checked_out(Path(known).resolve())}
+    return {"git_commit": None}
 
 
 def checked_out(file: Path) -> str | None:
-    """Return the commit of the git checkout that a file lies in, as its files say; None if they do not.
+    """Return the commit of the git checkout that a file lies in; None if there is none.
 
-    No process is started: that would take longer than to build a small version.
+    It is read from the files of git. To start git would take longer than to build a small version.
     """
     git = next((folder / ".git" for folder in file.parents if (folder / ".git").exists()), None)
+    if git is None:
+        return None
     try:
-        if git is not None and git.is_file():
-            # A worktree has its own head, and shares the branches of another folder.
+        if git.is_file():
+            # In a worktree, .git is a file with the name of a folder. That has a head, and shares the branches of
+            # another folder.
             git = git.parent / git.read_text().removeprefix("gitdir:").strip()
-        head = "" if git is None else (git / "HEAD").read_text().strip()
-        if git is None or not head.startswith("ref:"):
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref:"):
             return head or None
         shared = git / "commondir"
         folder = git / shared.read_text().strip() if shared.exists() else git
@@ -106,11 +117,11 @@ def checked_out(file: Path) -> str | None:
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the metadata as it is stored."""
+    """Return the user's metadata as JSON values; raise if JSON cannot hold it."""
     try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-        # The provenance stores it one level deeper: check that depth.
-        json_values.shallow("metadata", {"metadata": found})
+        values: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+        # The provenance has it one level deeper: that depth is checked.
+        json_values.shallow("metadata", {"metadata": values})
     except (RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"metadata must be a dict that JSON can hold: {error}") from error
-    return found
+    return values

@@ -1,7 +1,7 @@
-"""Hash the code of functions, find the names and values that it uses, and the code in objects of users.
+"""Hash the code of functions, and find the names that it uses; find the code within objects of users.
 
-The compiled code counts: what runs, even if its file was edited since it was imported. Comments, docstrings, layout and
-quotes do not count. Another release of Python compiles the same source to other code.
+The compiled code counts, so a hash tells what runs, even if the file was edited after it was imported. Comments,
+docstrings, layout and quotes do not count. Another release of Python compiles the same source to other code.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from typing import Any, NamedTuple, TypeGuard
 from cachelayer.protocols import T
 
 _INSTALLED = {"site-packages", "dist-packages"}
+"""The folders of installed packages."""
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+"""The flags of code that decide what it does."""
 _HAS_DOCSTRING = 0x4000000
+"""The flag of code with a docstring, from Python 3.14 on. Before, the first constant is the docstring, or None."""
 _GENERATED = ("<string>", "<attrs generated")
 """The files of methods that dataclasses, named tuples and attrs generate."""
-"""The flag of code with a docstring, from Python 3.14 on; before, a function's first constant is one, or None."""
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The release of Python whose code is hashed."""
 
@@ -40,36 +42,34 @@ class Import(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The names that code uses.
-
-    Args:
-        read: those that it reads from its module.
-        stored: those that it assigns to around it.
-        attributes: the attributes of anything that it asks for.
-        imports: what it imports when it runs.
-    """
+    """The names that code uses."""
 
     read: frozenset[str] = frozenset()
+    """The names of its module that it reads."""
     stored: frozenset[str] = frozenset()
+    """The names of its module, and of functions around it, that it assigns: these values change while it runs."""
     attributes: frozenset[str] = frozenset()
+    """The attributes that it asks of any object."""
     imports: frozenset[Import] = frozenset()
+    """What it imports when it runs."""
 
 
 def code_hash(code: CodeType) -> str:
-    """Return a hash of code, the same in every process of a release, in 12 hexadecimal digits."""
+    """Return a hash of code in 12 hexadecimal digits, the same in every process of one release of Python."""
     return hashlib.sha256(repr(_facts(code)).encode()).hexdigest()[:12]
 
 
 def _facts(code: CodeType) -> list[Any]:
-    """Return what code does, without where it stands."""
+    """Return what decides what code does: everything but its place in a file, its name and its docstring."""
     constants = code.co_consts
     if sys.version_info >= (3, 14):
         has_docstring = bool(code.co_flags & _HAS_DOCSTRING)
     else:
         has_docstring = isinstance(next(iter(constants), None), str) and not code.co_name.startswith("<")
-    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _FLAGS
-    return [code.co_code, code.co_exceptiontable, counts, names, *map(_constant, constants[has_docstring:])]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _FLAGS)
+    first = 1 if has_docstring else 0
+    return [code.co_code, code.co_exceptiontable, counts, names, *map(_constant, constants[first:])]
 
 
 def _constant(value: Any) -> Any:
@@ -83,8 +83,11 @@ def _constant(value: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def names_of(code: CodeType) -> Names:
-    """Return the names that code uses, also in the functions that it defines."""
-    read, stored, attributes, imports = set[str](), set[str](), set[str](), set[Import]()
+    """Return the names that code uses, also within the functions that it defines."""
+    read = set[str]()
+    stored = set[str]()
+    attributes = set[str]()
+    imports = set[Import]()
     arguments: list[Any] = []
     for instruction in dis.get_instructions(code):
         name = instruction.argval
@@ -98,11 +101,12 @@ def names_of(code: CodeType) -> Names:
             case "LOAD_ATTR" | "LOAD_METHOD":
                 attributes.add(name)
             case "IMPORT_NAME":
+                # The two instructions before it load the level and the names.
                 imports.add(Import(arguments[-2], name, arguments[-1] or ()))
         if instruction.opname != "EXTENDED_ARG":
             arguments.append(name)
     if "getattr" in read:
-        # Which attribute it asks for is a text among the constants more often than not.
+        # getattr(value, "name"): most often, the name of the attribute is among the constants.
         attributes.update(each for each in code.co_consts if isinstance(each, str))
     inner = [names_of(each) for each in code.co_consts if isinstance(each, CodeType)]
     groups = zip((read, stored, attributes, imports), *inner, strict=True)
@@ -110,7 +114,7 @@ def names_of(code: CodeType) -> Names:
 
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
-    """Return the values that a function holds of the functions around it, by name; those that there are by now."""
+    """Return the variables of functions around a function that it uses, by name, if they have values by now."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     empty = CellType()
     return {name: cell.cell_contents for name, cell in cells.items() if cell != empty}
@@ -120,7 +124,7 @@ def closure_of(function: FunctionType) -> dict[str, Any]:
 def is_users(filename: str) -> bool:
     """Return whether code belongs neither to Python, nor to an installed package, nor to this library."""
     if filename.startswith("<"):
-        # Typed in, or made by exec.
+        # Code that was typed in, or made by exec, is the user's.
         return not filename.startswith("<frozen")
     path = Path(filename)
     return not (_INSTALLED & set(path.parts) or _libraries() & set(path.parents))
@@ -133,9 +137,14 @@ def _libraries() -> set[Path]:
 
 
 def code_file(made: object) -> str:
-    """Return the user's file that defines a function, a class, or an object's class; "" if the user wrote none."""
-    inner = innermost(made)
-    code = made.gi_code if is_kind(made, types.GeneratorType) else inner and inner.__code__
+    """Return the user's file that defines a function, a class, or the class of an object; "" if there is none."""
+    code: CodeType | None = None
+    if is_kind(made, types.GeneratorType):
+        code = made.gi_code
+    else:
+        inner = innermost(made)
+        if inner is not None:
+            code = inner.__code__
     if code is not None and is_users(code.co_filename):
         return code.co_filename
     file = class_file(class_of(made))
@@ -143,22 +152,22 @@ def code_file(made: object) -> str:
 
 
 def innermost(function: object) -> FunctionType | None:
-    """Return the function inside a decorated or partial function, a method or a callable object."""
+    """Return the function inside a decorated or partial function, a method or a callable object; None if none is."""
     seen: list[object] = []
-    found = None
+    last: FunctionType | None = None
     while function is not None and not any(function is each for each in seen):
         seen.append(function)
         if is_kind(function, FunctionType):
-            found = function
+            last = function
         inner = next(iter(functions_inside(function)), None)
-        if inner is None and found is None:
+        if inner is None and last is None:
             inner = inspect.getattr_static(type(function), "__call__", None)
         function = inner
-    return found
+    return last
 
 
 def functions_inside(value: object) -> list[object]:
-    """Return the functions that a wrapper holds; empty for anything else."""
+    """Return the functions that a wrapper, such as a property or a partial function, holds; none for anything else."""
     kind = type(value)
     if issubclass(kind, property):
         names = ["fget", "fset", "fdel"]
@@ -175,7 +184,7 @@ def functions_inside(value: object) -> list[object]:
 
 
 def is_kind(value: object, kind: type[T]) -> TypeGuard[T]:
-    """Return whether a value is of a kind, judging by its type alone: proxies may raise if they are asked."""
+    """Return whether a value is an instance of a class, by its type alone: a proxy may raise if it is asked."""
     return issubclass(type(value), kind)
 
 
@@ -184,19 +193,24 @@ def class_of(made: object) -> type:
 
 
 def method_inside(value: object) -> FunctionType | None:
-    """Return the function inside an attribute of a class; None if the attribute is not a method."""
+    """Return the function inside an attribute of a class; None if the attribute is no method."""
     return innermost(value) if is_kind(value, FunctionType) or functions_inside(value) else None
 
 
 def class_file(cls: type) -> str:
-    """Return the file of a class's methods; that of its module if it has none, or a library generated them."""
+    """Return the file of a class's methods, best one of the user; without such methods, the file of its module."""
     methods = filter(None, map(method_inside, vars(cls).values()))
-    own = [method.__code__.co_filename for method in methods if method.__module__ == cls.__module__]
-    written = [file for file in own if not file.startswith(_GENERATED)]
+    files = [method.__code__.co_filename for method in methods if method.__module__ == cls.__module__]
+    written = [file for file in files if not file.startswith(_GENERATED)]
+    if written:
+        return next(filter(is_users, written), written[0])
     module = sys.modules.get(cls.__module__)
-    is_typed_in = module is not None and cls.__module__ not in sys.builtin_module_names
-    file = getattr(module, "__file__", None) or ("<typed in>" if is_typed_in else "".join(own[:1]) or "<frozen>")
-    return next(filter(is_users, written), "") or "".join(written[:1]) or file
+    of_module = getattr(module, "__file__", None)
+    if of_module:
+        return str(of_module)
+    if module is not None and cls.__module__ not in sys.builtin_module_names:
+        return "<typed in>"
+    return files[0] if files else "<frozen>"
 
 
 def is_users_class(cls: type) -> bool:
@@ -204,20 +218,21 @@ def is_users_class(cls: type) -> bool:
 
 
 def attributes_of(owner: object) -> dict[str, Any]:
-    """Return the attributes of an object, without asking its class for them."""
+    """Return the attributes of an object, without calling code of its class."""
     state: Any = object.__getstate__(owner)
+    # With slots, the state is a tuple of two dicts: that of the instance, and that of the slots.
     parts = state if type(state) is tuple else (state,)
     return {name: value for part in parts for name, value in (part or {}).items()}
 
 
 def code_in(values: Iterable[object]) -> list[object]:
-    """Return the functions, classes and wrappers among some values, and in dicts and lists of them."""
-    found: list[object] = []
+    """Return the functions, classes and wrappers among some values, and in the dicts and lists among them."""
+    code: list[object] = []
     for value in values:
         if issubclass(type(value), (FunctionType, type)) or functions_inside(value):
-            found.append(value)
+            code.append(value)
         elif type(value) in (dict, types.MappingProxyType):
-            found += code_in([each for each in value.values() if type(each) is not dict])  # type: ignore[attr-defined]
+            code += code_in([each for each in value.values() if type(each) is not dict])  # type: ignore[attr-defined]
         elif type(value) in (list, tuple):
-            found += [each for each in value if issubclass(type(each), (FunctionType, type))]  # type: ignore[attr-defined]
-    return found
+            code += [each for each in value if issubclass(type(each), (FunctionType, type))]  # type: ignore[attr-defined]
+    return code

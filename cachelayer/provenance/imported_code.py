@@ -1,7 +1,14 @@
 """The code of the user's modules that functions import when they run.
 
-Such a module may not be imported yet, and to import it here would run code of the user. So its file is read: what is
-imported, and every statement of the module that this uses, counts by its compiled code.
+::
+
+    def rows():                    helpers.py, which is read and not imported
+        from helpers import clean      STOP = {"a"}         used by clean: counts
+        ...                            def clean(): ...     counts
+                                       def other(): ...     does not count
+
+Such a module may not be imported yet, and to import it would run code of the user. So its file is parsed. The statement
+that binds an imported name counts by its compiled code, and so does every statement that this one uses.
 """
 
 from __future__ import annotations
@@ -24,26 +31,23 @@ _ALL = "*"
 
 @dataclass
 class ImportedCode:
-    """What functions import, and what that uses.
-
-    Attributes:
-        functions: a hash of the code of each function or other statement, by ``module.name``.
-        constants: the values of the names that are assigned constants.
-        unreadable: the modules of the user without a source file, and those that cannot be read.
-    """
+    """What functions import, and what that uses in turn."""
 
     functions: dict[str, str] = field(default_factory=dict)
+    """A hash of each function, class or other statement, by ``module.name``."""
     constants: dict[str, Any] = field(default_factory=dict)
+    """The values of names that are assigned constants, by ``module.name``."""
     unreadable: dict[str, None] = field(default_factory=dict)
+    """The modules of the user that have no source file; a dict keeps their order."""
     _seen: set[tuple[str, str, frozenset[str]]] = field(default_factory=set)
 
     def add(self, imports: Iterable[Import], attributes: frozenset[str], package: str) -> None:
         """Add what some code imports.
 
         Args:
-            imports: the imports.
-            attributes: all attributes that the code asks for.
-            package: the package of its module.
+            imports: the imports of the code.
+            attributes: all attributes that the code asks for: of a module that is imported as a whole, these count.
+            package: the package that the code's module is in, from which relative imports count.
         """
         for level, name, names in sorted(imports):
             try:
@@ -55,17 +59,17 @@ class ImportedCode:
                     self._add_name(module, each, attributes)
             else:
                 self._add_module(module, attributes)
-                # ``import a.b`` binds a, whose attributes are asked for too.
+                # ``import a.b`` binds ``a``, so attributes may be asked of that too.
                 for parent in _parents(module):
                     self._add_module(parent, attributes)
 
     def _add_module(self, module: str, attributes: frozenset[str]) -> None:
-        """Add the attributes of a module that are asked for."""
+        """Add the names of a module that are asked for as attributes."""
         for name in sorted(attributes & _statements(self._file(module)).keys()):
             self._add_name(module, name, attributes)
 
     def _add_name(self, module: str, name: str, attributes: frozenset[str]) -> None:
-        """Add a name of a module: what binds it, and what that uses."""
+        """Add a name of a module: the statements that bind it, and what these use."""
         file = self._file(module)
         if file is None or (module, name, attributes) in self._seen:
             return
@@ -109,7 +113,7 @@ class ImportedCode:
                 self.add([Import(statement.level, statement.module or "", (alias.name,))], attributes, package)
 
     def _file(self, module: str) -> Path | None:
-        """Return the source file of a module of the user; None for any other module."""
+        """Return the source file of a module of the user; None for other modules, and for one without a source."""
         origin = _origin(module)
         if origin is None or not is_users(origin):
             return None
@@ -120,51 +124,58 @@ class ImportedCode:
 
 
 def _parents(module: str) -> list[str]:
-    """Return the packages around a module, from the outermost."""
+    """Return the packages around a module, the outermost first."""
     parts = module.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _origin(module: str) -> str | None:
-    """Return the file of a module, without importing it or a package around it; None if there is none."""
-    file, folders = None, None
+    """Return the file of a module, without importing the module or a package around it; None if there is none."""
+    file: str | None = None
+    # Where the finders look for the next part of the name: in the folders of the package before it.
+    folders: Any = None
     for name in (*_parents(module), module):
         loaded = sys.modules.get(name)
         if loaded is not None:
-            file, folders = getattr(loaded, "__file__", None), getattr(loaded, "__path__", None)
+            file = getattr(loaded, "__file__", None)
+            folders = getattr(loaded, "__path__", None)
             continue
         finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
         spec = next(filter(None, (find(name, folders) for find in finders if find is not None)), None)
         if spec is None:
             return None
-        file, folders = spec.origin, spec.submodule_search_locations
+        file = spec.origin
+        folders = spec.submodule_search_locations
     return file
 
 
 def _statements(file: Path | None) -> Mapping[str, list[ast.stmt]]:
-    """Return the statements of a file that bind each name of its module; none if it cannot be read."""
+    """Return for each name of a module the statements of its file that bind it; none if the file cannot be read."""
+    if file is None:
+        return {}
     try:
-        stat = file.stat() if file is not None else None
+        stat = file.stat()
     except OSError:
-        stat = None
-    return {} if file is None or stat is None else _parsed(file, stat.st_mtime_ns, stat.st_size)
+        return {}
+    return _parsed(file, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=256)
 def _parsed(file: Path, _modified: int, _nbytes: int) -> Mapping[str, list[ast.stmt]]:
-    found: dict[str, list[ast.stmt]] = {}
+    """See :func:`_statements`. A file with another time or size is parsed again."""
+    statements: dict[str, list[ast.stmt]] = {}
     try:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
-        return found
+        return statements
     for statement in body:
         for name in dict.fromkeys(_bound(statement)):
-            found.setdefault(name, []).append(statement)
-    return found
+            statements.setdefault(name, []).append(statement)
+    return statements
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement of a module binds, or whose value it changes."""
+    """Yield the names that a statement of a module binds, or whose values it changes."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield statement.name
         return
@@ -180,7 +191,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _constant(statement: ast.stmt) -> tuple[Any] | None:
-    """Return the constant that a statement assigns, in a tuple; None if it does something else."""
+    """Return the constant that a statement assigns, in a tuple of one; None if it does something else."""
     if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
         return None
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -194,7 +205,7 @@ def _constant(statement: ast.stmt) -> tuple[Any] | None:
 
 @lru_cache(maxsize=4096)
 def _compiled(statement: ast.stmt, file: Path) -> CodeType:
-    """Return the code of a statement, the same wherever it stands in its file and whatever its docstrings say."""
+    """Return the code of a statement, which does not depend on its lines in the file nor on docstrings."""
     for node in ast.walk(statement):
         if isinstance(node, ast.ClassDef) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]

@@ -1,8 +1,8 @@
-"""How values are stored in a provenance, and how two of them are compared in words.
+"""How values are stored in a provenance, and how stored values are compared in words.
 
-Nobody can tell a secret by its name: it may be the second positional argument, a URL with a password in it, or a header
-in a dict. So only numbers, bools, None and lists of them are stored as they are. Of every other value a short hash is
-stored, which shows that it changed. Many values share one, so a guess cannot be confirmed.
+A secret cannot be told by its name: it may be the second positional argument, a URL with a password, or a header in a
+dict. So only numbers, bools, None and short lists of these are stored as they are. Of any other value a short hash is
+stored, which shows whether the value changed. Many values share a hash, so a guess of the value cannot be confirmed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from cachelayer import json_values
 from cachelayer.credentials_in_urls import without_credentials
 
 MARK = "hash:"
+"""How a hash begins where values may stand too."""
 _GROUPS = re.compile(r"(identity|options|(code\.)?(functions|constants|state))\.")
 _MOST_TEXT = 60
 _DIGITS = 6
-"""Hexadecimal digits of the hash that is stored: one change in 16 million goes unnoticed."""
+"""The hexadecimal digits of a hash that are stored: one change in 16 million goes unnoticed."""
 _MOST_IN_CLEAR = 100
 
 
 class Wording(Enum):
-    """How a difference is put in words: if both values may be shown, if not, and if one of them is absent."""
+    """Phrases for a difference: of two values in clear, of two hashes, of a new name, and of a name that is gone.
+
+    Without a phrase, such a difference is not told.
+    """
 
     OVER_TIME = ("{name} was {one} and is {other}", "{name} changed", "{name} is new", "{name} is no longer used")
     IN_BOTH = ("{name} was {one} and is {other}", "{name} changed", "", "")
@@ -36,19 +40,19 @@ class Wording(Enum):
 
 
 def hashed(content: bytes) -> str:
-    """Return the hash of some content."""
+    """Return the hash of bytes that tell what a value holds."""
     return MARK + hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def stored(value: Any) -> Any:
-    """Return a described value as it is stored: numbers as they are, of a hash the beginning."""
+    """Return a value of :class:`~cachelayer.provenance.values.Content` as it is stored: hashes are shortened."""
     if isinstance(value, Mapping):
         return {name: stored(item) for name, item in value.items()}
     return value[: len(MARK) + _DIGITS] if isinstance(value, str) else value
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number that JSON can hold, a bool, None or a list of a few of these."""
+    """Return whether a value is stored as it is: a number that JSON can hold, a bool, None or a short list of these."""
     if type(value) in (list, tuple):
         return len(value) <= _MOST_IN_CLEAR and all(map(is_number, value))
     if type(value) is int:
@@ -57,23 +61,45 @@ def is_number(value: Any) -> bool:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], wording: Wording = Wording.OVER_TIME) -> list[str]:
-    """Return a phrase for each difference between two dicts of stored values; dicts in them are compared by name."""
-    before, after = (
-        {name: repr(value) for name, value in json_values.flattened(values) if value != {}} for values in (one, other)
-    )
-    phrases = []
+    """Return a phrase for each difference between two dicts of stored values.
+
+    Args:
+        one, other: the dicts. The dicts within them are compared name by name.
+        wording: the phrases.
+    """
+    before = _texts(one)
+    after = _texts(other)
     both, hidden, new, gone = wording.value
-    for name in (name for name in {**before, **after} if before.get(name) != after.get(name)):
-        texts = before.get(name, ""), after.get(name, "")
-        is_hidden = any(text.startswith(f"'{MARK}") for text in texts)
-        phrase = new if not texts[0] else gone if not texts[1] else hidden if is_hidden else both
-        short, other_short = (text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..." for text in texts)
-        phrases.append(phrase.format(name=_GROUPS.sub("", name, count=1), one=short, other=other_short))
-    return list(filter(None, phrases))
+    phrases = []
+    for name in {**before, **after}:
+        if before.get(name) == after.get(name):
+            continue
+        if name not in before:
+            phrase = new
+        elif name not in after:
+            phrase = gone
+        elif before[name].startswith(f"'{MARK}") or after[name].startswith(f"'{MARK}"):
+            phrase = hidden
+        else:
+            phrase = both
+        if phrase:
+            short_name = _GROUPS.sub("", name, count=1)
+            one_text = _shortened(before.get(name, ""))
+            phrases.append(phrase.format(name=short_name, one=one_text, other=_shortened(after.get(name, ""))))
+    return phrases
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of a dict and of the dicts within it as texts, by dotted names."""
+    return {name: repr(value) for name, value in json_values.flattened(values) if value != {}}
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
 
 
 def shown(value: Any) -> Any:
-    """Return the stored form of a value that the user wants in clear: URLs lose their user, password and query."""
+    """Return a value that the user wants to be stored in clear. URLs in it lose their user, password and query."""
     if isinstance(value, dict):
         return {key: shown(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,14 @@
-"""Tell what a value holds, in numbers or as a hash, without running code of the user.
+"""Tell what a value holds, as a number or a hash, without running code of the user.
 
-Plain data, arrays and tables are known by their content, and objects of the user's classes by their attributes. Long
-lists and large arrays are known by a sample, which is named. Anything else is named as not compared.
+::
+
+    numbers, None, short lists of them          themselves
+    texts, containers, arrays, tables           a hash of their content; if there is much of it, of a sample
+    objects of the user's classes               a hash of their attributes
+    functions and classes in them               their names, and their code (which walker.py hashes)
+    anything else                               the name of its type, which is named as not compared
+
+One value may hold 5,000 items and 64 MiB of arrays before it is sampled, so that a look at it takes milliseconds.
 """
 
 from __future__ import annotations
@@ -40,9 +47,9 @@ from cachelayer.provenance.function_code import (
 from cachelayer.provenance.stored_values import hashed, is_number
 
 LookIntoTables = Callable[[Any], tuple[Mapping[str, str], str] | None]
-"""Returns a hash of each column of a table or frame, and how many rows of it were compared if not all were.
+"""Returns a hash of each column of a table or frame, and how many of its rows are hashed, "" if all are.
 
-It returns None for anything else, and may raise for what it cannot read.
+It returns None for anything else, and may raise for a table that it cannot read.
 """
 
 _NUMBERS = (int, float, complex, bool, type(None), type(...), type(NotImplemented))
@@ -52,6 +59,7 @@ CONTAINERS = (*_PLAIN_CONTAINERS, set, frozenset)
 _PLAIN = {int, float, bool, type(None), str}
 _CONSTANTS = (*_NUMBERS, *_TEXTS)
 _DATA = (*_CONSTANTS, np.ndarray, np.generic, range, os.PathLike)
+"""The types of arguments that are data."""
 _SHOWN: tuple[type, ...] = (
     range, slice, dt.date, dt.time, dt.timedelta, dt.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID, np.dtype,
     types.GenericAlias, types.UnionType,
@@ -65,7 +73,7 @@ _WITHOUT_CONTENT = ("_thread", "threading", "logging", "typing", "contextvars", 
 ITERATORS: tuple[type, ...] = (
     map, filter, zip, enumerate, reversed, type(iter([])), type(iter(())), type(iter(range(1)))
 )  # fmt: skip
-"""Iterators that tell what they iterate."""
+"""Iterators that show what they iterate, and how far they are."""
 PARTS: Mapping[type, Callable[[Any], Any]] = {
     re.Pattern: lambda value: (value.pattern, value.flags),
     deque: lambda value: (list(value), value.maxlen),
@@ -82,42 +90,46 @@ PARTS: Mapping[type, Callable[[Any], Any]] = {
         lambda value: value.__reduce__()[1:],
     ),
 }
-"""What tells the content of an object of other types."""
+"""Functions that return the content of objects of these types, which have neither items nor attributes."""
 _MOST_ITEMS = 5_000
+"""How many items of a value are read, over all of its levels."""
 _LEAST_ITEMS = 16
+"""How many items of a container are read at least, however much was read before."""
 _PLAIN_ITEMS = 8
-"""How many items without items of their own count as one: they are hashed many times quicker."""
+"""How many numbers and short texts count as one item: they are hashed many times quicker."""
 _MOST_PLAIN_TEXT = 10_000
+"""How many characters a container of short texts has at most to be hashed as it is."""
 _MOST_JUDGED = 1_000
+"""How many items of a container are looked at to judge what it is made of."""
 _MOST_BITS = 64
+"""An integer of more bits is read in hexadecimal digits, of which there may be any number."""
 _MOST_NBYTES = 1 << 26
+"""How many bytes of arrays are hashed before arrays are sampled."""
 _SAMPLED_ELEMENTS = 100_000
 _LONG_TEXT = 100
+"""From so many characters on, a text is known by its length and checksum."""
 
 
 class Content(NamedTuple):
-    """What a value holds.
-
-    Args:
-        value: numbers, bools, None and short lists of them as JSON; of anything else a hash.
-        code: the functions and classes in it.
-        in_part: how much of what was looked at, if not at all of it.
-        not_compared: the types in it that do not tell their content.
-    """
+    """What a value holds."""
 
     value: Any
+    """Numbers, bools, None and short lists of these as they are; a hash of anything else."""
     code: tuple[object, ...] = ()
+    """The functions and classes in it."""
     in_part: tuple[str, ...] = ()
+    """The samples that were taken of it, in words, such as ``"5,000 of 300,000 items"``."""
     not_compared: tuple[str, ...] = ()
+    """The types in it that do not tell their content."""
 
 
 def is_constant(value: object) -> bool:
-    """Return whether a value is a number, a text, bytes, None or a tuple of these, which no code changes."""
+    """Return whether a value is a number, a text, bytes, None or a tuple of these, so that no code can change it."""
     return _is_made_of(value, (tuple,), _CONSTANTS)
 
 
 def is_data(value: object) -> bool:
-    """Return whether a value is made of constants, paths, arrays and containers of these, and of no other objects."""
+    """Return whether a value is made of nothing but constants, paths, arrays and containers of these."""
     return _is_made_of(value, CONTAINERS, _DATA)
 
 
@@ -126,28 +138,29 @@ def _is_made_of(value: Any, containers: tuple[type, ...], leaves: tuple[type, ..
         return issubclass(type(value), leaves) and not issubclass(type(value), enum.Enum)
     items = chain(value, value.values()) if type(value) is dict else value
     try:
-        # A long list is made of what its first items are.
+        # The first items of a long list tell what it is made of.
         return all(_is_made_of(item, containers, leaves) for item in islice(items, _MOST_JUDGED))
     except RecursionError:
         return False
 
 
 def has_attributes(kind: type) -> bool:
-    """Return whether objects of a class are known by their attributes, as those of the user's classes are."""
+    """Return whether objects of a class are known by their attributes: classes of the user and of this library are."""
     if issubclass(kind, (type, FunctionType, ModuleType, enum.Enum, np.ndarray, np.generic)):
         return False
     if f"{kind.__module__}.{kind.__qualname__}" in _NAMESPACES:
         return True
+    # Refs have a digest, and storages a URL, which tell more than their attributes.
     is_ours = _is_ours(kind) and not hasattr(kind, "digest") and not hasattr(kind, "url")
     return is_ours or is_users_class(kind)
 
 
 def content_of(value: object, look_into_table: LookIntoTables = lambda _: None) -> Content:
-    """Return what a value holds.
+    """Return what a value holds; numbers, and short lists of them, as they are.
 
     Args:
         value: the value.
-        look_into_table: looks into tables.
+        look_into_table: hashes the columns of tables.
     """
     try:
         if is_number(value):
@@ -158,7 +171,7 @@ def content_of(value: object, look_into_table: LookIntoTables = lambda _: None) 
 
 
 def hash_of(value: object, look_into_table: LookIntoTables = lambda _: None) -> Content:
-    """Return what a value holds, as a hash of numbers too."""
+    """Return what a value holds, always as a hash."""
     reader = _Reader(look_into_table)
     try:
         text = ascii(reader.read(value))
@@ -169,9 +182,11 @@ def hash_of(value: object, look_into_table: LookIntoTables = lambda _: None) -> 
 
 
 class _Reader:
-    """Turns one value into numbers, short texts, and lists and tuples of these, whose text tells what it holds.
+    """Turns one value into numbers, short texts, and lists and tuples of these, whose text is then hashed.
 
-    Lists are those of the value; a tuple begins with the name of a type.
+    A tuple stands for something that is no number or short text, and begins with its type, so that no two values of
+    different types have the same text. Two budgets, of items and of bytes, limit how much is read: a container of more
+    items than are left is sampled, with a share of what is left for each item that is read.
     """
 
     def __init__(self, look_into_table: LookIntoTables) -> None:
@@ -182,8 +197,11 @@ class _Reader:
         self._items_left = _MOST_ITEMS
         self._nbytes_left = _MOST_NBYTES
         self._around: list[int] = []
+        """The ids of the values that the value that is read lies in: it may hold one of them again."""
         self._known_kinds: dict[int, bool] = {}
+        """Whether objects of a class are known by their attributes, by the id of the class."""
         self._functions: defaultdict[str, dict[types.CodeType, int]] = defaultdict(dict)
+        """The number of each function among those of its name."""
 
     def read(self, value: Any) -> Any:
         self._items_left -= 1
@@ -203,7 +221,7 @@ class _Reader:
         except (RecursionError, MemoryError):
             raise
         except Exception:  # noqa: BLE001
-            # Code of the user, or of a library, cannot tell its content.
+            # Reading it ran code of the user or of a library, which may raise anything.
             return self._miss(kind)
         finally:
             self._around.pop()
@@ -224,7 +242,7 @@ class _Reader:
         content = self._container(value, container)
         if kind is container:
             return content
-        # A class of the user's own, or of the standard library.
+        # A class that is derived from a container, by the user or in the standard library.
         self.code.append(kind)
         attributes = attributes_of(value) if is_users_class(kind) else {}
         if kind is defaultdict:
@@ -232,7 +250,7 @@ class _Reader:
         return kind.__qualname__, content, self._container(attributes, dict)
 
     def _container(self, value: Any, kind: type) -> Any:
-        """Read data whose class is derived from a built-in one, without asking that class."""
+        """Read a value as its built-in type does, without calling methods of a class that is derived from that."""
         if kind in (list, tuple):
             items = value if type(value) is kind else list(kind.__iter__(value))
             return kind.__name__, self._some(items, len(items), self.read)
@@ -251,11 +269,18 @@ class _Reader:
         return self.read(pair[0]), self.read(pair[1])
 
     def _some(self, values: Any, count: int, read_one: Callable[[Any], Any]) -> list[Any]:
-        """Read some values; of too many, a sample, and their number.
+        """Read the items of a container; of too many, a sample, followed by their number.
 
-        How many there can be depends on how much there is to look at in the first.
+        The first item is read with the share that each of them has of the items that are left. What it took tells how
+        many such items can be read.
+
+        Args:
+            values: the items.
+            count: the number of items.
+            read_one: reads an item.
         """
-        left, share = self._items_left, max(_LEAST_ITEMS, self._items_left // max(1, count))
+        left = self._items_left
+        share = max(_LEAST_ITEMS, self._items_left // max(1, count))
         read: list[Any] = []
         most = min(count, 1)
         while len(read) < most:
@@ -286,7 +311,7 @@ class _Reader:
             if issubclass(kind, known):
                 return kind.__qualname__, self.read(parts(value))
         if _is_ours(kind):
-            # Records have a digest, and a storage is known by its URL, which has no credentials.
+            # A ref is known by its digest, and a storage by its URL, which has no credentials.
             name = getattr(value, "digest", None) or getattr(value, "url", None)
             if isinstance(name, str):
                 return kind.__name__, name
@@ -308,7 +333,7 @@ class _Reader:
                 self.in_part[some_rows] = None
             return kind.__qualname__, *columns.items()
         if hasattr(kind, "__array__") and any(hasattr(kind, name) for name in ("__dlpack__", "numpy", "to_numpy")):
-            # Parameters of models are tensors with gradients.
+            # Tensors with gradients, such as parameters of models, refuse to become arrays.
             tensor = value.detach() if hasattr(kind, "detach") else value
             return kind.__qualname__, str(value.dtype), self._array(np.asarray(tensor))
         if callable(value):
@@ -321,7 +346,8 @@ class _Reader:
         is_python = all(class_file(each).endswith(".py") for each in kind.__mro__[:-1])
         attributes = attributes_of(value) if is_python else {}
         if attributes and is_data([*attributes.values()]):
-            # Such as settings. Whatever else a library holds may differ from process to process.
+            # An object with nothing but data, such as settings. Any other attributes of an object of a library may
+            # differ from process to process, although it means the same.
             return kind.__qualname__, self._container(attributes, dict)
         return self._miss(kind)
 
@@ -344,14 +370,14 @@ class _Reader:
         name = getattr(value, "__qualname__", value.__name__)
         if not isinstance(value, FunctionType) or not is_users(value.__code__.co_filename):
             return "code", name
-        # Functions of one name, as lambdas have, are told apart by their order.
+        # Functions with the same name, such as lambdas, are told apart by the order in which they are read.
         same_name = self._functions[name]
         place = same_name.setdefault(value.__code__, len(same_name))
         return "code", name, place, self.read([value.__defaults__, value.__kwdefaults__, closure_of(value)])
 
 
 def crc32c(data: bytes | np.ndarray[Any, Any], before: int = 0) -> int:
-    """Return the CRC32C of bytes, or of an array that holds no objects, and of what has the checksum ``before``."""
+    """Return the CRC32C of bytes, or of an array without objects, that follow bytes with the CRC32C ``before``."""
     if isinstance(data, np.ndarray):
         if not data.size:
             return before
@@ -362,7 +388,7 @@ def crc32c(data: bytes | np.ndarray[Any, Any], before: int = 0) -> int:
 
 
 def _sample(values: Any, count: int, most: int) -> list[Any]:
-    """Return some of the values, from the first to the last; of dicts, whose items have no number, the first."""
+    """Return ``most`` of the items: spread from the first to the last; of a dict, which has no order, the first."""
     if most >= count:
         return list(values)
     if isinstance(values, (Sequence, np.flatiter)):
@@ -371,7 +397,7 @@ def _sample(values: Any, count: int, most: int) -> list[Any]:
 
 
 def _is_plain(value: Any, kind: type) -> bool:
-    """Return whether a list, tuple or dict holds numbers and short texts alone, whose text takes no reading."""
+    """Return whether a list, tuple or dict holds nothing but numbers and short texts, so that it is hashed as it is."""
     items = value.values() if kind is dict else value
     kinds = set(map(type, items))
     if not kinds <= _PLAIN:
@@ -382,7 +408,7 @@ def _is_plain(value: Any, kind: type) -> bool:
 
 
 def _container_of(kind: type) -> type | None:
-    """Return the built-in type of data that a type is, or is derived from."""
+    """Return the built-in type that a type is, or is derived from; None if there is none."""
     if kind in CONTAINERS:
         return kind
     base = next((base for base in (*CONTAINERS, *_TEXTS, int, float, complex) if issubclass(kind, base)), None)

@@ -1,9 +1,16 @@
 """Walk through everything that makes a version: the code that runs, and the values that it uses.
 
-Everything that a function refers to by name, holds in a closure or as a default counts: values by their content, and
-functions and classes of the user's modules with everything that they refer to in turn. Decorators, partial functions,
-methods and callable objects count with the function inside them, and objects of the user's classes with their
-attributes. Code of libraries does not count. Nothing of the user is called or iterated.
+::
+
+    def rows(n):                      functions   rows, clean (and what clean refers to)
+        for text in TEXTS[:n]:        constants   LIMIT
+            yield clean(text, LIMIT)  state       TEXTS, a list, which code may change
+    rows(3)                           arguments   n
+
+What a function reads from its module, holds of functions around it, or has as a default counts. Values count by their
+content; functions and classes of the user with everything that they refer to; objects of the user's classes with their
+attributes; wrappers, such as decorators and partial functions, with the function inside. Code of libraries does not
+count. Nothing of the user is called or iterated.
 """
 
 from __future__ import annotations
@@ -52,7 +59,7 @@ _OF_MODULES = frozenset({
     "__name__", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__builtins__", "__cached__",
     "__path__", "__annotations__", "__dict__",
 })  # fmt: skip
-"""Names that Python gives to modules."""
+"""The names that Python itself gives to every module."""
 _OF_CLASSES = frozenset({
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
     "__annotate_func__", "__annotations_cache__", "__conditional_annotations__", "__firstlineno__",
@@ -60,28 +67,26 @@ _OF_CLASSES = frozenset({
     "__orig_bases__", "__type_params__", "__protocol_attrs__", "__non_callable_proto_members__", "_abc_impl",
     "_is_protocol", "_is_runtime_protocol", "_field_defaults",
 })  # fmt: skip
-"""Attributes that Python gives to classes, which say nothing that their code does not."""
+"""The attributes that Python itself gives to classes."""
 _DEEPEST_OBJECT = 8
+"""Objects that lie deeper in others are hashed as one value, and not attribute by attribute."""
 
 
 class Account(NamedTuple):
-    """What makes a version, at one time: numbers in clear, and hashes of everything else.
-
-    Args:
-        functions: a hash of the code of each function by its qualified name.
-        arguments: the arguments of its call that are data.
-        constants: the numbers, texts, bytes and tuples of them that they use.
-        state: all other values that they use, which code may change, and the attributes of a source object.
-        in_part: the values that were compared by a sample, with its size.
-        not_compared: the values that cannot be compared, with the types that are the reason.
-    """
+    """What makes a version, at the time of the walk: numbers in clear, and hashes of everything else, by name."""
 
     functions: Mapping[str, Any] = {}
+    """A hash of the code of each function, by its qualified name."""
     arguments: Mapping[str, Any] = {}
+    """The arguments of the function that makes the source, if they are data."""
     constants: Mapping[str, Any] = {}
+    """The numbers, texts, bytes and tuples of these that the code uses."""
     state: Mapping[str, Any] = {}
+    """All other values that the code uses, which it may change, and the attributes of a source object."""
     in_part: tuple[str, ...] = ()
+    """The values of which a sample was hashed, each with the size of the sample."""
     not_compared: tuple[str, ...] = ()
+    """The values that cannot be compared, each with the types that are the reason."""
 
 
 def account_of(
@@ -90,12 +95,12 @@ def account_of(
     look_into_table: LookIntoTables = lambda _: None,
     code: Iterable[object] = (),
 ) -> Account:
-    """Return the account of a function, of its call with some arguments, or of a source object.
+    """Walk from a function that makes a source, or from a source object, and return everything that was found.
 
     Args:
         made: the function or object.
-        arguments: the arguments of the call by name.
-        look_into_table: looks into tables.
+        arguments: the arguments that are bound to the function, by name.
+        look_into_table: hashes the columns of tables.
         code: functions and classes that count besides.
     """
     walk = _Walk(innermost(made), look_into_table, code)
@@ -112,9 +117,11 @@ def account_of(
 class _Walk:
     """Collects everything that makes a version.
 
+    Code that is reached waits in ``_pending`` until :meth:`account` takes it: long chains of calls need no recursion.
+
     Args:
-        called: the function whose defaults are arguments of its call.
-        look_into_table: looks into tables.
+        called: the function that makes the source: its defaults are among the arguments, and count there.
+        look_into_table: hashes the columns of tables.
         code: functions and classes that count.
     """
 
@@ -122,19 +129,20 @@ class _Walk:
         self._called = called
         self._look_into_table = look_into_table
         self._contents: defaultdict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
-        """The contents for each group and name, by their JSON: several functions may use a name for different ones."""
+        """What is recorded under each group and name, by its JSON: functions may use a name for different values."""
         self._in_part: dict[str, None] = {}
         self._not_compared: dict[str, None] = {}
         self._seen: dict[Any, object] = {}
+        """What was taken, by its id; the values are kept, so that no other object gets such an id."""
         self._pending = [*code]
         self._imported = ImportedCode()
         self._recorded: dict[int, tuple[Content, object]] = {}
-        """The contents of the values that are recorded: each is looked at once."""
+        """What each recorded value holds, by its id, so that each is read once; with the value."""
         self._objects: dict[int, tuple[str, object]] = {}
-        """The objects whose attributes are recorded, and under which name."""
+        """The name under which the attributes of each object are recorded, by its id; with the object."""
 
     def account(self) -> Account:
-        """Return what makes the version, after walking through all code that is reached."""
+        """Take all code that is reached, and return everything that was found."""
         while self._pending:
             value = self._pending.pop()
             if value is not None and id(value) not in self._seen:
@@ -152,11 +160,11 @@ class _Walk:
         return Account(**groups, in_part=(*self._in_part,), not_compared=(*self._not_compared, *unreadable))
 
     def start(self, made: object, name: str = "what is iterated") -> None:
-        """Take the function or source object that a version is made by, with the attributes of its object.
+        """Begin with a function or source object; the attributes of the object, or of that of a method, count too.
 
         Args:
             made: the function or object.
-            name: the name of what it is, if it is an iterator.
+            name: what is iterated is called, if it is an iterator.
         """
         self._pending.append(made)
         if is_kind(made, types.GeneratorType):
@@ -174,7 +182,8 @@ class _Walk:
         owner: Any = made
         while isinstance(owner, functools.partial):
             owner = owner.func
-        owner = owner.__self__ if isinstance(owner, MethodType) else owner
+        if isinstance(owner, MethodType):
+            owner = owner.__self__
         if is_kind(owner, FunctionType):
             return
         self._pending.append(class_of(owner))
@@ -199,7 +208,8 @@ class _Walk:
                 self._class(value)
 
     def _class(self, cls: type) -> None:
-        title, attributes = cls.__qualname__, vars(cls)
+        title = cls.__qualname__
+        attributes = vars(cls)
         if issubclass(cls, enum.Enum):
             for name, member in cls.__members__.items():
                 self.refer(f"{title}.{name}", member._value_)
@@ -215,7 +225,7 @@ class _Walk:
             elif name not in _OF_CLASSES and not _is_made_by_python(cls, value):
                 self.refer(f"{title}.{name}", value)
         for each in attributes.get("__dataclass_fields__", {}).values():
-            # With slots, the class itself has no defaults.
+            # A class with slots has no defaults of its fields among its attributes.
             for value in (each.default, each.default_factory):
                 if value is not dataclasses.MISSING:
                     self.refer(f"{title}.{each.name}", value)
@@ -223,7 +233,8 @@ class _Walk:
             self.refer(f"{title}.{name}", value)
 
     def _function(self, function: FunctionType) -> None:
-        code, name = function.__code__, function.__code__.co_qualname
+        code = function.__code__
+        name = code.co_qualname
         self._code(code, function.__globals__, closure_of(function))
         if function is not self._called:
             positional = code.co_varnames[: code.co_argcount]
@@ -235,8 +246,15 @@ class _Walk:
                 self.refer(f"{name}.{each}", value)
 
     def _code(self, code: types.CodeType, module: Mapping[str, Any], held: Mapping[str, Any]) -> None:
-        """Take code, with the names of its module that it reads and the values that it holds."""
-        name, used = code.co_qualname, names_of(code)
+        """Record the hash of some code, and take what it uses.
+
+        Args:
+            code: the code.
+            module: the names of its module.
+            held: the variables of functions around it that it uses; of a generator that has begun, its own.
+        """
+        name = code.co_qualname
+        used = names_of(code)
         self._add("functions", name, MARK + code_hash(code))
         for each in sorted((used.read - used.stored) & module.keys()):
             if each not in _OF_MODULES:
@@ -257,9 +275,9 @@ class _Walk:
         Args:
             name: the name.
             value: the value.
-            attributes: the attributes that the code asks of anything.
-            group: where it is recorded; "" for the constants or the state.
-            depth: how many objects it lies in.
+            attributes: the attributes that the code asks of any object: of a module, only these count.
+            group: the group of the account in which the value is recorded; "" for the constants or the state.
+            depth: how many objects the value lies in.
         """
         if is_kind(value, ModuleType):
             self._module(value, attributes)
@@ -268,7 +286,7 @@ class _Walk:
             if group:
                 self.record(group, name, value)
         elif functions_inside(value) and type(value) not in PARTS:
-            # These wrappers hold no values besides the function.
+            # Besides the function, such a wrapper holds no values.
             self._pending.append(value)
         elif is_kind(value, MethodType):
             self._pending.append(value)
@@ -279,7 +297,7 @@ class _Walk:
             self.record(group or ("constants" if is_constant(value) else "state"), name, value)
 
     def _module(self, value: ModuleType, attributes: frozenset[str]) -> None:
-        """Take the attributes of a module of the user that code asks for."""
+        """Take those attributes of a module of the user that are asked for."""
         names = vars(value)
         key = id(value), attributes
         if key not in self._seen and is_users(names.get("__file__") or "<frozen>"):
@@ -288,7 +306,7 @@ class _Walk:
                 self.refer(each, names[each], attributes)
 
     def _object(self, name: str, value: object, depth: int) -> None:
-        """Take an object of a class of the user: each attribute by its name."""
+        """Take an object of a class of the user: its class, and each attribute under a name of its own."""
         known = self._objects.setdefault(id(value), (name, value))[0]
         if known != name:
             self._add("state", name, hashed(f"same as {known}".encode()))
@@ -299,7 +317,7 @@ class _Walk:
         try:
             attributes = attributes_of(value)
         except Exception:  # noqa: BLE001
-            # Objects of C code may refuse.
+            # Objects that are written in C may refuse to tell.
             self._not_compared[f"{name} ({kind.__name__})"] = None
             return
         for each, inner in attributes.items():
@@ -327,5 +345,5 @@ class _Walk:
 
 
 def _is_made_by_python(cls: type, value: object) -> bool:
-    """Return whether an attribute of a class is none of the user's, as slots and members of enums are."""
+    """Return whether Python made an attribute of a class, such as a slot or the member of an enum."""
     return issubclass(cls, enum.Enum) or (inspect.isdatadescriptor(value) and not is_users_class(type(value)))

@@ -1,4 +1,12 @@
-"""Statistics of the records of a version, in one pass: ranges, lengths, nulls and histograms of every leaf."""
+"""Statistics of the records of a version, in one pass: ranges, lengths, nulls and histograms of every leaf.
+
+::
+
+    batch of records ──unpack──> values, lengths and nulls of a leaf      unpack_leaf.py
+                                   NumberSummary, StringSummary           numbers.py, texts_and_images.py
+    Survey: all leaves of all batches ──> Statistics                      survey.py
+    Statistics ──> bars and words, in text and in HTML                    shown.py
+"""
 
 from cachelayer.statistics.numbers import NumberStats
 from cachelayer.statistics.survey import LeafStats, LengthStats, Statistics, Survey, count_by, survey

@@ -1,4 +1,4 @@
-"""Statistics of numbers: range, mean, deviation, NaNs and distribution."""
+"""Statistics of numbers: range, mean, standard deviation, NaNs and distribution."""
 
 from __future__ import annotations
 
@@ -14,49 +14,48 @@ from numpy.typing import NDArray
 from cachelayer.records import dtypes
 
 VALUES = 32
+"""How many distinct integers are counted one by one at most."""
 BINS = 32
-# Bits of a float's significand, and the exponent of the smallest float: no bin is narrower than floats are.
-_BITS, _NARROWEST = 52, -1074
+"""How many bins a histogram has at most."""
+_BITS = 52
+"""The bits of a float's significand."""
+_NARROWEST = -1074
+"""The exponent of the smallest float: no bin is narrower."""
 Number = int | float
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """The counts of numbers in ranges of one width.
-
-    Args:
-        edges: where each range begins, and where the last one ends: range i is ``edges[i] <= x < edges[i + 1]``;
-            text for dates and durations.
-        counts: how many numbers lie in each range.
-    """
+    """The counts of numbers in bins of equal width."""
 
     edges: tuple[Number | str, ...]
+    """Bin i has the numbers ``edges[i] <= x < edges[i + 1]``; texts for dates and durations."""
     counts: tuple[int, ...]
+    """How many numbers lie in each bin."""
 
 
 @dataclass(frozen=True)
 class NumberStats:
-    """The statistics of a leaf of numbers. NaN, NaT and infinities count only in the first three.
-
-    Args:
-        count: how many numbers there are.
-        nans, infinities: how many of these are NaN or NaT, and how many are infinite.
-        minimum, maximum: the range, as text for dates and durations; None if there are no numbers.
-        mean, std: the mean and the standard deviation of the population; None for dates and durations, if there are
-            no numbers, and if they are too large for a float.
-        values: each integer or bool with its count, in ascending order, if at most 32 differ; else None.
-        histogram: None if there are no numbers.
-    """
+    """The statistics of a leaf of numbers. All but the first three are those of the finite numbers."""
 
     count: int
+    """How many numbers there are."""
     nans: int
+    """How many of these are NaN or NaT."""
     infinities: int
+    """How many of these are infinite."""
     minimum: Number | str | None
+    """The smallest; a text for dates and durations, None if there is no number."""
     maximum: Number | str | None
+    """The largest, in the same form."""
     mean: float | None
+    """The mean; None for dates and durations, if there is no number, and if it is too large for a float."""
     std: float | None
+    """The standard deviation of the population, if there is a mean."""
     values: tuple[tuple[int | bool, int], ...] | None
+    """Each integer or bool with its count, in ascending order, if at most 32 differ; else None."""
     histogram: Histogram | None
+    """None if there is no number."""
 
 
 def are_numbers(dtype: dtypes.DType) -> bool:
@@ -67,9 +66,13 @@ def are_numbers(dtype: dtypes.DType) -> bool:
 class NumberSummary:
     """Collects statistics of numbers of one dtype, batch by batch.
 
-    The mean and the deviation of batches are combined as by Chan, Golub and LeVeque. Bins of the histogram are
-    ``2**scale`` wide and begin at multiples of that, so that wider ones hold whole ones of before. Floats of more than
-    64 bits are rounded to float64.
+    The means and deviations of batches are combined as Chan, Golub and LeVeque do. The bins of the histogram are
+    ``2**scale`` wide and begin at multiples of that. When a batch needs wider bins, two old bins make a new one::
+
+        scale 0   [0 1)[1 2)[2 3)[3 4)
+        scale 1   [0      2)[2      4)[4      6)
+
+    Floats of more than 64 bits are rounded to float64.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -85,7 +88,7 @@ class NumberSummary:
     def add(self, values: NDArray[Any]) -> None:
         """Add an array of shape ``[n]``."""
         self._count += len(values)
-        # To convert a signaling NaN, or a float of 128 bits, is no reason to warn.
+        # NumPy would warn of signaling NaNs, and of floats of 128 bits that are too large.
         with np.errstate(over="ignore", invalid="ignore"):
             if self._kind == "f":
                 values = values.astype(np.float64)
@@ -96,7 +99,7 @@ class NumberSummary:
                 self._add_finite(*_counted(values.view(np.int64) if self._kind in "Mm" else values, self._kind))
 
     def _add_finite(self, values: NDArray[Any], counts: NDArray[Any]) -> None:
-        """Add finite numbers, each as often as it was counted."""
+        """Add distinct finite numbers with their counts."""
         low, high = values.min().item(), values.max().item()
         known = self._range or (low, high)
         self._range = min(low, known[0]), max(high, known[1])
@@ -107,16 +110,20 @@ class NumberSummary:
             self._values = self._values if len(self._values) <= VALUES else None
 
     def _add_moments(self, values: NDArray[np.float64], counts: NDArray[Any]) -> None:
-        before, count = self._finite, int(counts.sum())
+        before = self._finite
+        count = int(counts.sum())
         self._finite += count
         mean = float(np.average(values, weights=counts))
-        apart = mean - self._mean
-        self._mean += apart * count / self._finite
+        difference = mean - self._mean
+        self._mean += difference * count / self._finite
         squares = float((np.square(values - mean) * counts).sum())
-        self._squares += squares + apart * apart * before * count / self._finite
+        self._squares += squares + difference * difference * before * count / self._finite
 
     def _add_bins(self, values: NDArray[Any], counts: NDArray[Any]) -> None:
-        """Make bins so wide that few hold all numbers, and floats have exact places in them; then count."""
+        """Widen the bins until at most ``BINS`` hold all numbers so far, then count the numbers of this batch.
+
+        Bins of floats are so wide that the number of a bin fits into the 52 bits of a significand.
+        """
         low, high = self._range or (0, 0)
         scale = self._scale
         if self._kind == "f" and (low or high):
@@ -163,7 +170,7 @@ class NumberSummary:
             with np.errstate(over="ignore"):
                 return float(np.clip(np.ldexp(float(place), self._scale), -most, most))
         edge = place << self._scale
-        # The lowest integer stands for NaT.
+        # The lowest integer of 64 bits stands for NaT, and is no edge.
         return self._shown(min(max(edge, 1 - (1 << 63)), (1 << 63) - 1)) if self._kind in "Mm" else edge
 
     def _shown(self, value: Number) -> Any:
@@ -173,7 +180,7 @@ class NumberSummary:
 
 
 def _counted(values: NDArray[Any], kind: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the distinct values with their counts, ascending; floats, which seldom repeat, each with a count of 1."""
+    """Return the distinct values, ascending, with their counts; floats, which seldom repeat, each with a count of 1."""
     if kind == "f":
         return values, np.ones(len(values))
     if values.dtype.itemsize > 1:

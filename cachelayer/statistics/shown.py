@@ -1,4 +1,4 @@
-"""Statistics in words and bars, the same ones in text, in notebooks and on the page."""
+"""Statistics in words and bars: the same in text, in notebooks and on the page."""
 
 from __future__ import annotations
 
@@ -16,34 +16,49 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 16
-_MOST_LISTED, _COMMON, _TEXT = 4, 3, 24
+"""How many characters a chart in text has at most."""
+_MOST_LISTED = 4
+"""So few distinct numbers are listed with their counts."""
+_COMMON = 3
+"""How many of the most common strings are named in words."""
+_TEXT = 24
+"""How many characters of a string are shown."""
 _TO_MINUTES = len("2026-01-31T12:30")
 _NO_NAMES: Names = {}
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of a chart, or a number beside it, with the condition that chooses its records; empty if none does."""
+    """A bar of a chart, or a number beside the chart."""
 
     label: str
     count: int
     where: str = ""
+    """The condition that chooses the records of the bar; "" if there is none."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A distribution of a leaf: range and mean in words, and bars unless all are equal."""
+    """A distribution of a leaf."""
 
-    # Such as "characters"; empty for the values themselves.
     of: str
+    """What is counted, such as ``characters``; "" for the values themselves."""
     facts: str
+    """The range, the mean and the like, in words."""
     bars: list[Bar]
-    # The number of the first record with the largest length.
+    """Empty if all values are equal."""
     longest: int | None = None
+    """The number of the first record with the largest length."""
 
 
 def leaf_charts(leaf: LeafStats, field: str = "", names: Names = _NO_NAMES) -> list[Chart]:
-    """Return the distributions of a leaf, with conditions if it has a name in them, and with the names of classes."""
+    """Return the distributions of a leaf.
+
+    Args:
+        leaf: the statistics of the leaf.
+        field: the name of the leaf in conditions; "" for bars without conditions.
+        names: the names of classes, which stand beside the numbers of labels.
+    """
     charts = [] if leaf.numbers is None else [_number_chart(leaf.numbers, field, leaf.path, names)]
     if leaf.strings is not None:
         are_bytes = any(lengths.of == "bytes" for lengths in leaf.lengths)
@@ -90,14 +105,14 @@ def _number_chart(numbers: NumberStats, field: str = "", path: str = "", names: 
 
 def _ranges(histogram: Histogram, field: str) -> Iterator[Bar]:
     for low, high, count in zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True):
-        # Of durations there are no conditions.
+        # Conditions cannot name durations.
         has_condition = field and count and not str(low).endswith("s")
         where = f"{low!r} <= {field} < {high!r}" if has_condition else ""
         yield Bar(f"{_edge(low)} to {_edge(high)}", count, where)
 
 
 def _edge(value: Any) -> str:
-    """Return the end of a range: of a time, its day or its minute."""
+    """Return an edge of a bin as text; a time is shortened to its minute."""
     is_long = isinstance(value, str) and len(value) > _TO_MINUTES
     return value[:_TO_MINUTES].replace("T", " ") if is_long else number_text(value)
 
@@ -145,7 +160,7 @@ def statistics_html(statistics: Statistics) -> str:
 def _title(statistics: Statistics) -> str:
     read = f", {statistics.records_read:,} of them read" * (statistics.records_read < statistics.records)
     version, _, rest = statistics.reference.partition("@sha256:")
-    # Behind the digest of the version are the calls that make a view of it.
+    # The digest of the version is left out; the calls that make a view of it come after it.
     name = version.rpartition("/")[2] + rest[64:]
     return f"{name}: {statistics.records:,} records{read}"
 
@@ -163,7 +178,8 @@ def _words(chart: Chart) -> str:
 
 
 def _blocks(bars: list[Bar]) -> str:
-    """Draw bars in block characters: one for each, or for some together, blank only for 0."""
-    together = max(1, -(-len(bars) // _WIDTH))
-    tall = [sum(bar.count for bar in bars[start : start + together]) for start in range(0, len(bars), together)]
-    return "".join(" " if one == 0 else _BARS[one * (len(_BARS) - 1) // max(tall)] for one in tall)
+    """Draw bars as block characters. If there are many, several bars share a character; a blank means 0."""
+    bars_per_block = max(1, -(-len(bars) // _WIDTH))
+    starts = range(0, len(bars), bars_per_block)
+    counts = [sum(bar.count for bar in bars[start : start + bars_per_block]) for start in starts]
+    return "".join(" " if count == 0 else _BARS[count * (len(_BARS) - 1) // max(counts)] for count in counts)

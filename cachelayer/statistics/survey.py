@@ -28,59 +28,61 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LengthStats:
-    """The statistics of lengths.
-
-    Args:
-        of: what has these lengths: ``bytes`` or ``characters`` of strings; ``axis 0``, ``axis 1`` and so on of arrays;
-            ``values`` of sparse arrays; ``width`` and ``height`` of encoded images, 0 for those that cannot be read.
-        numbers: the statistics of the lengths.
-        longest: the number of the first record with the largest length; None if a record has several lengths.
-    """
+    """The statistics of lengths."""
 
     of: str
+    """What is counted: ``bytes`` or ``characters`` of strings; ``axis 0``, ``axis 1`` and so on of arrays; ``values``
+    of sparse arrays; ``width`` and ``height`` of encoded images, 0 for an image that cannot be read."""
     numbers: NumberStats
+    """The statistics of the lengths."""
     longest: int | None
+    """The number of the first record with the largest length; None if a record has several lengths."""
 
 
 @dataclass(frozen=True)
 class LeafStats:
-    """The statistics of one leaf, over all records that were read.
-
-    Args:
-        path: where it is in an element, such as ``['image']``; empty if it is the whole element.
-        spec: its dtype and shape, such as ``uint8[32, 32, 3]``.
-        nulls: in how many records it is None.
-        lengths: those of strings, of ragged and sparse arrays, and along unknown dimensions; the sizes of encoded
-            images, if Pillow is installed.
-        numbers: None for strings and complex numbers, which have no range.
-        strings: None for numbers and encoded images.
-    """
+    """The statistics of one leaf, over all records that were read."""
 
     path: str
+    """Where the leaf is in an element, such as ``['image']``; "" if it is the whole element."""
     spec: str
+    """The dtype and shape, such as ``uint8[32, 32, 3]``."""
     nulls: int
+    """In how many records it is None."""
     lengths: tuple[LengthStats, ...]
+    """The lengths of strings, of ragged and sparse arrays, and along unknown dimensions; the sizes of encoded images,
+    if Pillow is installed."""
     numbers: NumberStats | None
+    """None for strings and complex numbers, which have no range."""
     strings: StringStats | None
+    """None for numbers and encoded images."""
 
 
 @dataclass(frozen=True)
 class Statistics:
     """The statistics of the records of a version; ``str`` shows them, and notebooks show a table.
 
-    Args:
-        reference: the version.
-        records: the number of its records.
-        records_read: how many of these were read; fewer than ``records`` for a sample.
-        record_nbytes: the stored bytes of records.
-        leaves: each leaf, in the order of the element.
+    Examples:
+        >>> rows = [{"label": "cat", "score": 0.5}, {"label": "dog", "score": 1.5}, {"label": "cat", "score": 1.0}]
+        >>> stats = cachelayer.Storage(folder).submit(rows, "rows", "v1").stats()
+        >>> label, score = stats.leaves
+        >>> label.strings.common, score.numbers.minimum, score.numbers.mean, stats.records_read
+        ((('cat', 2), ('dog', 1)), 0.5, 1.0, 3)
+        >>> print(stats)
+        rows@v1: 3 records
+        ...
     """
 
     reference: str
+    """The reference of the version."""
     records: int
+    """The number of its records."""
     records_read: int
+    """How many of these were read; fewer than ``records`` for a sample."""
     record_nbytes: LengthStats
+    """The bytes of records, as stored."""
     leaves: tuple[LeafStats, ...]
+    """The leaves, in the order of the element."""
 
     def __str__(self) -> str:
         return statistics_text(self)
@@ -95,13 +97,22 @@ class Statistics:
 
 
 class Survey:
-    """Reads records of a ref in order, batch by batch, and collects their statistics, as ``ref.stats`` does."""
+    """Reads the records of a ref in order, batch by batch, and collects their statistics; see ``ref.stats``.
+
+    Args:
+        ref: the ref.
+        records: how many records to read; None for all.
+    """
 
     def __init__(self, ref: Any, records: int | None = None) -> None:
         numbers = _readable(ref, None if records is None else integer("records", records, 1))
         raw = ref.raw() if isinstance(numbers, range) else ref.raw().select(numbers)
-        self.read, self.total = 0, len(numbers)
-        self._ref, self._raw, self._numbers = ref, raw, numbers
+        self.read = 0
+        """How many records were read."""
+        self.total = len(numbers)
+        self._ref = ref
+        self._raw = raw
+        self._numbers = numbers
         self._leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(raw.element_spec)]
         self._sizes = _LengthSummary("bytes")
         self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).info.read_nbytes)))
@@ -129,14 +140,16 @@ class Survey:
 
 
 def _readable(ref: Any, records: int | None) -> range | Ints:
-    """Return the numbers of the records of a ref that were not erased, or of so many of these, ascending.
+    """Return the numbers of the records of a ref that were not erased, ascending; or of a sample of ``records``.
 
-    They are the first of a shuffled order, and take the memory of so many, of however many they are drawn.
+    The sample is the first records of a shuffled order, which is drawn in steps: it takes memory for the sample alone.
     """
     erased = ref.erased
     if records is None or records >= len(ref) - len(erased):
         return np.delete(np.arange(len(ref)), erased) if len(erased) else range(len(ref))
-    stream, drawn, step = ref.raw().stream(records, shuffle=True, seed=0), np.empty(0, np.int64), 0
+    stream = ref.raw().stream(records, shuffle=True, seed=0)
+    drawn = np.empty(0, np.int64)
+    step = 0
     while len(drawn) < records:
         numbers = stream.records(step)
         drawn = np.append(drawn, numbers[~np.isin(numbers, erased)])
@@ -145,7 +158,7 @@ def _readable(ref: Any, records: int | None) -> range | Ints:
 
 
 def survey(ref: Any, *, records: int | None = None, progress: bool | None = None) -> Statistics:
-    """Return what ``ref.stats`` does. Encoded images and sounds are not decoded."""
+    """Return the statistics of a ref; see ``ref.stats``. Encoded images and sounds are not decoded."""
     reading = Survey(ref, records)
     with Progress(f"stats {ref.dataset_id}@{ref.dataset_version}", reading.total, progress) as shown:
         while batch := reading.read_batch():
@@ -154,18 +167,18 @@ def survey(ref: Any, *, records: int | None = None, progress: bool | None = None
 
 
 def count_by(ref: Any, field: str) -> dict[Any, int]:
-    """Return what ``ref.count_by`` does: how many records have each value of a field."""
-    kept = _readable(ref, None)
-    files = ref.raw() if isinstance(kept, range) else ref.raw().select(kept)
-    _, spec = tree.leaves(files.element_spec)[leaf_number(files.element_spec, field)]
-    narrow = files.fields(field)
+    """Return how many records of a ref have each value of a field; see ``ref.count_by``."""
+    numbers = _readable(ref, None)
+    raw = ref.raw() if isinstance(numbers, range) else ref.raw().select(numbers)
+    _, spec = tree.leaves(raw.element_spec)[leaf_number(raw.element_spec, field)]
+    narrow = raw.fields(field)
     if spec.shape != ():
         raise InvalidArgumentError(f"count_by({field!r}): {spec.describe()} has several values a record")
     counts: Counter[Any] = Counter()
     for start in range(0, len(narrow), _BATCH_RECORDS):
-        numbers = np.arange(start, min(start + _BATCH_RECORDS, len(narrow)))
-        (values,) = tree.flatten_batch(narrow.element_spec, narrow.read(numbers))
-        valid, values, _ = unpack(spec, values, len(numbers))
+        rows = np.arange(start, min(start + _BATCH_RECORDS, len(narrow)))
+        (values,) = tree.flatten_batch(narrow.element_spec, narrow.read(rows))
+        valid, values, _ = unpack(spec, values, len(rows))
         counts.update(values.tolist())
         counts[None] += len(valid) - len(values)
     return {value: count for value, count in counts.most_common() if count}
@@ -184,7 +197,8 @@ class _LengthSummary:
         """Add lengths, and the numbers of their records if each record has one length."""
         self._numbers.add(lengths)
         if records is not None and lengths.max(initial=-1) > self._largest:
-            self._largest, self._longest = int(lengths.max()), int(records[lengths.argmax()])
+            self._largest = int(lengths.max())
+            self._longest = int(records[lengths.argmax()])
 
     def result(self) -> LengthStats:
         return LengthStats(self._of, self._numbers.result(), self._longest)
@@ -194,7 +208,8 @@ class _LeafSummary:
     """Collects statistics of one leaf, batch by batch."""
 
     def __init__(self, path: str, spec: LeafSpec) -> None:
-        self._path, self._spec = path, spec
+        self._path = path
+        self._spec = spec
         self._nulls = 0
         self._lengths: dict[str, _LengthSummary] = {}
         self._numbers = NumberSummary(np.dtype(spec.dtype)) if are_numbers(spec.dtype) else None

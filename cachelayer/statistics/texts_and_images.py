@@ -1,4 +1,4 @@
-"""Statistics of texts, and the sizes of images."""
+"""Statistics of texts and bytes, and the sizes of images."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 DISTINCT = 1000
+"""How many distinct strings are counted at most."""
 COMMON = 10
+"""How many of the most common strings are told."""
 _LONGEST = 256
+"""Strings of more characters are not counted."""
 
 
 @dataclass(frozen=True)
 class StringStats:
-    """The statistics of a leaf of strings.
-
-    Args:
-        distinct: how many strings differ; None if more than 1,000 do, or one is longer than 256.
-        common: the ten most common strings with their counts; empty if ``distinct`` is None.
-    """
+    """The statistics of a leaf of strings."""
 
     distinct: int | None
+    """How many strings differ; None if more than 1,000 do, or one is longer than 256."""
     common: tuple[tuple[str, int], ...]
+    """The ten most common strings with their counts; empty if ``distinct`` is None."""
 
 
 class StringSummary:
@@ -35,6 +35,7 @@ class StringSummary:
 
     def __init__(self) -> None:
         self._seen: Counter[str | bytes] | None = Counter()
+        """The count of each string; None once they are too many, or one is too long."""
 
     def add(self, strings: NDArray[Any]) -> None:
         """Add an array of shape ``[n]``."""
@@ -44,7 +45,7 @@ class StringSummary:
                 self._seen = None
 
     def result(self) -> StringStats:
-        """Return the statistics. Strings that are bytes are shown as the text of a literal."""
+        """Return the statistics. Bytes are shown as Python writes them, such as ``b'ab'``."""
         if self._seen is None:
             return StringStats(None, ())
         ranked = sorted(self._seen.items(), key=lambda item: (-item[1], item[0]))
@@ -57,7 +58,7 @@ def _shown(string: str | bytes) -> str:
 
 
 def image_sizes(files: Iterable[bytes]) -> dict[str, NDArray[np.int64]]:
-    """Return the widths and the heights in the headers of image files, 0 for broken ones; nothing without Pillow."""
+    """Return the widths and heights in the headers of image files, 0 for broken ones; an empty dict without Pillow."""
     try:
         from PIL import Image
     except ImportError:

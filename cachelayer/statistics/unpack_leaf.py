@@ -1,4 +1,9 @@
-"""Take a leaf of a batch apart into its values, one after another, and its lengths."""
+"""Take a leaf of a batch apart: into which rows are not None, all values in one array, and lengths.
+
+::
+
+    [[1, 2], None, [3]]    rows: True False True    values: 1 2 3    lengths: {"axis 0": 2 1}
+"""
 
 from __future__ import annotations
 
@@ -24,9 +29,14 @@ def is_text(spec: LeafSpec) -> bool:
 def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], dict[str, Ints]]:
     """Take apart a leaf of a batch, as ``ref.read`` returns it.
 
+    Args:
+        spec: the spec of the leaf.
+        batch: the leaf of a batch, stacked on a leading axis.
+        rows: the number of rows of the batch.
+
     Returns:
-        Which of the ``rows`` rows are not null; all values of these that are not null, of shape ``[n]``; and for each
-        thing that has lengths, such as ``axis 0`` or ``characters``, its lengths.
+        Which rows are not None, of shape ``[rows]``; all values in these rows that are not None, of shape ``[n]``; and
+        lengths by what they count, such as ``axis 0`` or ``characters``.
     """
     valid = np.ones(rows, np.bool_)
     batch = with_one_mask(batch)
@@ -42,7 +52,7 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
     elif isinstance(batch, Ragged):
         values, lengths = batch.flat_values, dict(_lengths(spec, batch, valid))
     elif isinstance(spec, RaggedSpec):
-        # Rows whose inner dimensions are unknown are objects.
+        # If more dimensions than the first are unknown, the batch is an array of objects, one for each row.
         parts = [Ragged(row, np.array([0, len(row)])) for row in batch[valid]]
         flats = [part.flat_values for part in parts]
         flats = [flat.values[flat.valid] if isinstance(flat, Nullable) else flat.reshape(-1) for flat in flats]
@@ -60,7 +70,7 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
 
 
 def _lengths(spec: LeafSpec, batch: Ragged, valid: Flags) -> Iterator[tuple[str, Ints]]:
-    """Yield the lengths along each unknown axis: one for each array, or for each row of a ragged array."""
+    """Yield the lengths along each unknown axis: a length for each array, or for each row within a ragged array."""
     for axis, splits in enumerate(batch.nested_row_splits):
         lengths = np.diff(splits) if batch.row_shapes is None else batch.row_shapes[:, axis]
         if spec.shape[axis] is None:
