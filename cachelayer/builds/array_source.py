@@ -38,8 +38,8 @@ def array_source(arrays: Tree, declared: Tree | None = None) -> Source:
         ElementError: if an array of objects holds anything else; it names the first such row.
     """
     columns = tree.map_structure(arrays, _column)
-    found = tree.leaf_values(columns)
-    lengths = {path: len(column) for path, column in found}
+    column_list = tree.leaf_values(columns)
+    lengths = {path: len(column) for path, column in column_list}
     if len(set(lengths.values())) > 1:
         raise InvalidTypeError(
             f"arrays of different lengths are not a source: {lengths}. The arrays of a dict or tuple are columns; to "
@@ -48,7 +48,7 @@ def array_source(arrays: Tree, declared: Tree | None = None) -> Source:
     leaves = {} if declared is None else dict(tree.leaf_values(declared))
     spec = tree.map_structure(columns, lambda path, column: _row_spec(path, column, leaves.get(path)))
     length = next(iter(lengths.values()))
-    nbytes = sum(_values(column).nbytes for _, column in found)
+    nbytes = sum(_values(column).nbytes for _, column in column_list)
     rows = RowBatch(columns, length)
     return Source(
         "arrays",
@@ -118,9 +118,9 @@ def refuse_columns_in_a_list(items: list[Any]) -> None:
     if not 2 <= len(items) <= _MOST_COLUMNS or not all(isinstance(item, np.ndarray) and item.ndim for item in items):
         return
     if len(set(map(len, items))) == 1 and len({(item.shape, item.dtype) for item in items}) > 1:
-        found = ", ".join(map(tree.describe, items[:3]))
+        specs = ", ".join(map(tree.describe, items[:3]))
         raise InvalidTypeError(
-            f"the items of a list are records, and these do not share a spec: {found}. To store columns, so that "
+            f"the items of a list are records, and these do not share a spec: {specs}. To store columns, so that "
             "element i has row i of each, pass a tuple or a dict of them; for records of different shapes declare "
             "element_spec="
         )

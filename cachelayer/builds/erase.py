@@ -163,8 +163,10 @@ class Erasure:
                 erased.append(begin + rows[shard.content])
         numbers = np.concatenate(erased)
         kept_rows, *columns = [self._without_records(version, each, numbers, head, target) for each in before.sets]
-        whole = before.without_records(numbers.tolist(), kept_rows, columns, self._reason)
-        manifest = whole if before.kept is None else keeping(whole, version.selection)
+        manifest = before.without_records(numbers.tolist(), kept_rows, columns, self._reason)
+        if before.kept is not None:
+            # The version keeps some records of its shards: it goes on to keep those.
+            manifest = keeping(manifest, version.selection)
         raw = replace(manifest, token=uuid.uuid4().hex).encode()
         progress.update(len(numbers), manifest.nbytes)
         info = replace(

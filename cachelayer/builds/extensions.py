@@ -125,7 +125,8 @@ class Appending:
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
     ) -> Manifest:
-        before, added = self.base.manifest, _manifest(built, provenance)
+        before = self.base.manifest
+        added = _manifest(built, provenance)
         if not before.columns:
             return appended(self.base, added)
         keys = [key for each in before.sets for key in each.element_spec]
@@ -193,7 +194,8 @@ class AddingColumns:
     is_put_again: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        manifest, name = self.base.manifest, self.base.name
+        manifest = self.base.manifest
+        name = self.base.name
         if not isinstance(manifest.rows.element_spec, dict):
             raise InvalidArgumentError(
                 f"{name} has elements {tree.describe(manifest.rows.element_spec)}: columns are added to dicts"
@@ -224,7 +226,8 @@ class AddingColumns:
         target: ShardTarget,
         options: BuildOptions,  # noqa: ARG002
     ) -> Manifest:
-        before, spec = self.base.manifest, self._checked(built.element_spec)
+        before = self.base.manifest
+        spec = self._checked(built.element_spec)
         group = built
         if built.array is None:
             if built.records != before.rows.records:
@@ -240,8 +243,12 @@ class AddingColumns:
                 f"{self.base.name} has {MOST_GROUPS} groups of added columns already: storage.rewrite() makes a "
                 "version that has them in its records"
             )
-        about = {**provenance, **before.provenance_of_erasures}
-        return replace(before, columns=(*groups, group), provenance=about, token=uuid.uuid4().hex)
+        return replace(
+            before,
+            columns=(*groups, group),
+            provenance={**provenance, **before.provenance_of_erasures},
+            token=uuid.uuid4().hex,
+        )
 
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
         """Copy columns of fixed size from the shards that were built into one file, and put it."""

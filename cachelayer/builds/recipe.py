@@ -270,8 +270,10 @@ class Recipe:
     @property
     def automatic_name(self) -> str:
         """The name of the version: ``auto-`` and a hash of the code, the arguments, the values and the options."""
-        made = {"code": self.account[:4], **self.options}
-        return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
+        account = self.account
+        code = [account.functions, account.arguments, account.constants, account.state]
+        decided_by = json.dumps({"code": code, **self.options}, sort_keys=True)
+        return f"{AUTO}-{hashlib.sha256(decided_by.encode()).hexdigest()[:12]}"
 
     def varying_values(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each value that differs from the provenance of a version of the same code and arguments.

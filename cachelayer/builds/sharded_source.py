@@ -80,16 +80,16 @@ class FunctionParts:
             CacheLayerError: if the function fails, or returns no source.
         """
         try:
-            made = self._function(number, self.count)
+            returned = self._function(number, self.count)
         except CacheLayerError:
             raise
         except Exception as error:
             raise SourceError(
                 f"{self.describe(number)}: the function failed: {type(error).__name__}: {error}"
             ) from error
-        self._refuse_begun(made, number)
+        self._refuse_begun(returned, number)
         try:
-            return Part(self._open_part(made), name=self.describe(number))
+            return Part(self._open_part(returned), name=self.describe(number))
         except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
             raise type(error)(f"{self.describe(number)}: {error}") from error
 
@@ -104,16 +104,16 @@ class FunctionParts:
                 left = None if left is None else left - len(batch)
                 yield batch
 
-    def _refuse_begun(self, made: Any, number: int) -> None:
+    def _refuse_begun(self, returned: Any, number: int) -> None:
         """Raise if the function returns the same iterator for two parts: the first has taken all of its elements."""
-        if type(made).__module__ not in _STANDARD or not isinstance(made, Iterator):
+        if type(returned).__module__ not in _STANDARD or not isinstance(returned, Iterator):
             return
-        if made is self._returned:
+        if returned is self._returned:
             raise SourceError(
-                f"{self.describe(number)}: the function returned a {type(made).__name__} that it had returned before, "
-                "and the elements that were taken from it are lost: make a new one in each call"
+                f"{self.describe(number)}: the function returned a {type(returned).__name__} that it had returned "
+                "before, and the elements that were taken from it are lost: make a new one in each call"
             )
-        self._returned = made
+        self._returned = returned
 
     def __getstate__(self) -> dict[str, Any]:
         # Few iterators can be pickled.

@@ -223,15 +223,15 @@ def element_batches(elements: Iterator[Any], record: int, most: int | None = Non
     """
     elements = islice(with_record_in_errors(elements, record_numbers(record)), most)
     for first in elements:
-        batch, rest = stack_alike(first, elements)
+        batch, others = stack_alike(first, elements)
         if batch is not None:
             record += len(batch)
             # The element that is not like the first was drawn too. It is copied at once, because the consumer of this
             # batch may do anything before the next is asked for.
-            rest = _copies(iter(rest), record)
+            others = _copies(iter(others), record)
             yield batch
-        if rest:
-            items = _copies(chain(rest, elements), record)
+        if others:
+            items = _copies(chain(others, elements), record)
             record += len(items)
             yield ElementBatch(items)
 
@@ -239,7 +239,8 @@ def element_batches(elements: Iterator[Any], record: int, most: int | None = Non
 def _copies(elements: Iterator[Any], record: int) -> list[Any]:
     """Draw as many elements as make a batch, and return copies of them."""
     items: list[Any] = []
-    nbytes, until = 0, monotonic() + BATCH_SECONDS
+    nbytes = 0
+    until = monotonic() + BATCH_SECONDS
     for item in with_record_in_errors(map(snapshot, elements), count(record)):
         items.append(item)
         nbytes += approximate_nbytes(item)

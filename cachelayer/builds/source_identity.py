@@ -157,8 +157,10 @@ def _table_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
     if not is_dataset and not hasattr(type(obj), "__array__"):
         return None
     columns = columns_of(obj.tensors if is_dataset else (obj,))
+    if columns is None:
+        return None
     try:
-        return None if columns is None else array_source(columns if is_dataset else columns[0], declared).table
+        return array_source(columns if is_dataset else columns[0], declared).table
     except (InvalidTypeError, ElementError):
         # A series of objects that are no column is stored element by element.
         return None

@@ -51,10 +51,11 @@ class Processes:
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :meth:`cachelayer.engines.Engine.run`. A number is drawn when a process is free."""
-        rest, running = iter(numbers), set[Future[bytes]]()
+        not_begun = iter(numbers)
+        running: set[Future[bytes]] = set()
         with ProcessPool(task, self._workers, "the task") as pool:
             while True:
-                for number in islice(rest, self._workers - len(running)):
+                for number in islice(not_begun, self._workers - len(running)):
                     running.add(pool.submit(name_of(task, number), number))
                 if not running:
                     return
@@ -81,7 +82,7 @@ class ProcessPool:
                 "multiprocessing.Pool are, and may not start others: build with workers=1, or in the program that "
                 "started it"
             )
-        begin = pickled(function, what, _dumps), os.getpid()
+        begin = (pickled(function, what, _dumps), os.getpid())
         self._names: dict[Future[bytes], str] = {}
         """What errors call the work of each call whose result was not asked for yet."""
         with self._errors():

@@ -42,15 +42,17 @@ class Ray:
         Raises:
             MissingDependencyError: if Ray is not installed.
         """
-        function, rest = pickled(task), iter(numbers)
+        function = pickled(task)
+        not_begun = iter(numbers)
         with _connected() as ray:
             remote = ray.remote(_run).options(**self._options)
-            shared, running = ray.put(function), dict[Any, int]()
+            shared = ray.put(function)
+            running: dict[Any, int] = {}
             try:
                 while True:
                     # Ask each time, because nodes join and leave.
                     room = max(1, _AHEAD * int(ray.cluster_resources().get("CPU", 0)))
-                    for number in islice(rest, max(0, room - len(running))):
+                    for number in islice(not_begun, max(0, room - len(running))):
                         running[remote.remote(shared, number)] = number
                     if not running:
                         return

@@ -100,9 +100,12 @@ class NumberSummary:
 
     def _add_finite(self, values: NDArray[Any], counts: NDArray[Any]) -> None:
         """Add distinct finite numbers with their counts."""
-        low, high = values.min().item(), values.max().item()
-        known = self._range or (low, high)
-        self._range = min(low, known[0]), max(high, known[1])
+        low = values.min().item()
+        high = values.max().item()
+        if self._range is not None:
+            low = min(low, self._range[0])
+            high = max(high, self._range[1])
+        self._range = (low, high)
         self._add_moments(values.astype(np.float64), counts)
         self._add_bins(values, counts)
         if self._values is not None:
@@ -145,7 +148,8 @@ class NumberSummary:
     def result(self) -> NumberStats:
         has_mean = self._finite > 0 and self._kind not in "Mm"
         variance = self._squares / self._finite if has_mean else math.nan
-        low, high = map(self._shown, self._range) if self._range else (None, None)
+        low = None if self._range is None else self._shown(self._range[0])
+        high = None if self._range is None else self._shown(self._range[1])
         values = [(self._shown(value), count) for value, count in sorted((self._values or {}).items())]
         return NumberStats(
             self._count,

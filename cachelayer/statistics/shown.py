@@ -85,10 +85,12 @@ def missing(leaf: LeafStats, field: str = "") -> list[Bar]:
 
 def _number_chart(numbers: NumberStats, field: str = "", path: str = "", names: Names = _NO_NAMES) -> Chart:
     def label(value: Any) -> str:
-        shown, name = number_text(value), named(names, path, value)
-        return shown if name in ("", shown) else f"{shown} {name}"
+        text = number_text(value)
+        name = named(names, path, value)
+        return text if name in ("", text) else f"{text} {name}"
 
-    low, high = numbers.minimum, numbers.maximum
+    low = numbers.minimum
+    high = numbers.maximum
     if low == high or numbers.histogram is None:
         return Chart("", "" if low is None else f"all {label(low)}", [])
     if numbers.values is None:
@@ -123,10 +125,11 @@ def _string_chart(strings: StringStats, field: str, *, are_bytes: bool) -> Chart
     labels = {text if are_bytes else repr(text[:_TEXT]): count for text, count in strings.common[:_COMMON]}
     if strings.distinct == 1:
         return Chart("", f"all {next(iter(labels))}", [])
-    bars = [
-        Bar(text, count, f"{field} == {text if are_bytes else repr(text)}" if field else "")
-        for text, count in strings.common
-    ]
+    bars = []
+    for text, count in strings.common:
+        # Bytes are the text of a literal already.
+        literal = text if are_bytes else repr(text)
+        bars.append(Bar(text, count, f"{field} == {literal}" if field else ""))
     facts = f"{strings.distinct:,} different: {_listed(labels)}"
     return Chart("", facts, bars if len(bars) == strings.distinct else [])
 

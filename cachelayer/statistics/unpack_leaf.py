@@ -41,16 +41,19 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
     valid = np.ones(rows, np.bool_)
     batch = with_one_mask(batch)
     if isinstance(batch, Nullable) and batch.valid.ndim == 1:
-        batch, valid = batch.values, batch.valid
+        valid = batch.valid
+        batch = batch.values
     lengths: dict[str, Ints] = {}
     if isinstance(spec, JsonSpec):
         valid = np.fromiter((value is not None for value in batch), np.bool_, rows)
         texts = [json_text.text_of(value) for value in batch if value is not None]
         values = np.fromiter(texts, object, len(texts))
     elif isinstance(batch, Sparse):
-        values, lengths = batch.values, {"values": np.bincount(batch.indices[:, 0], minlength=rows)[valid]}
+        values = batch.values
+        lengths = {"values": np.bincount(batch.indices[:, 0], minlength=rows)[valid]}
     elif isinstance(batch, Ragged):
-        values, lengths = batch.flat_values, dict(_lengths(spec, batch, valid))
+        values = batch.flat_values
+        lengths = dict(_lengths(spec, batch, valid))
     elif isinstance(spec, RaggedSpec):
         # If more dimensions than the first are unknown, the batch is an array of objects, one for each row.
         parts = [Ragged(row, np.array([0, len(row)])) for row in batch[valid]]

@@ -67,12 +67,12 @@ def rewrite(
         raise InvalidArgumentError(f"{name} cannot be written again under its own name: versions never change")
     if not len(view) and len(view._records.base):
         raise InvalidArgumentError(f"{name}: the view has no records")
-    about = records.provenance
+    provenance = records.provenance
     options = replace(
         options,
         compression=Compression.parse(records.compression) if as_base else options.compression,
         allow_empty=True,
-        annotations={"description": about.get("description"), "metadata": about.get("metadata") or {}},
+        annotations={"description": provenance.get("description"), "metadata": provenance.get("metadata") or {}},
     )
     made_by = {
         "shuffle_seed": seed,

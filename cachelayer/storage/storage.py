@@ -332,7 +332,8 @@ class Storage:
             >>> storage.delete("letters@v1", grace=0)  # frees the disk space at once
         """
         named = self._catalog.parse(dataset_id, version, "name")
-        name, grace = str(named.name), gc.checked_grace(grace)
+        name = str(named.name)
+        grace = gc.checked_grace(grace)
 
         def decide(head: Snapshot) -> Snapshot:
             deleted = (each for each in head.deleted if each.info.version == name)
@@ -521,8 +522,9 @@ class Storage:
         if any(isinstance(each, View) for each in (dataset_id, version, other)):
             raise InvalidTypeError("storage.diff() takes the names of versions: call one.diff(other) of two DataRefs")
         if other is None and "@" in f"{dataset_id}{version or ''}":
-            # Both are texts that name versions.
-            version, other = None, version
+            # storage.diff("d@v1", "d@v2"): the second text is the other version.
+            other = version
+            version = None
         one = self._catalog.parse(dataset_id, version, "version")
         another = self._catalog.sibling(one, required("other", other), "version", "other")
         return self._fetch(one).diff(self._fetch(another), key=key, rows=rows, progress=progress)
@@ -881,7 +883,8 @@ class Storage:
         view: Any = base
         if base is None or isinstance(base, str):
             reference = self._catalog.parse(dataset_id, base, "base", "base")
-            dataset_id, view = reference.dataset_id, self._fetch(reference)
+            dataset_id = reference.dataset_id
+            view = self._fetch(reference)
         name = Reference.parse(dataset_id, required("new", new, InvalidNameError), "new", "new").name
         return rewrite(
             self._builder, dataset_id, name, view, options, seed=seed, fields=names, as_base=as_base, hosts=hosts
