@@ -1,4 +1,18 @@
-"""Datasets one after another: what :func:`cachelayer.concat` shows, and mixtures read."""
+"""Datasets one after another: what :func:`cachelayer.concat` shows, and mixtures read.
+
+::
+
+    members   a: 3 elements   b: 2 elements   a[:1]
+    number    0    1    2     3    4          5
+    splits    0               3               5        6
+
+Three kinds of members are joined, each more closely than the one before:
+
+* any datasets of one element spec: each reads its own elements or batches, which are merged;
+* datasets whose elements have the same stored leaves: lengths and values of leaves are joined too, for windows;
+* whole records of one codec: their bytes are read by one call and decoded together, and specs may differ in which
+  leaves may be None. A ``RecordElements`` then decodes the join, which is its ``RecordSource``.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +57,10 @@ from cachelayer.versions.stored_version import StoredVersion
 
 @dataclass(frozen=True, eq=False)
 class Joined(BaseDataset):
-    """Datasets one after another.
-
-    If all are stored records, and their elements have the same stored leaves, it has these leaves too. Other leaves of
-    the records may differ. If all are whole records of one codec, it is a :class:`RecordSource`: they are decoded
-    together, and their specs may differ in which leaves may be None.
-
-    Args:
-        members: one or more datasets; their element specs are equal, unless only their records are read.
-    """
+    """Datasets one after another."""
 
     members: tuple[DatasetView, ...]
+    """One or more datasets. Their element specs are equal, unless only their records are read."""
 
     kind: ClassVar[str] = "Joined"
 
@@ -70,26 +77,26 @@ class Joined(BaseDataset):
 
     @cached_property
     def splits(self) -> Ints:
-        """The number of the first element of each dataset, and of all."""
+        """The number of the first element of each member, and at last the number of all elements."""
         return splits_of(np.array([len(member) for member in self.members], np.int64))
 
     def __len__(self) -> int:
         return int(self.splits[-1])
 
     def locate(self, number: int) -> tuple[DatasetView, int]:
-        """Return the dataset that an element is in, and its number there."""
+        """Return the member that an element is in, and its number there."""
         part = int(self.splits[1:].searchsorted(number, side="right"))
         return self.members[part], number - int(self.splits[part])
 
     def by_member(self, numbers: Ints) -> Iterator[tuple[DatasetView, Ints, Ints]]:
-        """Yield the datasets that these elements are in; with each, its rows, and their numbers in it."""
+        """Yield each member that some of these elements are in, their rows, and their numbers in the member."""
         part_of = self.splits[1:].searchsorted(numbers, side="right")
         for part, rows in groups_of(part_of, len(self.members)):
             yield self.members[part], rows, numbers[rows] - self.splits[part]
 
     @cached_property
     def digests(self) -> Digests:
-        """Those of the only dataset; of several, SHA-256 over ``concat`` and all of theirs (32 bytes each)."""
+        """The digests of the only member; of several, SHA-256 over ``concat`` and the digests of all, 32 bytes each."""
         return _joined_digests([member.digests for member in self.members])
 
     @property
@@ -163,34 +170,47 @@ class Joined(BaseDataset):
         return out
 
     def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
-        values, errors, end = list[Any]([None]) * len(numbers), Failed(), len(numbers)
+        values: list[Any] = [None] * len(numbers)
+        errors = Failed()
+        # The first row that a member did not try: no row from there on counts as tried.
+        end = len(numbers)
         for member, rows, own in self.by_member(numbers):
-            made, failed = member.try_elements(own, held, stops=stops)
-            for row, element in zip(rows.tolist(), made, strict=False):
+            elements, failed = member.try_elements(own, held, stops=stops)
+            for row, element in zip(rows.tolist(), elements, strict=False):
                 values[row] = element
-            errors |= {int(rows[row]): error for row, error in failed.items()}
-            end = min(end, int(rows[len(made)]) if len(made) < len(own) else end)
+            for own_row, error in failed.items():
+                errors[int(rows[own_row])] = error
+            if len(elements) < len(own):
+                end = min(end, int(rows[len(elements)]))
         return values[:end], {row: error for row, error in errors.items() if row <= end}
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
+        # A batch of no elements has the arrays of the first member.
         groups = list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]
         batches = [(rows, member.batch(own, held)) for member, rows, own in groups]
-        return batches[0][1] if len(batches) == 1 else _merge_batches(self.element_spec, batches, len(numbers))
+        if len(batches) == 1:
+            return batches[0][1]
+        return _merge_batches(self.element_spec, batches, len(numbers))
 
     @property
     def leaves(self) -> StoredLeaves | None:
-        every = [member.base.leaves for member in self.members]
-        alike = all(each is not None and each.codec.spec == _spec_of(every[0]) for each in every)
-        return self if alike else None
+        first = self.members[0].base.leaves
+        if first is None:
+            return None
+        for member in self.members[1:]:
+            stored = member.base.leaves
+            if stored is None or stored.codec.spec != first.codec.spec:
+                return None
+        return self
 
     def _leaves(self) -> Iterator[tuple[DatasetView, StoredLeaves]]:
-        """Yield each dataset and its stored leaves."""
+        """Yield each member and its stored leaves."""
         for member in self.members:
             yield member, member.leaves_for("lengths() and what needs lengths")
 
     @cached_property
     def codec(self) -> Codec:
-        """The codec of the leaves; of the records, if they are read as records."""
+        """The codec of the leaves, or of the records if these are decoded together."""
         every = [(member.info.name, stored.codec) for member, stored in self._leaves()]
         return codec_named(every[0][1].name, common_spec([(name, codec.spec) for name, codec in every]))
 
@@ -212,23 +232,25 @@ class Joined(BaseDataset):
 
     def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
         groups = []
-        for member, rows, within in list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]:
-            own = [read.of_rows(rows) for read in reads]
+        for member, rows, own in list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]:
+            own_reads = [read.of_rows(rows) for read in reads]
             stored = member.leaves_for("lengths()")
-            groups.append((rows, stored.leaf_values(member.selection.numbers_of(within), own, held)))
+            groups.append((rows, stored.leaf_values(member.selection.numbers_of(own), own_reads, held)))
         if len(groups) == 1:
             return groups[0][1]
-        return [
-            _merge_whole([(rows, values[place]) for rows, values in groups], len(numbers))
-            if read.counts is None
-            else _merge_values([(rows, values[place]) for rows, values in groups], read.counts)
-            for place, read in enumerate(reads)
-        ]
+        merged = []
+        for place, read in enumerate(reads):
+            parts = [(rows, values[place]) for rows, values in groups]
+            if read.counts is None:
+                merged.append(_merge_fixed(parts, len(numbers)))
+            else:
+                merged.append(_merge_varying(parts, read.counts))
+        return merged
 
-    # The records, if all members are whole records of one codec.
+    # What follows is asked only if all members are whole records of one codec.
 
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Joined:
-        """Return the same records, with each dataset read in another way."""
+        """Return the same records, whose members come from changed sources."""
         bases = (cast(RecordElements, member.base).with_sources(change) for member in self.members)
         members = (member.with_base(base) for member, base in zip(self.members, bases, strict=True))
         return Joined(tuple(members))
@@ -243,9 +265,9 @@ class Joined(BaseDataset):
 
     @cached_property
     def _local_shards(self) -> tuple[LocalShards, dict[VersionRecords, int]] | None:
-        """The shards of all sources as one sequence, with the number of the first record of each source in it.
+        """The shards of all sources as one sequence, and the number in it of the first record of each source.
 
-        One call reads records of all of them. None unless all lie on this host.
+        One call then reads records of all sources. None unless all lie on this host, and are checked alike.
         """
         every = dict.fromkeys(source_of(member) for member in self.members)
         sources = [source for source in every if isinstance(source, VersionRecords)]
@@ -279,16 +301,17 @@ def _has(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
 
 
 def source_of(member: DatasetView) -> RecordSource:
-    """Return where the records of a member come from whose elements are stored records."""
+    """Return the source of a member whose elements are stored records."""
     return cast(RecordElements, member.base).source
 
 
-def _spec_of(leaves: StoredLeaves | None) -> Tree:
-    return None if leaves is None else leaves.codec.spec
+def _merge_varying(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> NDArray[Any]:
+    """Return the values of all rows one after another.
 
-
-def _merge_values(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> NDArray[Any]:
-    """Return the values of all rows one after another, given those of the rows of each group."""
+    Args:
+        groups: rows, and the values of these rows one after another.
+        counts: the number of values of each row.
+    """
     dtype = groups[0][1].dtype
     nbytes = counts * dtype.itemsize
     begins = splits_of(nbytes)
@@ -298,15 +321,20 @@ def _merge_values(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> 
     return out.view(dtype)
 
 
-def _merge_whole(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
-    """Return the values of leaves of one shape in all rows, given those of the rows of each group."""
+def _merge_fixed(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
+    """Return the stacked values of all rows.
+
+    Args:
+        groups: rows, and the stacked values of these rows.
+        count: the number of rows.
+    """
     if any(isinstance(values, Nullable) for _, values in groups):
-        parts = [
-            (rows, values if isinstance(values, Nullable) else Nullable(values, np.ones(len(rows), np.bool_)))
-            for rows, values in groups
-        ]
-        merged = _merge_whole([(rows, part.values) for rows, part in parts], count)
-        return Nullable(merged, _merge_whole([(rows, part.valid) for rows, part in parts], count))
+        parts = []
+        for rows, values in groups:
+            part = values if isinstance(values, Nullable) else Nullable(values, np.ones(len(rows), np.bool_))
+            parts.append((rows, part))
+        merged = _merge_fixed([(rows, part.values) for rows, part in parts], count)
+        return Nullable(merged, _merge_fixed([(rows, part.valid) for rows, part in parts], count))
     first = groups[0][1]
     out = np.empty((count, *first.shape[1:]), first.dtype)
     for rows, values in groups:
@@ -315,18 +343,17 @@ def _merge_whole(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
 
 
 def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
-    """Return a batch of the rows of several batches.
+    """Return the batch of all rows.
 
     Args:
         spec: the spec of the elements.
-        batches: for each batch, the rows that it has, and the batch.
+        batches: rows, and the batch of these rows.
         rows: the number of rows.
     """
     flat = [(own, tree.flatten_batch(spec, batch)) for own, batch in batches]
-    merged = [
-        _merge_leaf(leaf, [(own, values[number]) for own, values in flat], rows)
-        for number, (_, leaf) in enumerate(tree.leaves(spec))
-    ]
+    merged = []
+    for number, (_, leaf) in enumerate(tree.leaves(spec)):
+        merged.append(_merge_leaf(leaf, [(own, values[number]) for own, values in flat], rows))
     return tree.packer(spec)(iter(merged))
 
 
@@ -339,7 +366,8 @@ def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) 
         inner = _merge_leaf(leaf, [(own, values.values) for own, values in batches], rows)
         return replace(first, values=inner, valid=valid)
     if is_plain(leaf):
-        return _merge_whole(batches, rows)
+        return _merge_fixed(batches, rows)
+    # Batches of other leaves, such as a Ragged, have no rows that can be copied in place: values go through Python.
     listed: list[Any] = [None] * rows
     codec = codec_for(leaf)
     for own, values in batches:
@@ -349,15 +377,22 @@ def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) 
 
 
 def join(members: Sequence[DatasetView]) -> BaseDataset:
-    """Return datasets one after another; stored records of one codec are decoded together."""
+    """Return datasets one after another; stored records of one codec are decoded together.
+
+    Raises:
+        InvalidArgumentError: if specs, codecs or categories differ; the message names the datasets and the leaf.
+    """
     bases = [member.base for member in members]
-    stored = [base for base in bases if isinstance(base, RecordElements) and base.chosen is None]
-    if len(stored) == len(members):
+    if all(isinstance(base, RecordElements) and base.chosen is None for base in bases):
         return _join_records(members)
     flat: list[DatasetView] = []
     for member in members:
         base = member.base
-        flat += base.members if isinstance(base, Joined) and member.digests == base.digests else [member]
+        # All of an earlier join: its members are joined, so that concat of a concat has the digest of one concat.
+        if isinstance(base, Joined) and member.digests == base.digests:
+            flat += base.members
+        else:
+            flat.append(member)
     specs = [(member.title.partition("(")[0], member.element_spec) for member in flat]
     common = common_spec(specs)
     for name, spec in specs:
@@ -387,7 +422,9 @@ def _join_records(members: Sequence[DatasetView]) -> RecordElements:
     flat: list[DatasetView] = []
     for member, base in zip(members, bases, strict=True):
         source = base.source
-        is_whole = isinstance(source, Joined) and member.digests == source.digests
-        flat += cast(Joined, source).members if is_whole else [member.with_base(base.undecoded())]
+        if isinstance(source, Joined) and member.digests == source.digests:
+            flat += source.members
+        else:
+            flat.append(member.with_base(base.undecoded()))
     decodes = all(base.decodes for base in bases)
     return RecordElements(Joined(tuple(flat)), decodes, bases[0].image_sizes)
