@@ -1,4 +1,7 @@
-"""Protocols through which streams see records, without knowing how the records are stored."""
+"""The protocol :class:`Dataset`, through which streams, builds and adapters read elements by number, and its values.
+
+A version, a view, windows, a concatenation: each is a :class:`Dataset`. Streams know nothing else about records.
+"""
 
 from __future__ import annotations
 
@@ -13,123 +16,154 @@ from numpy.typing import NDArray
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-# The error of each element that could not be made, by its row.
 Failed = dict[int, BaseException]
-# Elements by row, of which those that have an error are None. If there are fewer than were asked for, the last error is
-# that of the row after them, and no row behind it was tried.
+"""The error of each element that could not be made, by its row."""
 Attempted = tuple[list[Any], Failed]
-
-# "stored": about the bytes of the record. "decoded": many times more memory. "foreign": an object of the user makes it.
+"""Elements by row, with None for each that failed, and the errors. If there are fewer elements than were asked for, the
+next row has an error too, and the rows after it were not tried."""
 ReadingCost = Literal["stored", "decoded", "foreign"]
+"""What it takes to read an element. ``"stored"``: about the bytes of its record. ``"decoded"``: many times more memory.
+``"foreign"``: an object of the user makes it."""
 
 
 def highest_cost(costs: Iterable[ReadingCost]) -> ReadingCost:
-    """Return what an element costs that is read in parts of these costs."""
+    """Return the cost of an element whose parts have these costs."""
     return max(costs, key=("stored", "decoded", "foreign").index)
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a dataset before any of it is read.
-
-    Args:
-        name: its name in errors.
-        metadata: that of the version that it comes from; see :attr:`cachelayer.DataRef.metadata`.
-        record_nbytes: approximate bytes of a stored record. The default sizes of a shuffle in blocks follow from it,
-            so it depends on what is stored alone: not on where it lies, nor on how much of it is read.
-        read_nbytes: approximate bytes that are read of a record.
-        records_per_read: how many records a stream with smaller batches should read at once.
-        reading_cost: what is known about the cost of reading an element.
-        is_declared: True if all elements are known to have the element spec, False if it is that of the first.
-        together: how many elements in a row are read with little more than the records that they are made of: blocks
-            of fewer would each read the same long documents, or the same group of packed ones.
-    """
+    """What is known about a dataset before any of it is read."""
 
     name: str
+    """Its name in errors."""
     metadata: Mapping[str, Any]
+    """The metadata of the version that it comes from; see :attr:`cachelayer.DataRef.metadata`."""
     record_nbytes: int
+    """Approximate bytes of a stored record.
+
+    The default sizes of a shuffle in blocks follow from this number. So it depends on the records alone, not on where
+    they are stored, nor on how much of them is read.
+    """
     read_nbytes: int
+    """Approximate bytes that are read of a record."""
     records_per_read: int
+    """How many records a stream with smaller batches should read at once."""
     reading_cost: ReadingCost = "stored"
     is_declared: bool = True
+    """True if all elements are known to have the element spec; False if it was inferred from the first."""
     together: int = 1
+    """How many consecutive elements share the records that they are made of, such as a long document or a group of
+    packed documents. Smaller blocks would read the same records several times."""
 
 
 class RecordSpan(NamedTuple):
-    """A record that an element was made of; or the values of a document in it, if the element is a window or a pack.
+    """A record that an element was made of, or the part of a document that a window or a pack holds.
 
-    Args:
-        dataset: where it is: the reference of a version, or the identity of a wrapped object.
-        record: its number there.
-        begin, end: the first value of the document that the element holds, and the one after the last; None if it holds
-            the record.
-        offset: the place in the element where these values begin.
+    Examples:
+        >>> ref = cachelayer.Storage(folder).cache([{"tokens": [1, 2, 3]}, {"tokens": [4, 5]}], "docs", "v1")
+        >>> windows = ref.windows("tokens", 4)
+        >>> windows[0]["tokens"].tolist()
+        [1, 2, 3, 4]
+        >>> [(span.record, span.begin, span.end, span.offset) for span in windows.sources(0)]
+        [(0, 0, 3, 0), (1, 0, 1, 3)]
+        >>> ref.sources(1)[0].record, ref.sources(1)[0].begin  # the whole record
+        (1, None)
     """
 
     dataset: str
+    """The dataset of the record: the reference of a version, or the identity of a wrapped object."""
     record: int
+    """The number of the record in that dataset."""
     begin: int | None
+    """The first value of the document that the element holds; None if the element holds the whole record."""
     end: int | None
+    """The value after the last that the element holds; None if the element holds the whole record."""
     offset: int
+    """The place in the element where these values begin."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """The records that some elements were made of: a row for each record of each element, in the order of the elements.
+    """The records that some elements were made of, as a table: a row for each record of each element.
 
-    All but ``datasets`` are int64 of shape ``[rows]``.
+    Rows are in the order of the elements. All columns are int64 of shape ``[rows]``.
 
-    Args:
-        datasets: where records come from: the references of versions, or the identities of wrapped objects.
-        element: which of the elements asked for.
-        dataset: which of ``datasets``.
-        record: the number of the record in that dataset.
-        begin, end: which values of the record's document the element holds; -1 if it is the whole record.
-        offset: where these values begin in the element.
+    Examples:
+        >>> ref = cachelayer.Storage(folder).cache([{"tokens": [1, 2, 3]}, {"tokens": [4, 5]}], "docs", "v1")
+        >>> sources = ref.windows("tokens", 4).stream(1).sources(0)  # of the first step, a window over both documents
+        >>> sources.element.tolist(), sources.record.tolist(), sources.begin.tolist(), sources.end.tolist()
+        ([0, 0], [0, 1], [0, 0], [3, 1])
     """
 
     datasets: tuple[str, ...]
+    """The datasets of the records: references of versions, or identities of wrapped objects."""
     element: NDArray[np.int64]
+    """The element, counted from the first that was asked for."""
     dataset: NDArray[np.int64]
+    """The dataset of the record: an index of :attr:`datasets`."""
     record: NDArray[np.int64]
+    """The number of the record in that dataset."""
     begin: NDArray[np.int64]
+    """The first value of the record's document that the element holds; -1 if it holds the whole record."""
     end: NDArray[np.int64]
+    """The value after the last that the element holds; -1 if it holds the whole record."""
     offset: NDArray[np.int64]
+    """The place in the element where these values begin."""
 
     @classmethod
-    def whole(cls, dataset: str, records: NDArray[np.int64]) -> Sources:
-        """Return the sources of elements that are whole records of one dataset."""
-        zeros, none = np.zeros(len(records), np.int64), np.full(len(records), -1)
+    def of_records(cls, dataset: str, records: NDArray[np.int64]) -> Sources:
+        """Return the sources of elements each of which is a whole record of one dataset."""
+        zeros = np.zeros(len(records), np.int64)
+        none = np.full(len(records), -1)
         return cls((dataset,), np.arange(len(records)), zeros, records, none, none, zeros)
 
     @classmethod
     def joined(cls, groups: Sequence[tuple[NDArray[np.int64], Sources]]) -> Sources:
-        """Return the sources of the elements of several groups, each with the places of its elements among all."""
-        names = list(dict.fromkeys(name for _, group in groups for name in group.datasets))
-        columns = [
-            (
-                places[group.element],
-                np.array([names.index(name) for name in group.datasets], np.int64)[group.dataset],
-                *(group.record, group.begin, group.end, group.offset),
-            )
-            for places, group in groups
-        ]
-        whole = [np.concatenate([np.empty(0, np.int64), *parts]) for parts in zip(*columns, strict=True)]
-        whole = whole or [np.empty(0, np.int64)] * 6
-        order = np.argsort(whole[0], kind="stable")
-        return cls(tuple(names), *(column[order] for column in whole))
+        """Return the sources of all elements of several groups.
+
+        Args:
+            groups: the places of the elements of each group among all elements, and their sources.
+        """
+        names = list(dict.fromkeys(name for _, sources in groups for name in sources.datasets))
+        tables = []
+        for places, sources in groups:
+            numbers = np.array([names.index(name) for name in sources.datasets], np.int64)
+            element = places[sources.element]
+            dataset = numbers[sources.dataset]
+            tables.append((element, dataset, sources.record, sources.begin, sources.end, sources.offset))
+        if not tables:
+            return cls((), *[np.empty(0, np.int64)] * 6)
+        columns = [np.concatenate(parts) for parts in zip(*tables, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        return cls(tuple(names), *(column[order] for column in columns))
 
     def spans(self) -> list[RecordSpan]:
-        """Return the records one by one."""
+        """Return the rows of the table one by one.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).cache([{"tokens": [1, 2, 3]}, {"tokens": [4, 5]}], "docs", "v1")
+            >>> [(span.record, span.end) for span in ref.windows("tokens", 4).stream(1).sources(0).spans()]
+            [(0, 3), (1, 1)]
+        """
         columns = (self.dataset, self.record, self.begin, self.end, self.offset)
         spans = []
-        for number, record, begin, end, offset in zip(*(column.tolist() for column in columns), strict=True):
-            name, is_whole = self.datasets[number], begin < 0
-            spans.append(RecordSpan(name, record, None if is_whole else begin, None if is_whole else end, offset))
+        for dataset, record, begin, end, offset in zip(*(column.tolist() for column in columns), strict=True):
+            if begin < 0:
+                spans.append(RecordSpan(self.datasets[dataset], record, None, None, offset))
+            else:
+                spans.append(RecordSpan(self.datasets[dataset], record, begin, end, offset))
         return spans
 
     def by_dataset(self) -> dict[str, NDArray[np.int64]]:
-        """Return the record numbers that come from each dataset, ascending, each once."""
+        """Return the numbers of the records of each dataset, ascending and without repeats.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).cache(range(100, 110), "numbers", "v1")
+            >>> sources = ref.stream(4, shuffle=True, seed=0).sources(0)
+            >>> sources.by_dataset()[ref.reference].tolist() == sorted(sources.record.tolist())
+            True
+        """
         return {
             name: np.unique(self.record[self.dataset == number])
             for number, name in enumerate(self.datasets)
@@ -156,93 +190,93 @@ class Stacker(Protocol):
         """True if batches of all leaves are plain arrays, or lists of strings, whoever makes them."""
 
     def passing(self, element: Any, /) -> Callable[[Any], Mapping[str, Any]]:
-        """Return a function that finds the leaves of an element that the user's functions have passed on.
+        """Return a function that finds out which leaves of an element the user's functions have passed on unchanged.
 
-        Its argument is what they made of the element. It returns the spec of each leaf that they passed on, by its path
-        in what they made, but of none whose batches are plain arrays.
+        The function takes the result of the user's functions. It returns the specs of the leaves that were passed on,
+        by their paths in the result. Leaves whose batches are plain arrays are left out.
 
         Args:
-            element: an element of the spec, before functions change it.
+            element: an element of the spec, before the user's functions change it.
         """
 
     def collate(self, elements: Sequence[Any], passed_on: Mapping[str, Any], rows: int | None = None, /) -> Any:
-        """Return the batch of elements that functions made: leaves that they passed on are as in the dataset.
+        """Return the batch of elements that the user's functions made.
 
         Args:
             elements: one or more elements.
-            passed_on: the specs of the leaves that are passed on, by their paths; see :meth:`passing`.
+            passed_on: the specs of the leaves that are batched as those of the dataset; see :meth:`passing`.
             rows: how many elements the batch has, counted from the first; None for all.
         """
 
 
 class StoredSource(Protocol):
-    """Where stored records come from, such as a version in a bucket; hashable by its identity."""
+    """A place where records are stored, such as a version in a bucket. Hashable by its identity."""
 
     def fetch_block(self, numbers: NDArray[np.int64], /) -> Any:
-        """Fetch records that are read later, those that lie together with one request.
+        """Fetch records that are read later; one request fetches records that lie together.
 
         Args:
-            numbers: the numbers of the records, ascending, each once.
+            numbers: the numbers of the records, ascending and without repeats.
         """
 
 
 Needed = Mapping[StoredSource, NDArray[np.int64]]
-"""The records that some elements are made of, and that take requests: their numbers, ascending, by where they are."""
+"""The numbers of the records that some elements are made of, and that take requests, ascending, by their source."""
 Held = Mapping[StoredSource, Sequence[Any]]
-"""What was fetched of them: for each source, what its :meth:`StoredSource.fetch_block` returned."""
+"""The records that were fetched: for each source, the results of its :meth:`StoredSource.fetch_block`."""
 
 
 def needed_together(parts: Iterable[Needed]) -> Needed:
     """Return the records that are needed in several parts."""
     numbers: dict[StoredSource, list[NDArray[np.int64]]] = {}
     for part in parts:
-        for source, some in part.items():
-            numbers.setdefault(source, []).append(some)
-    return {source: some[0] if len(some) == 1 else np.unique(np.concatenate(some)) for source, some in numbers.items()}
+        for source, numbers_of_part in part.items():
+            numbers.setdefault(source, []).append(numbers_of_part)
+    needed = {}
+    for source, several in numbers.items():
+        needed[source] = several[0] if len(several) == 1 else np.unique(np.concatenate(several))
+    return needed
 
 
 class Digests(NamedTuple):
-    """What elements and their numbers are known by, each a SHA-256 in hexadecimal.
-
-    Args:
-        elements: of the elements.
-        rows: of the rows alone, whatever columns they have: orders and states refer to it.
-        original: of the rows before any record was erased; if they had other numbers then, of the rows.
-    """
+    """The identities of a dataset, each a SHA-256 in hexadecimal."""
 
     elements: str
+    """The digest of the elements."""
     rows: str
+    """The digest of the rows, whichever leaves are read of them: orders and states refer to it."""
     original: str
+    """The digest of the rows before any record was erased; the digest of the rows if they had other numbers then."""
 
     @classmethod
     def of(cls, digest: str) -> Digests:
-        """Return one digest for all three."""
+        """Return three digests that are the same."""
         return cls(digest, digest, digest)
 
     @classmethod
     def joined(cls, name: bytes, several: Sequence[Digests]) -> Digests:
-        """Return those of what is made of several datasets: SHA-256 over a name and their digests, 32 bytes each."""
+        """Return the digests of a dataset made of several: SHA-256 of a name and their digests, 32 bytes each."""
         joined = (b"".join([name, *map(bytes.fromhex, digests)]) for digests in zip(*several, strict=True))
         return cls(*(hashlib.sha256(text).hexdigest() for text in joined))
 
     def derived(self, digest_of: Callable[[str], str]) -> Digests:
-        """Return the digests of what is derived from the elements: each follows from one of these."""
+        """Return the digests of a dataset derived from this one: a function makes each of the digest in its place."""
         return Digests(*map(digest_of, self))
 
 
 class Dataset(Protocol[T_co]):
-    """Elements by number, each number in [0, len): what streams, builds and adapters read. Thread-safe and picklable.
+    """Elements that are read by their numbers, from 0 to the length. Thread-safe and picklable.
 
-    What holds another dataset, such as a selection, windows or a concatenation, is one itself.
+    A selection, windows or a concatenation holds other datasets, and is a dataset itself.
     """
 
     @property
     def digests(self) -> Digests:
-        """What the elements and their numbers are known by."""
+        """The identities of the dataset."""
 
     @property
     def info(self) -> DatasetInfo:
-        """What is known of the elements before any is read."""
+        """What is known about the dataset before any of it is read."""
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -261,7 +295,7 @@ class Dataset(Protocol[T_co]):
         """The element spec that all elements are known to have; None if it is only inferred from the first."""
 
     def begins_with(self, records: int, digest: str, /) -> bool:
-        """Return whether the first elements are the rows of this digest, as before records were appended."""
+        """Return whether the rows of the first elements have this digest: the others were appended since."""
 
     def __len__(self) -> int:
         """Number of elements."""
@@ -271,16 +305,16 @@ class Dataset(Protocol[T_co]):
 
         Args:
             numbers: the numbers.
-            held: records that were fetched; others are read where they lie.
+            held: records that were fetched; others are read from their source.
         """
 
     def try_elements(self, numbers: NDArray[np.int64], held: Held | None = None, /, *, stops: bool) -> Attempted:
-        """Return the elements of these numbers, and the error of each row that cannot be made.
+        """Return the elements of these numbers, and the errors of those that cannot be made.
 
         Args:
             numbers: the numbers.
             held: records that were fetched.
-            stops: whether no row is tried behind one that fails. It is never behind an error of the storage.
+            stops: whether to stop at the first row that fails. An error of the storage ends the work in any case.
         """
 
     def batch(self, numbers: NDArray[np.int64], held: Held | None = None, /) -> Any:
@@ -292,39 +326,39 @@ class Dataset(Protocol[T_co]):
         """
 
     def batches(self, batches: Sequence[NDArray[np.int64]], held: Held | None = None, /) -> Iterable[Any]:
-        """Return a batch for each array of numbers, all read at once; one may keep the memory of all alive."""
+        """Return a batch for each array of numbers. All are read at once, and may share memory."""
 
     def needed(self, numbers: NDArray[np.int64], /) -> Needed:
-        """Return the stored records that these elements are made of, without those that are best read where they lie.
+        """Return the stored records that these elements are made of, unless reading them takes no request.
 
-        Whoever holds them reads the elements without a request.
+        A caller who holds these records reads the elements without a request.
         """
 
     def padded_as(self, number: int, /) -> Dataset[T_co]:
-        """Return the same elements in batches of the shape that the element of this number has, if they have several.
+        """Return the dataset that pads to the shape of the element of this number.
 
-        That is so if they come from buckets of lengths.
+        Only elements in buckets of lengths have several shapes; any other dataset returns itself.
         """
 
     def sources(self, numbers: NDArray[np.int64], /) -> Sources:
         """Return the records of stored versions, or of wrapped objects, that these elements are made of."""
 
     def stacking(self, element_spec: Any = None, /) -> Stacker:
-        """Return what makes batches: of the elements, or of elements of a declared spec."""
+        """Return the stacker of the elements, or of elements of a declared spec."""
 
     def undecoded(self) -> Dataset[Any] | None:
         """Return the same elements undecoded, images and audio as file bytes; None if they are not stored."""
 
 
 class HasRecords(Protocol[T_co]):
-    """An object of the public API that has records, such as a ref or a view; streams, builds and adapters read them."""
+    """A public object that has records, such as a ref or a view: streams, builds and adapters read them."""
 
     def __records__(self) -> Dataset[T_co]:
         """Return the records."""
 
 
 def has_records(obj: object) -> TypeGuard[HasRecords[Any]]:
-    """Return whether an object is one of ours that has records: no other object has that method."""
+    """Return whether an object is a public object of this package that has records: no other has that method."""
     return hasattr(type(obj), "__records__")
 
 

@@ -29,7 +29,7 @@ OF_THE_PACKAGE = {
     "engines.beam.Beam": "run",
     "engines.processes.Processes": "run",
     "engines.ray.Ray": "run",
-    "protocols.Sources": "joined whole",
+    "protocols.Sources": "joined of_records",
     "records.spec": "as_nullable decoded describe has_values is_static options sized takes_none with_nullable_values "
     "without_nulls",
     "records.values.Ragged": "with_flat",

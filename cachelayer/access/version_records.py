@@ -96,13 +96,13 @@ class VersionRecords:
     def sources(self, numbers: Ints) -> Sources:
         selection = self.version.selection
         if selection.progression() == (0, 1, len(self)):
-            return Sources.whole(self.version.reference, numbers)
+            return Sources.of_records(self.version.reference, numbers)
         # The version has some records of its shards, in any order, and some twice: users number the rows that it has.
         # A record that it has twice is named by its first row.
         distinct_numbers, places = np.unique(numbers, return_inverse=True)
         rows = selection.rows_of(distinct_numbers)
         _, first = np.unique(selection.numbers_of(rows), return_index=True)
-        return Sources.whole(self.version.reference, rows[first][places])
+        return Sources.of_records(self.version.reference, rows[first][places])
 
     def __len__(self) -> int:
         return self.shard_set.records

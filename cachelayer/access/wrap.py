@@ -102,7 +102,7 @@ class WrappedItems(BaseDataset):
         return elements, errors
 
     def sources(self, numbers: Ints) -> Sources:
-        return Sources.whole(self.identity, numbers)
+        return Sources.of_records(self.identity, numbers)
 
     def _call(self, read: Callable[[], Any], numbers: Sequence[int]) -> Any:
         """Return what ``read`` returns.
