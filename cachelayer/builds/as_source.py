@@ -151,9 +151,10 @@ def _refuse_if_begun(iterator: Any) -> None:
         has = "has ended" if state == inspect.GEN_CLOSED else "has begun, and the elements it gave are lost"
         raise InvalidArgumentError(f"the generator {iterator.__name__} {has}: {_ONCE}")
     if type(iterator) in (type(iter([])), type(iter(()))):
-        position = iterator.__reduce__()[2:]
-        if position and position[0] > 0:
-            raise InvalidArgumentError(f"{position[0]} elements of the {type(iterator).__name__} were taken: {_ONCE}")
+        # How many were taken; an iterator that has ended does not tell, and gives no element.
+        taken = sum(iterator.__reduce__()[2:])
+        if taken > 0:
+            raise InvalidArgumentError(f"{taken} elements of the {type(iterator).__name__} were taken: {_ONCE}")
 
 
 def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Adapted:

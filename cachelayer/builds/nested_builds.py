@@ -60,7 +60,7 @@ def building(version: str) -> Iterator[None]:
 
 @contextmanager
 def marking_children(working_folder: Path) -> Iterator[None]:
-    """Mark the processes that start in this block as children of the build that has this working folder.
+    """Mark the processes that start meanwhile as children of the build that has this working folder.
 
     Several threads may build, and end in any order: the environment names the last build that began and still runs.
     """

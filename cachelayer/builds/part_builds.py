@@ -46,7 +46,7 @@ _log = logger_of("builds")
 
 @dataclass(frozen=True)
 class Hosts:
-    """The position of this host among those that build a version together."""
+    """Which host this is, of those that build a version together."""
 
     index: int
     """From 0."""
@@ -73,8 +73,8 @@ class Hosts:
     def in_order(self, part_count: int) -> list[int]:
         """Return the numbers of all parts in the order in which this host tries to build them.
 
-        The parts are divided into as many runs as there are hosts. A host begins with its own run and goes on with
-        those of the hosts after it, so hosts meet at the same part only when the work comes to its end::
+        The hosts share out the parts in order. A host begins with its share and goes on with the shares of the hosts
+        after it, so that two hosts come to the same part only when little is left::
 
             6 parts, 3 hosts     host 0: 0 1 2 3 4 5     host 1: 2 3 4 5 0 1     host 2: 4 5 0 1 2 3
         """

@@ -47,7 +47,7 @@ class Part:
 
 @contextmanager
 def part_in_errors(part: Part) -> Iterator[None]:
-    """Add the name of a part to the errors in this block, if the part has one."""
+    """Add the name of a part, if it has one, to the errors that are raised meanwhile."""
     try:
         yield
     except ElementError as error:

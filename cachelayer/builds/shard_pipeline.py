@@ -271,7 +271,7 @@ class ShardTarget:
 
 @contextmanager
 def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go. The working folder is removed at the end of the block.
+    """Yield where the shards of a build go; remove the working folder at the end.
 
     Args:
         dataset: the folder of the dataset.

@@ -48,8 +48,8 @@ def unbatched(source: Source, rows: int | None = None, *, declared: Tree | None 
 
 def _read(source: Source, declared: Tree | None, start: int, stop: int | None) -> Iterator[Batch]:
     record = start
-    for is_stacked, run in groupby(_row_batches(source, declared, stop), _is_stacked):
-        for batch in _together(run) if is_stacked else _one_by_one(run, record):
+    for is_stacked, neighbours in groupby(_row_batches(source, declared, stop), _is_stacked):
+        for batch in _together(neighbours) if is_stacked else _one_by_one(neighbours, record):
             yield batch
             record += len(batch)
 
@@ -153,7 +153,7 @@ def with_columns(value: Tree, declared: Tree | None, path: str = "") -> Tree:
         )
     specs = [each for _, each in tree.children(declared)] if isinstance(declared, (list, tuple)) else []
     pairs = zip_longest(tree.children(value), specs[: len(value)])
-    children = [with_columns(child, spec, path + step) for (step, child), spec in pairs]
+    children = [with_columns(child, spec, path + key) for (key, child), spec in pairs]
     if tree.is_namedtuple(value):
         return type(value)(*children)
     return children if isinstance(value, list) else tuple(children)

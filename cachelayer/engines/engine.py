@@ -90,10 +90,10 @@ def name_of(task: Callable[[int], object], number: int) -> str:
 
 @contextmanager
 def errors_of(name: str) -> Iterator[None]:
-    """Raise the errors in this block as ``Engine.run`` does: a CacheLayerError unchanged, others as a SourceError.
+    """Raise errors as ``Engine.run`` does: a CacheLayerError unchanged, any other as a SourceError.
 
     Args:
-        name: what errors call the work in the block.
+        name: what errors call the work that is done meanwhile.
     """
     try:
         yield

@@ -65,7 +65,7 @@ class Processes:
 
 
 class ProcessPool:
-    """Processes that call one function. At the end of the ``with`` block they are killed, even during a call.
+    """Processes that call one function, for a ``with`` statement, which kills them at its end, even during a call.
 
     Args:
         function: the function, which is pickled once to each process.

@@ -71,7 +71,7 @@ def _run(function: bytes, number: int) -> bytes:
 
 @contextmanager
 def _connected() -> Iterator[Any]:
-    """Yield the module ``ray``, connected to a cluster. A connection or cluster that this makes ends with the block."""
+    """Yield the module ``ray``, connected to a cluster. It ends the connection or cluster that it has made."""
     try:
         import ray
     except ImportError as error:

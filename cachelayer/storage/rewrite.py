@@ -152,11 +152,11 @@ def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[st
         raise AlreadyExistsError(f"{name} is published already: {'; '.join(differ)}. Choose another version")
 
 
-def _read(records: StoredRecords, seed: int | None, step: int, start: int, stop: int | None) -> Iterator[Batch]:
-    """Yield the records ``start`` to ``stop`` of the new version, ``step`` at a time, each while the next are read."""
+def _read(records: StoredRecords, seed: int | None, count: int, start: int, stop: int | None) -> Iterator[Batch]:
+    """Yield the records ``start`` to ``stop`` of the new version, ``count`` at a time, each while the next are read."""
     end = len(records) if stop is None else min(len(records), stop)
     frames = (
-        records.frames(_rows(len(records), seed, first, min(first + step, end))) for first in range(start, end, step)
+        records.frames(_rows(len(records), seed, first, min(first + count, end))) for first in range(start, end, count)
     )
     with Pool(1, "cachelayer-rewrite") as thread:
         next_read = thread.submit(next, frames, None)
