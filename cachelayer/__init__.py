@@ -83,8 +83,10 @@ if TYPE_CHECKING:
         NullableDict as NullableDict,
         RaggedSpec as RaggedSpec,
         SparseSpec as SparseSpec,
+        VideoSpec as VideoSpec,
     )
     from cachelayer.records.values import Nullable as Nullable, Ragged as Ragged, Sparse as Sparse
+    from cachelayer.records.video import Video as Video
     from cachelayer.storage.storage import Storage as Storage, open as open
     from cachelayer.streams.epochwise import Epochs as Epochs
     from cachelayer.streams.iterator import StreamIterator as StreamIterator
@@ -123,8 +125,10 @@ _HOMES = {
         "NullableDict",
         "RaggedSpec",
         "SparseSpec",
+        "VideoSpec",
     ),
     "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
+    "cachelayer.records.video": ("Video",),
     "cachelayer.storage.storage": ("Storage", "open"),
     "cachelayer.streams.order.blocks": ("Blocks",),
     "cachelayer.streams.order.buckets": ("Buckets",),

@@ -76,12 +76,12 @@ GROUPS = [
     Group(
         "Specs of elements",
         "A spec says which dtype and shape each leaf of an element has.",
-        "ArraySpec RaggedSpec SparseSpec ImageSpec AudioSpec JsonSpec NullableDict",
+        "ArraySpec RaggedSpec SparseSpec ImageSpec AudioSpec VideoSpec JsonSpec NullableDict",
     ),
     Group(
         "Values in batches",
         "Most leaves of a batch are arrays. Leaves that numpy has no array for are one of these.",
-        "Ragged Sparse Nullable",
+        "Ragged Sparse Nullable (Video)",
     ),
     Group(
         "Into frameworks",

@@ -29,8 +29,8 @@ PUBLIC = [
     "SourceError", "Sources", "Sparse", "SparseSpec", "StaleVersionError", "StaleVersionWarning", "StateError",
     "Storage", "StorageError", "Stream", "StreamIterator", "StreamStats", "SubmitOptions", "UnknownOptionError",
     "UnpublishedBuild", "ValueChange",
-    "VerifyReport", "VersionInfo", "VersionNotFoundError", "View", "concat", "counters", "mix", "open",
-    "sharded", "wrap",
+    "VerifyReport", "VersionInfo", "VersionNotFoundError", "Video", "VideoSpec", "View", "concat",
+    "counters", "mix", "open", "sharded", "wrap",
 ]  # fmt: skip
 
 VIEW = (

@@ -277,12 +277,14 @@ class Joined(BaseDataset):
         firsts = splits_of(np.array([len(source) for source in sources], np.int64))[:-1]
         return LocalShards.joined(local), dict(zip(sources, firsts.tolist(), strict=True))
 
-    def records(self, numbers: Ints, held: Held | None = None) -> Records:
+    def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
         groups = [
             (rows, source_of(member), member.selection.numbers_of(own)) for member, rows, own in self.by_member(numbers)
         ]
         if self._local_shards is None:
-            return join_records(len(numbers), [(rows, source.records(own, held)) for rows, source, own in groups])
+            return join_records(
+                len(numbers), [(rows, source.records(own, held, videos=videos)) for rows, source, own in groups]
+            )
         shards, first_of = self._local_shards
         places = np.empty_like(numbers)
         for rows, source, own in groups:

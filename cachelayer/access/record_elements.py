@@ -64,8 +64,13 @@ class RecordSource(RowOrigins, Protocol):
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it."""
 
-    def records(self, numbers: Ints, held: Held | None = None) -> Records:
+    def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
         """Return the records of these numbers, each in [0, len). Bytes of local files are read when they are used.
+
+        Args:
+            numbers: the numbers.
+            held: records that were fetched.
+            videos: whether the files of videos are fetched with their records; else when they are used.
 
         Raises:
             ErasedRecordError: if one was erased.
@@ -163,7 +168,7 @@ class RecordElements(StoredElements):
 
     def columns(self, numbers: Ints) -> list[Column]:
         try:
-            return self.codec.decode(self.source.records(numbers))
+            return self.codec.decode(self.source.records(numbers, videos=self.codec.reads_videos))
         except ValueError as error:
             self._raise_damage(error, numbers)
 
@@ -217,7 +222,7 @@ class RecordElements(StoredElements):
     def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
         codec = self.source.codec
         try:
-            records = self.source.records(numbers, held)
+            records = self.source.records(numbers, held, videos=False)
             return [
                 codec.fixed_values(records, self._leaf(read.leaf))
                 if read.starts is None or read.counts is None
@@ -228,7 +233,7 @@ class RecordElements(StoredElements):
             self._raise_damage(error, numbers)
 
     def element(self, number: int) -> Any:
-        if self.chosen is not None:
+        if self.chosen is not None or (self.codec.has_videos and self.decodes):
             return self.elements(np.array([number]))[0]
         try:
             return self.element_codec.element(self.source.record(number))
@@ -238,17 +243,22 @@ class RecordElements(StoredElements):
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         codec = self.element_codec
         try:
-            columns = codec.decode(self.source.records(numbers, held), separate_rows=True)
-            return codec.elements(columns, len(numbers))
+            return codec.elements(self._columns(numbers, held, separate_rows=True), len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
         codec = self.element_codec
         try:
-            return codec.batch(codec.decode(self.source.records(numbers, held)))
+            return codec.batch(self._columns(numbers, held, separate_rows=False))
         except ValueError as error:
             self._raise_damage(error, numbers)
+
+    def _columns(self, numbers: Ints, held: Held | None, *, separate_rows: bool) -> list[Column]:
+        codec = self.element_codec
+        records = self.source.records(numbers, held, videos=codec.reads_videos)
+        columns = codec.decode(records, separate_rows=separate_rows)
+        return codec.with_record_numbers(columns, numbers) if codec.has_videos else columns
 
     def _raise_damage(self, error: ValueError, numbers: Sequence[int] | Ints) -> NoReturn:
         """Raise an error of decoding: one of ours with the number of the record, one of numpy as a CorruptionError."""

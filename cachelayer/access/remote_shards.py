@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.held_blocks import HeldBlock
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.arrayrecord.ranged import RangedShards
+from cachelayer.arrayrecord.records_without_files import FindFiles
 from cachelayer.counting import count
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import Records, join_records
 
+Fetch = Callable[[Ints, Ints], tuple[Records, frozenset[int]]]
+"""Fetches records, given the shard of each and its number there; also returns the rows of damaged records."""
 _FEW_RECORDS = 64
 """Copies of whole shards are made after so many records: a caller that reads fewer does not need them."""
 
@@ -52,9 +58,16 @@ class RemoteShards:
 
     def records(self, numbers: Ints) -> Records:
         """Return the records of these numbers, each less than ``len(self)``."""
+        return self._records(numbers, self._ranged.fetch)
+
+    def records_without_files(self, numbers: Ints, files_of: FindFiles, least: int) -> Records:
+        """Return records whose files are fetched when they are used; see :meth:`RangedShards.fetch_without_files`."""
+        return self._records(numbers, partial(self._ranged.fetch_without_files, files_of=files_of, least=least))
+
+    def _records(self, numbers: Ints, fetch: Fetch) -> Records:
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         is_local = self._find_copies(shard_of)
-        records, broken = self._read(numbers, shard_of, is_local)
+        records, broken = self._read(numbers, shard_of, is_local, fetch)
         if broken:
             raise CorruptionError(f"{records.name(min(broken))} does not match its checksum")
         if self.copies is not None:
@@ -72,7 +85,7 @@ class RemoteShards:
         """
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         is_local = self._find_copies(shard_of)
-        records, broken = self._read(numbers, shard_of, is_local)
+        records, broken = self._read(numbers, shard_of, is_local, self._ranged.fetch)
         if self.copies is not None and not is_local.all():
             had_half = 2 * self._held_remotely >= len(self)
             self._held_remotely += len(numbers) - int(is_local.sum())
@@ -90,8 +103,17 @@ class RemoteShards:
     def _find_copies(self, shard_of: Ints) -> NDArray[np.bool_]:
         return np.zeros(len(shard_of), np.bool_) if self.copies is None else self.copies.find(shard_of)
 
-    def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]) -> tuple[Records, frozenset[int]]:
-        """Return records, and the rows of damaged ones. Local records stay in the mapped copies, uncopied."""
+    def _read(
+        self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_], fetch: Fetch
+    ) -> tuple[Records, frozenset[int]]:
+        """Return records, and the rows of damaged ones. Local records stay in the mapped copies, uncopied.
+
+        Args:
+            numbers: the numbers of the records.
+            shard_of: the shard of each.
+            is_local: whether there is a copy of it.
+            fetch: fetches the others, given the shard of each and its number there.
+        """
         near, far = np.flatnonzero(is_local), np.flatnonzero(~is_local)
         groups: list[tuple[Ints, Records]] = []
         broken: frozenset[int] = frozenset()
@@ -101,12 +123,12 @@ class RemoteShards:
                 count(copies_hit=len(near))
             except (CorruptionError, StorageError):
                 can_be_read = self._can_be_read(self.copies, numbers, shard_of, is_local)
-                return self._read(numbers, shard_of, is_local & can_be_read)
+                return self._read(numbers, shard_of, is_local & can_be_read, fetch)
         if len(far):
             if self.copies is not None:
                 count(copies_missed=len(far))
             shards = shard_of[far]
-            records, damaged = self._ranged.fetch(shards, numbers[far] - self._splits[shards])
+            records, damaged = fetch(shards, numbers[far] - self._splits[shards])
             groups.append((far, records))
             broken = frozenset(far[sorted(damaged)].tolist())
         return join_records(len(numbers), groups), broken

@@ -211,14 +211,19 @@ class VersionRecords:
             self.refuse_erased(np.array([number]))
         return self.shards.record(number)
 
-    def records(self, numbers: Ints, held: Held | None = None) -> Records:
+    def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
         if len(self.erased):
             self.refuse_erased(numbers)
         if held is not None and self in held:
             records = held_records(held[self], numbers)
             if records is not None:
                 return records
-        return self.shards.records(numbers)
+        codec, shards = self.codec, self.shards
+        if videos or not codec.has_videos or isinstance(shards, ColumnRows):
+            return shards.records(numbers)
+        if isinstance(shards, LocalShards):
+            return shards.records_without_files(numbers)
+        return shards.records_without_files(numbers, codec.video_files, codec.layout.fixed_nbytes)
 
     @cached_property
     def _lengths(self) -> VersionLengths:

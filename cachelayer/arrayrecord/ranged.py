@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import decompress_some
+from cachelayer.arrayrecord.records_without_files import FindFiles, records_without_files
 from cachelayer.arrayrecord.riegeli import SIGNATURE, check_inside, to_logical, to_position, without_headers
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
@@ -149,6 +150,32 @@ class RangedShards:
         records = decompress_some(records, is_compressed, broken).packed()
         broken.update(index.mismatches(records, checksums).tolist())
         return records, frozenset(broken)
+
+    def fetch_without_files(
+        self, shard_of: Ints, within: Ints, files_of: FindFiles, least: int
+    ) -> tuple[Records, frozenset[int]]:
+        """Return records whose large files are fetched when they are used, and the rows of damaged ones.
+
+        Args:
+            shard_of, within: as in :meth:`records`.
+            files_of: finds the files in records of which the first bytes are there.
+            least: how many bytes of a record it needs.
+        """
+        if any(self._shards(shard).stats.compression != "none" for shard in distinct(shard_of).tolist()):
+            return self.fetch(shard_of, within)
+        records, broken = self._fetch_without_files(shard_of, within, files_of, least)
+        return self._fetch_without_files(shard_of, within, files_of, least) if broken else (records, broken)
+
+    def _fetch_without_files(
+        self, shard_of: Ints, within: Ints, files_of: FindFiles, least: int
+    ) -> tuple[Records, frozenset[int]]:
+        shards, shard_at, logical, lengths, checksums, name = self._locate(shard_of, within)
+        names = [self._shards(shard).name for shard in shards]
+
+        def fetch(rows: Ints, starts: Ints, nbytes: Ints) -> PackedRecords:
+            return fetch_ranges(self._read_ranges, names, shard_at[rows], logical[rows] + starts, nbytes, name)
+
+        return records_without_files(lengths, name, fetch, files_of, least, checksums)
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
         """Return the stored bytes of records, from the indices."""

@@ -44,7 +44,7 @@ from cachelayer.records.memory import (
     splits_of,
 )
 from cachelayer.records.null_marks import NullBits
-from cachelayer.records.record_buffers import PackedRecords, Records
+from cachelayer.records.record_buffers import PackedRecords, Records, StoredBytes
 from cachelayer.records.simple_leaves import FixedLeaf
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
@@ -134,6 +134,16 @@ class Codec:
         return replace(self, spec=spec, leaves=tuple(leaf.decoding() for leaf in self.leaves))
 
     @cached_property
+    def has_videos(self) -> bool:
+        """True if some of the leaves are videos."""
+        return any(leaf.has_file for leaf in self.leaves)
+
+    @cached_property
+    def reads_videos(self) -> bool:
+        """True if elements have the bytes of videos."""
+        return any(leaf.has_file and leaf.files is None for leaf in self.leaves)
+
+    @cached_property
     def varying(self) -> dict[int, tuple[int, np.dtype[Any]]]:
         """By the number of each leaf that has lengths: the varying part that has its values, and the dtype of these."""
         return {number: self.leaves[number].first_varying for number in varying_leaves(self.spec)}
@@ -181,7 +191,7 @@ class Codec:
         if self.name == PLAIN:
             return _plain_records(columns[0])
         layout = self.layout
-        varying = [part for column in columns for part in column.parts if isinstance(part, FlatRows)]
+        varying = self._varying_parts(columns)
         value_bits = [packed_bits(column.null_values) for column in columns if column.null_values is not None]
         tails = [*varying, *value_bits]
         nbytes = np.empty((rows, len(tails)), np.int64)
@@ -243,6 +253,16 @@ class Codec:
         """Return the numbers of the null bits that are set in some row."""
         return frozenset(bit for bit, are_set in self.rows_by_null_bit(columns).items() if are_set.any())
 
+    def _varying_parts(self, columns: Sequence[Column]) -> list[FlatRows]:
+        """Return the varying parts of columns in the order in which they lie in records."""
+        parts = {
+            place: part
+            for places, column in zip(self.layout.places, columns, strict=True)
+            for place, part in zip(places, column.parts, strict=True)
+            if isinstance(part, FlatRows)
+        }
+        return [parts[place] for place in range(self.layout.varying_count)]
+
     # Records into elements and batches
 
     def decode(self, records: Records, *, separate_rows: bool = False) -> list[Column]:
@@ -265,6 +285,9 @@ class Codec:
             for place, part in plan.parts:
                 if part.shape is not None:
                     parts.append(fixed_rows(records, place, part))
+                elif part.is_file and plan.files is not None:
+                    ranges = zip(places.starts[:, place].tolist(), places.nbytes[:, place].tolist(), strict=True)
+                    parts.append([StoredBytes(records, row, *bounds) for row, bounds in enumerate(ranges)])
                 else:
                     nbytes = places.nbytes[:, place]
                     values = records.ranges(places.starts[:, place], nbytes).view(part.dtype)
@@ -275,6 +298,13 @@ class Codec:
                 column = plan.files.decode(column, separate_rows=separate_rows)
             columns.append(column)
         return columns
+
+    def with_record_numbers(self, columns: Sequence[Column], numbers: Ints) -> list[Column]:
+        """Return columns whose readers of videos know the numbers of their records, for errors."""
+        return [
+            column if plan.files is None else plan.files.with_record_numbers(column, numbers)
+            for plan, column in zip(self.leaves, columns, strict=True)
+        ]
 
     def elements(self, columns: Sequence[Column], rows: int) -> list[Any]:
         """Return the elements of columns."""
@@ -359,6 +389,22 @@ class Codec:
             key: np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
             for key, shape, dtype, place in fields
         }
+
+    # Videos, without the bytes of their files
+
+    def video_files(self, records: Records) -> list[tuple[Ints, Ints, Ints]]:
+        """Return where the files of videos begin, their bytes and their CRC32C, leaf by leaf.
+
+        Args:
+            records: the records; their fixed parts are read.
+        """
+        places = self._varying_places(records)
+        leaves = sorted((leaf.parts[-1][0], leaf.parts[0][0]) for leaf in self.leaves if leaf.has_file)
+        files = []
+        for file, checksum in leaves:
+            checksums = records.same_range(checksum, 4).view("<u4").reshape(-1).astype(np.int64)
+            files.append((places.starts[:, file], places.nbytes[:, file], checksums))
+        return files
 
     # Leaves of varying length, without decoding the records
 

@@ -24,10 +24,11 @@ import numpy as np
 from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import dtypes
-from cachelayer.records.spec import ArraySpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, Shape
+from cachelayer.records.spec import ArraySpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, Shape, VideoSpec
 from cachelayer.records.tree import builtin, describe
 from cachelayer.records.value_conversion import as_leaf, as_time
 from cachelayer.records.values import Nullable, PictureFile, Ragged
+from cachelayer.records.video import Video
 
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
@@ -52,6 +53,8 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     """
     if isinstance(spec, EncodedSpec) and isinstance(value, (str, os.PathLike)):
         return _file_bytes(spec, os.fspath(builtin(value)), row)
+    if isinstance(value, Video) and isinstance(spec, VideoSpec):
+        return value.file
     if isinstance(value, PictureFile) and isinstance(spec, ImageSpec) and not value.fits(spec.mode):
         hint = f"Declare ImageSpec({value.mode!r}), or the mode that holds all pictures."
         raise ElementError(spec.describe(), f"a picture of mode {value.mode}", record=row, hint=hint)

@@ -10,7 +10,8 @@ Each row of this drawing, and each varying part, begins at a multiple of 8 bytes
 alignment of a fixed part is the largest power of two that divides the size of its items, at most 8. The lengths count
 as a part of alignment 4, and the null bits as one of alignment 1; parts of one alignment keep their order. There is a
 null bit for each leaf, and more: see :mod:`cachelayer.records.null_marks`. A leaf some of whose values are null in this
-record has one bit for each value at the end of the record.
+record has one bit for each value at the end of the record. Varying parts have the order of their leaves, but files of
+videos come last.
 
 An element ``{"text": "héllo", "tokens": [1, 2, 3], "score": 1.0}`` with an int32 array of tokens and a float32 score::
 
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import islice
 from math import prod
 from typing import Any, Self
 
@@ -46,6 +47,8 @@ class LeafPart:
     dtype: np.dtype[Any]
     shape: tuple[int, ...] | None = None
     """The shape of a fixed part; None for a varying part."""
+    is_file: bool = False
+    """Whether a varying part is the file of a video: it lies behind the other varying parts, and is read in part."""
     nbytes: int = field(init=False)
     """The bytes of a fixed part; 0 for a varying part."""
 
@@ -76,8 +79,10 @@ class Layout:
         null_nbytes = -(-null_bits // 8)
         parts += [LeafPart(U32, (varying_count,)), LeafPart(U8, (null_nbytes,))]
         offsets, end = _offsets(parts)
-        varying = count()
-        places = [next(varying) if part.shape is None else offset for part, offset in zip(parts, offsets, strict=True)]
+        places = list(offsets)
+        varying = [index for index, part in enumerate(parts) if part.shape is None]
+        for place, index in enumerate(sorted(varying, key=lambda index: parts[index].is_file)):
+            places[index] = place
         remaining = iter(places)
         return cls(
             places=tuple(tuple(islice(remaining, len(leaf))) for leaf in leaves),

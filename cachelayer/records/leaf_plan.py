@@ -14,7 +14,7 @@ from cachelayer.records import dtypes
 from cachelayer.records.layout import LeafPart
 from cachelayer.records.leaf_columns import NULL_DICT, PartRows
 from cachelayer.records.leaves import Leaf
-from cachelayer.records.media import MediaFiles
+from cachelayer.records.media import Files, files_of
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import InnerDict
 from cachelayer.records.spec import EncodedSpec, LeafSpec
@@ -35,8 +35,8 @@ class LeafPlan:
     """Translates between values and parts; of images and sounds that are decoded, the values are decoded ones."""
     parts: tuple[tuple[int, LeafPart], ...]
     """The parts of the leaf, each with its place: of a fixed part the offset, of a varying part the number."""
-    files: MediaFiles | None = None
-    """Decodes the images or sounds of the leaf; None if they are not decoded."""
+    files: Files | None = None
+    """Decodes the images, sounds or videos of the leaf; None if they are not decoded."""
     dicts_around: tuple[InnerDict, ...] = ()
     """The dicts around the leaf, the outermost first."""
     values_bit: int | None = None
@@ -56,7 +56,7 @@ class LeafPlan:
         """Return the plan of the leaf with its images or sounds decoded; this plan if it has none."""
         if not isinstance(self.spec, EncodedSpec):
             return self
-        files = MediaFiles(self.path, self.spec)
+        files = files_of(self.path, self.spec)
         return replace(self, leaf=files.leaf, files=files)
 
     @property
@@ -114,6 +114,11 @@ class LeafPlan:
     def _values_in_fixed_part(self) -> int:
         ((_, part),) = self.parts
         return prod(part.shape or ())
+
+    @property
+    def has_file(self) -> bool:
+        """True if it is a video."""
+        return self.parts[-1][1].is_file
 
     @property
     def first_varying(self) -> tuple[int, np.dtype[Any]]:

@@ -10,6 +10,7 @@ JsonLeaf       a value of JSON               \-                                t
 ArrayLeaf      other arrays                  u32: the shape                    values
 RaggedLeaf     a ragged array                u32: shape of the inner values    u32 row lengths of each level; values
 SparseLeaf     a sparse array                i64: the dense shape              i64 places, value by value; values
+VideoLeaf      the file of a video           u32: its CRC32C                   its index; the file, behind all others
 =============  ============================  ================================  =====================================
 
 *values* are one part of the dtype. Of strings they are two parts: the u32 byte lengths, and the bytes of all strings.
@@ -43,7 +44,8 @@ from cachelayer.records.composite_leaves import ArrayLeaf, RaggedLeaf, SparseLea
 from cachelayer.records.layout import LeafPart
 from cachelayer.records.leaf_columns import PartRows
 from cachelayer.records.simple_leaves import FixedLeaf, JsonLeaf, StringLeaf, VaryingLeaf
-from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec
+from cachelayer.records.video_leaf import VideoLeaf
 
 
 class Leaf(Protocol):
@@ -82,6 +84,8 @@ def leaf_of(spec: LeafSpec) -> Leaf:
         return SparseLeaf(spec)
     if isinstance(spec, JsonSpec):
         return JsonLeaf(spec)
+    if isinstance(spec, VideoSpec):
+        return VideoLeaf(spec)
     if dtypes.is_string(spec.dtype):
         return ArrayLeaf(spec) if spec.shape else StringLeaf(spec)
     if spec.is_static:

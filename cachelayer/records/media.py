@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,19 +22,20 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.conform import conform
+from cachelayer.records.decoding_threads import in_threads
 from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.leaves import leaf_of
-from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSize, ImageSpec, LeafSpec, SizedImageSpec
+from cachelayer.records.memory import Ints
+from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSize, ImageSpec, LeafSpec, SizedImageSpec, VideoSpec
 from cachelayer.records.tree import Tree
-from cachelayer.system_threads import Pool
+from cachelayer.records.video_leaf import VideoReaders
 
 if TYPE_CHECKING:
     from PIL import Image
 
 # Readers would take a size that is too large for a damaged file.
 _MOST_PIXELS = (1 << 16) - 1
-_MOST_THREADS, _MOST_TASKS = 8, 32
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 _BITS, _TIFF_BITS = 8, 258
 _SCALED_FORMATS = ("JPEG", "MPO")
@@ -77,11 +76,12 @@ class MediaFiles:
                 return self.leaf.filler()
             return self._array(flat.row(row).tobytes(), row)
 
-        size = -(-len(rows) // _MOST_TASKS) or 1
-        shares = [rows[start : start + size] for start in range(0, len(rows), size)]
-        decoded = map if len(shares) < 2 else _pool().map
-        values = list(chain.from_iterable(decoded(lambda share: list(map(value_of, share)), shares)))
+        values = in_threads(value_of, rows)
         return Column((values,) if separate_rows else self.leaf.encode(values), nulls)
+
+    def with_record_numbers(self, column: Column, numbers: Ints) -> Column:  # noqa: ARG002
+        """Return a column of decoded files: it has no readers."""
+        return column
 
     def value(self, *parts: NDArray[Any]) -> NDArray[Any]:
         """Return what one file holds."""
@@ -102,25 +102,19 @@ class MediaFiles:
         return array if array.flags.writeable else array.copy()
 
 
+Files = MediaFiles | VideoReaders
+
+
+def files_of(path: str, spec: EncodedSpec) -> Files:
+    """Return what decodes a leaf of files."""
+    return VideoReaders(path, spec) if isinstance(spec, VideoSpec) else MediaFiles(path, spec)
+
+
 def check_files(spec: Tree, columns: Sequence[Column]) -> None:
-    """Raise unless every image and sound in the columns decodes."""
+    """Raise unless every image and sound in the columns decodes. Of a video, the index was made."""
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
-        if isinstance(leaf, EncodedSpec):
+        if isinstance(leaf, EncodedSpec) and not isinstance(leaf, VideoSpec):
             MediaFiles(path, leaf).decode(column, separate_rows=True)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@cache
-def _pool() -> Pool:
-    return Pool(min(_MOST_THREADS, cores()), "cachelayer-decode")
-
-
-# A forked child does not have its parent's threads.
-os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def image_size(size: Any, crop: Any) -> ImageSize:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,10 @@ class Records(ABC):
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @abstractmethod
+    def __getitem__(self, rows: Ints) -> Records:
+        """Return some of the records, which may repeat."""
 
     @abstractmethod
     def single(self, row: int) -> Records:
@@ -171,6 +176,14 @@ class JoinedRecords(Records):
     def _place_of_row(self) -> dict[int, tuple[Records, int]]:
         return {row: (records, place) for rows, records in self.groups for place, row in enumerate(rows.tolist())}
 
+    def __getitem__(self, rows: Ints) -> Records:
+        group_of, place_of = np.empty((2, len(self)), np.int64)
+        for group, (members, _) in enumerate(self.groups):
+            group_of[members] = group
+            place_of[members] = np.arange(len(members))
+        chosen = [(np.flatnonzero(group_of[rows] == group), records) for group, (_, records) in enumerate(self.groups)]
+        return join_records(len(rows), [(mine, records[place_of[rows[mine]]]) for mine, records in chosen if len(mine)])
+
     def single(self, row: int) -> Records:
         records, place = self._place_of_row[row]
         return records.single(place)
@@ -193,6 +206,45 @@ class JoinedRecords(Records):
             group = records.ranges(starts[rows], counts)
             move_ranges(out, splits[rows], group, splits_of(counts)[:-1], counts)
         return out
+
+
+@dataclass(frozen=True, eq=False)
+class StoredBytes:
+    """A file in a record, which is read in parts when they are used."""
+
+    records: Records
+    row: int
+    """The row of its record."""
+    start: int
+    """Where it begins in the record."""
+    nbytes: int
+
+    @classmethod
+    def of(cls, file: bytes) -> StoredBytes:
+        """Return a file in memory."""
+        return cls(PackedRecords.of_bytes([file]), 0, 0, len(file))
+
+    def read(self) -> bytes:
+        """Return the whole file."""
+        [[body]] = read_together([(self, np.zeros(1, np.int64), np.array([self.nbytes]))])
+        return bytes(body)
+
+
+def read_together(wanted: Sequence[tuple[StoredBytes, Ints, Ints]]) -> list[list[memoryview]]:
+    """Return ranges of files, given where those of each begin and end. Those of the same records are read at once."""
+    bodies: list[list[memoryview]] = [[] for _ in wanted]
+    buffers = {id(file.records): file.records for file, _, _ in wanted}
+    for key, records in buffers.items():
+        places = [place for place, (file, _, _) in enumerate(wanted) if id(file.records) == key]
+        counts = [len(wanted[place][1]) for place in places]
+        rows = np.repeat([wanted[place][0].row for place in places], counts)
+        starts = np.concatenate([wanted[place][0].start + wanted[place][1] for place in places])
+        lengths = np.concatenate([wanted[place][2] - wanted[place][1] for place in places])
+        memory = memory_of(records[rows].ranges(starts, lengths))
+        owners = np.repeat(places, counts).tolist()
+        for owner, (begin, end) in zip(owners, pairwise(splits_of(lengths).tolist()), strict=True):
+            bodies[owner].append(memory[begin:end])
+    return bodies
 
 
 def join_records(count: int, groups: Sequence[tuple[Ints, Records]]) -> Records:

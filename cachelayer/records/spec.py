@@ -282,7 +282,7 @@ class EncodedSpec(LeafSpec, ABC):
 
     @property
     @abstractmethod
-    def decoded(self) -> ArraySpec:
+    def decoded(self) -> LeafSpec:
         """The spec of the leaf as readers get it."""
 
     @property
@@ -398,6 +398,27 @@ class AudioSpec(EncodedSpec):
 
     def describe(self) -> str:
         return "the bytes of a sound file"
+
+
+@explains_options
+@dataclass(frozen=True, repr=False)
+class VideoSpec(EncodedSpec):
+    """The bytes of a video file, which readers get as :class:`cachelayer.Video`: frames are decoded when asked for.
+
+    When a video is stored, an index of its frames is made, and stored with it. From a bucket, only the bytes of the
+    frames that are decoded are fetched.
+
+    Examples:
+        >>> cachelayer.VideoSpec(nullable=True)
+        VideoSpec(nullable=True)
+    """
+
+    @property
+    def decoded(self) -> Self:
+        return self
+
+    def describe(self) -> str:
+        return "the bytes of a video file"
 
 
 @explains_options

@@ -26,6 +26,7 @@ from cachelayer.records.spec import (
     NullableDict,
     RaggedSpec,
     SparseSpec,
+    VideoSpec,
 )
 from cachelayer.records.tree import Tree, is_namedtuple, namedtuple_class
 
@@ -35,6 +36,7 @@ _LEAF_KINDS: dict[type[LeafSpec], str] = {
     SparseSpec: "sparse",
     ImageSpec: "image",
     AudioSpec: "audio",
+    VideoSpec: "video",
     JsonSpec: "json",
 }
 _MOST_DIMENSIONS = 64
@@ -134,6 +136,10 @@ def _audio(node: dict[str, Any], _: int) -> LeafSpec:
     return AudioSpec(node["sampling_rate"], node["channels"], nullable=nullable)
 
 
+def _video(node: dict[str, Any], _: int) -> LeafSpec:
+    return VideoSpec(nullable=flag("nullable", node.get("nullable", False)))
+
+
 def _named(node: dict[str, Any], depth: int) -> dict[str, Tree]:
     """Return the children of a dict or a namedtuple, by name."""
     pairs = [items("an item", pair) for pair in items("items", node["items"])]
@@ -169,6 +175,7 @@ _KINDS: dict[str, tuple[frozenset[str], Callable[[dict[str, Any], int], Tree]]] 
     "sparse": (_ARRAY_KEYS, _sparse),
     "image": (frozenset({"mode", "nullable"}), _image),
     "audio": (frozenset({"sampling_rate", "channels", "nullable"}), _audio),
+    "video": (frozenset({"nullable"}), _video),
     "json": (frozenset(), lambda _, __: JsonSpec()),
     "dict": (frozenset({"items", "nullable"}), _dict),
     "namedtuple": (frozenset({"name", "items"}), _namedtuple),

@@ -18,7 +18,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.null_marks import marks
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec, VideoSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import leaf_spec
 from cachelayer.records.values import Nullable, Ragged, Sparse
@@ -156,6 +156,11 @@ def _batch(spec: Tree, values: Sequence[Any], rows: int | None) -> Any:
     if isinstance(spec, JsonSpec):
         # They were read from text, and passed on.
         return list(values[:rows])
+    if isinstance(spec, VideoSpec):
+        # They were read, and passed on.
+        files = np.fromiter(values[:rows], object)
+        valid = np.array([file is not None for file in files], np.bool_)
+        return Nullable(files, valid) if spec.nullable else files
     if isinstance(spec, NullableDict):
         # The root of an element is never None.
         of_key = codec_for({"": spec})

@@ -21,8 +21,9 @@ import numpy as np
 
 from cachelayer.errors import InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec
 from cachelayer.records.values import NoArray, Nullable, PictureFile, Ragged, Sparse
+from cachelayer.records.video import Video
 
 # Types are looked up by name, so that their modules need not be imported.
 _REMEDIES = {
@@ -43,6 +44,8 @@ def leaf_spec(value: Any) -> LeafSpec:
     """Return the spec of the leaf that a value is."""
     if isinstance(value, PictureFile):
         return ImageSpec(value.mode)
+    if isinstance(value, Video):
+        return VideoSpec()
     if isinstance(value, Nullable) and isinstance(value.values, np.ndarray) and value.values.shape == value.valid.shape:
         # A batch of scalars of which some are None looks the same: then the build has unbatch=True.
         return leaf_spec(value.values).with_nullable_values()

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from cachelayer.records import media
+from cachelayer.records import decoding_threads
 
 
 @contextmanager
 def reading_threads(count: int) -> Iterator[None]:
     """Have so many threads decode."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(media, "cores", lambda: count)
-        media._pool.cache_clear()
+        patch.setattr(decoding_threads, "cores", lambda: count)
+        decoding_threads._pool.cache_clear()
         yield
-        media._pool.cache_clear()
+        decoding_threads._pool.cache_clear()

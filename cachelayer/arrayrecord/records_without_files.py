@@ -1,0 +1,170 @@
+"""Records in an object store whose large files stay there until they are used, and whose other bytes are checked.
+
+The checksum of a record covers its files too. As these hold a checksum of their own, that of the record follows from it
+and from the bytes that were fetched::
+
+    | head | file | pad | file | pad | tail |
+
+CRC32C(head + file) is a function of CRC32C(head), CRC32C(file) and the number of bytes of the file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import google_crc32c
+import numpy as np
+
+from cachelayer.errors import CorruptionError
+from cachelayer.records.memory import Bytes, Ints, memory_of, move_ranges, splits_of
+from cachelayer.records.record_buffers import PackedRecords, Records
+
+_HEAD_NBYTES = 1 << 16
+"""How much of each record is fetched at first: the index of a video of a minute or two."""
+_POLYNOMIAL = 0x82F63B78
+_BITS = 32
+_X_TO_THE_8 = 1 << (_BITS - 1 - 8)
+"""A polynomial whose bit 31 is its coefficient of x to the power 0."""
+Fetch = Callable[[Ints, Ints, Ints], PackedRecords]
+"""Fetches a range of each of some records: given their rows, and the begins and the bytes of the ranges."""
+FindFiles = Callable[[Records], Sequence[tuple[Ints, Ints, Ints]]]
+"""Finds the files in records, one after another: where each begins in its record, its bytes, and its CRC32C."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordsWithoutFiles(Records):
+    """Records of which the begin and the end are in memory; what is between them is fetched when it is used.
+
+    Args:
+        lengths, name: see :class:`Records`.
+        heads, tails: the begin and the end of each record.
+        fetch: fetches ranges. What it fetches is not checked.
+    """
+
+    lengths: Ints
+    name: Callable[[int], str]
+    heads: PackedRecords
+    tails: PackedRecords
+    fetch: Fetch
+    uniform_nbytes: int | None = None
+
+    def __getitem__(self, rows: Ints) -> RecordsWithoutFiles:
+        def name(row: int) -> str:
+            return self.name(int(rows[row]))
+
+        def fetch(some: Ints, starts: Ints, nbytes: Ints) -> PackedRecords:
+            return self.fetch(rows[some], starts, nbytes)
+
+        return RecordsWithoutFiles(self.lengths[rows], name, self.heads[rows], self.tails[rows], fetch)
+
+    def single(self, row: int) -> RecordsWithoutFiles:
+        return self[np.array([row])]
+
+    def _same_range(self, offset: int, nbytes: int) -> Bytes:
+        rows = len(self)
+        return self._ranges(np.full(rows, offset), np.full(rows, nbytes)).reshape(rows, nbytes)
+
+    def _ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        from_end = starts - (self.lengths - self.tails.lengths)
+        is_in_head = starts + lengths <= self.heads.lengths
+        is_in_tail = ~is_in_head & (from_end >= 0)
+        head, tail, rest = (np.flatnonzero(mine) for mine in (is_in_head, is_in_tail, ~is_in_head & ~is_in_tail))
+        groups = [
+            (head, self.heads[head].ranges(starts[head], lengths[head])),
+            (tail, self.tails[tail].ranges(from_end[tail], lengths[tail])),
+        ]
+        if len(rest):
+            fetched = self.fetch(rest, starts[rest], lengths[rest])
+            groups.append((rest, fetched.ranges(np.zeros(len(rest), np.int64), lengths[rest])))
+        splits = splits_of(lengths)
+        out = np.empty(int(splits[-1]), np.uint8)
+        for rows, found in groups:
+            move_ranges(out, splits[rows], found, splits_of(lengths[rows])[:-1], lengths[rows])
+        return out
+
+
+def records_without_files(
+    lengths: Ints, name: Callable[[int], str], fetch: Fetch, files_of: FindFiles, least: int, checksums: Ints
+) -> tuple[RecordsWithoutFiles, frozenset[int]]:
+    """Fetch records but for their files.
+
+    Args:
+        lengths, name: see :class:`Records`.
+        fetch: fetches ranges of the records.
+        files_of: finds the files in records of which the first bytes are there.
+        least: how many bytes of a record that takes.
+        checksums: the CRC32C of each record.
+
+    Returns:
+        The records, and the rows of those that do not match their checksums.
+    """
+    rows, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64)
+    sizes = np.minimum(lengths, max(_HEAD_NBYTES, least))
+    heads = fetch(rows, zeros, sizes)
+    nothing = PackedRecords(heads.buffer, zeros, zeros)
+    records = RecordsWithoutFiles(lengths, name, heads, nothing, fetch)
+    try:
+        files = files_of(records)
+    except CorruptionError:
+        return records, frozenset(rows.tolist())
+    begins = files[0][0]
+    ends = files[-1][0] + (files[-1][1] + 7 & ~7)
+    if (sizes < begins).any():
+        heads = fetch(rows, zeros, np.maximum(sizes, begins))
+    tails = fetch(rows, ends, lengths - ends) if (lengths > ends).any() else nothing
+    records = RecordsWithoutFiles(lengths, name, heads, tails, fetch)
+    wrong = _checksums(heads, tails, files) != checksums
+    return records, frozenset(np.flatnonzero(wrong).tolist())
+
+
+def _checksums(heads: PackedRecords, tails: PackedRecords, files: Sequence[tuple[Ints, Ints, Ints]]) -> Ints:
+    """Return the CRC32C of whole records, given those of their files."""
+    memory, ends = memory_of(heads.buffer), heads.starts + files[0][0]
+    bounds = zip(heads.starts.tolist(), ends.tolist(), strict=True)
+    found = np.array([google_crc32c.value(bytes(memory[start:end])) for start, end in bounds], np.int64)
+    for _, nbytes, checksums in files:
+        pads = [bytes(pad) for pad in (-nbytes & 7).tolist()]
+        found = _extended(joined_checksums(found, checksums, nbytes), pads)
+    return _extended(found, tails.to_list())
+
+
+def _extended(checksums: Ints, bodies: Sequence[bytes]) -> Ints:
+    """Return what each checksum becomes when a few bytes follow."""
+    pairs = zip(checksums.tolist(), bodies, strict=True)
+    return np.array([google_crc32c.extend(checksum, body) for checksum, body in pairs], np.int64)
+
+
+def joined_checksums(firsts: Ints, seconds: Ints, nbytes: Ints) -> Ints:
+    """Return the CRC32C of two runs of bytes, one after the other.
+
+    Args:
+        firsts, seconds: the CRC32C of each.
+        nbytes: the bytes of the second.
+    """
+    found = firsts.copy()
+    for bit in range(int(nbytes.max(initial=0)).bit_length()):
+        table, rows = _shift_table(bit), np.flatnonzero(nbytes >> bit & 1)
+        values = found[rows]
+        found[rows] = np.bitwise_xor.reduce([table[byte, values >> 8 * byte & 255] for byte in range(4)])
+    return found ^ seconds
+
+
+@cache
+def _shift_table(bit: int) -> Ints:
+    """Return what each byte of a checksum becomes when 2 ** bit bytes follow: int64 of shape ``[4, 256]``."""
+    power = _X_TO_THE_8
+    for _ in range(bit):
+        power = int(_product(power, np.array([power]))[0])
+    return np.stack([_product(power, np.arange(256) << 8 * byte) for byte in range(4)])
+
+
+def _product(one: int, others: Ints) -> Ints:
+    """Return the products of polynomials over the field of two elements, as remainders of the polynomial of CRC32C."""
+    product = np.zeros(len(others), np.int64)
+    for bit in range(_BITS - 1, -1, -1):
+        if one >> bit & 1:
+            product ^= others
+        others = np.where(others & 1, others >> 1 ^ _POLYNOMIAL, others >> 1)
+    return product

@@ -1,0 +1,412 @@
+"""Videos as readers get them: frames are decoded when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, SupportsIndex, overload
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.arguments import explains_options
+from cachelayer.errors import CorruptionError, ElementError, InvalidTypeError, RecordIndexError
+from cachelayer.locks import cached_property
+from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import StoredBytes, read_together
+from cachelayer.records.selection import record_numbers, sliced
+from cachelayer.records.spec import VideoSpec
+from cachelayer.records.video_index import Run, VideoIndex, pyav
+
+Frames = NDArray[np.uint8]
+ReadBytes = Callable[[int, int], Any]
+"""Returns the bytes of a file from a begin to an end."""
+# Bytes between two packets, such as those of sound, are fetched too rather than with a request of their own.
+_GAP = 1 << 14
+# Timestamps that went through float32 are off by less.
+_TOLERANCE = 1e-4
+
+
+def decoded_frames(index: VideoIndex, runs: Sequence[Run], read: ReadBytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number of each frame that is asked for, and the frame of PyAV, in the order in which they are shown.
+
+    Raises:
+        ValueError: if one does not decode.
+    """
+    av = pyav()
+    context = index.decoder()
+    for run in runs:
+        wanted, last = iter(run.frames), -1
+        expected = next(wanted, None)
+        for frame in _frames_of_run(av, context, index, run, read):
+            if frame.pts is None:
+                continue
+            if frame.pts <= last:
+                raise ValueError(f"frame {last} comes out of the decoder after frame {frame.pts}")
+            last = frame.pts
+            if expected is not None and last > expected:
+                break
+            if last == expected:
+                yield last, frame
+                expected = next(wanted, None)
+                if expected is None:
+                    break
+        if expected is not None:
+            raise ValueError(f"frame {expected} does not decode")
+        context.flush_buffers()
+
+
+def _frames_of_run(av: Any, context: Any, index: VideoIndex, run: Run, read: ReadBytes) -> Iterator[Any]:
+    for number in range(run.first, run.last + 1):
+        begin, nbytes, _, frame = index.packets[number].tolist()
+        # Decoders read a little behind a packet: one of a size has zeros there, and what is made of bytes has not.
+        packet = av.Packet(nbytes)
+        packet.update(read(begin, begin + nbytes))
+        # The number of a frame is its time here, so that the decoder says which frame it gives.
+        packet.pts = None if frame >= len(index.times) else frame
+        yield from _given(av, context, packet)
+    yield from _given(av, context, None)
+
+
+def _given(av: Any, context: Any, packet: Any) -> Sequence[Any]:
+    try:
+        frames: Sequence[Any] = context.decode(packet)
+    except av.error.EOFError:
+        return ()
+    except av.error.FFmpegError as error:
+        raise ValueError(f"{type(error).__name__}: {error.strerror}") from error
+    return frames
+
+
+@dataclass(frozen=True, eq=False)
+class VideoFile:
+    """A video and its index, where they are stored.
+
+    Args:
+        index: the index.
+        stored: the file.
+        path: the leaf, for errors.
+        record: the number of the record, for errors; None if it is in none.
+    """
+
+    index: VideoIndex
+    stored: StoredBytes
+    path: str = ""
+    record: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.index, self.stored.read(), self.path, self.record)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The number of frames, their height, their width, and 3."""
+        facts = self.index.format
+        height, width = facts["height"], facts["width"]
+        if facts["rotation"] % 180:
+            height, width = width, height
+        return len(self.index.times), height, width, 3
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return "a video" if self.record is None else f"record {self.record}, leaf {self.path}"
+
+    def problem(self, got: str) -> ElementError:
+        """Return the error of a frame that cannot be decoded."""
+        hint = "ref.raw() gives the bytes of the file."
+        return ElementError(VideoSpec().describe(), got, path=self.path, record=self.record, hint=hint)
+
+
+def _unpickled(index: VideoIndex, file: bytes, path: str, record: int | None) -> VideoFile:
+    return VideoFile(index, StoredBytes.of(file), path, record)
+
+
+@dataclass(frozen=True, eq=False)
+class VideoClip:
+    """Some frames of a video, and the bytes that they take.
+
+    Args:
+        video: the video.
+        frames: the numbers of the frames, in any order.
+    """
+
+    video: VideoFile
+    frames: Ints
+
+    @cached_property
+    def _runs(self) -> list[Run]:
+        return self.video.index.runs(np.unique(self.frames))
+
+    @cached_property
+    def spans(self) -> tuple[Ints, Ints]:
+        """The begins and the ends of the bytes that are read of the file."""
+        return self.video.index.spans(self._runs, _GAP)
+
+    def _reader(self, bodies: Sequence[memoryview]) -> ReadBytes:
+        begins = self.spans[0].tolist()
+
+        def read(begin: int, end: int) -> memoryview:
+            place = bisect_right(begins, begin) - 1
+            return bodies[place][begin - begins[place] : end - begins[place]]
+
+        return read
+
+    def matches(self, bodies: Sequence[memoryview]) -> bool:
+        """Return whether these bytes of the spans match the checksums of their packets."""
+        read = self._reader(bodies)
+        packets = (self.video.index.packets[run.first : run.last + 1].tolist() for run in self._runs)
+        return all(
+            google_crc32c.value(bytes(read(begin, begin + nbytes))) == checksum
+            for begin, nbytes, checksum, _ in chain.from_iterable(packets)
+        )
+
+    def pictures(self, bodies: Sequence[memoryview]) -> Iterator[tuple[int, Frames]]:
+        """Yield the number of each frame, ascending, and its pixels.
+
+        Raises:
+            ElementError: if one does not decode.
+        """
+        index, reformat = self.video.index, pyav().video.reformatter.VideoReformatter().reformat
+        turns = index.format["rotation"] // 90
+        try:
+            for number, frame in decoded_frames(index, self._runs, self._reader(bodies)):
+                pixels = reformat(frame, format="rgb24", threads=1).to_ndarray()
+                yield number, np.rot90(pixels, turns) if turns else pixels
+        except ValueError as error:
+            raise self.video.problem(str(error)) from error
+
+    def decode(self, bodies: Sequence[memoryview]) -> Frames:
+        """Return the frames: uint8 of shape ``[frames, height, width, 3]``."""
+        out = np.empty((len(self.frames), *self.video.shape[1:]), np.uint8)
+        order = self.frames.argsort(kind="stable")
+        firsts = self.frames[order].searchsorted
+        for number, pixels in self.pictures(bodies):
+            if pixels.shape != out.shape[1:]:
+                raise self.video.problem(f"frame {number} has the shape {pixels.shape}, the first one {out.shape[1:]}")
+            out[order[firsts(number) : firsts(number, side="right")]] = pixels
+        return out
+
+
+def read_clips(clips: Sequence[VideoClip]) -> list[list[memoryview]]:
+    """Return the bytes of the spans of some clips, read at once. What comes damaged is read once more.
+
+    Raises:
+        CorruptionError: if it is damaged again.
+    """
+    bodies = read_together([(clip.video.stored, *clip.spans) for clip in clips])
+    broken = [place for place, clip in enumerate(clips) if not clip.matches(bodies[place])]
+    if broken:
+        again = read_together([(clips[place].video.stored, *clips[place].spans) for place in broken])
+        for place, body in zip(broken, again, strict=True):
+            if not clips[place].matches(body):
+                raise CorruptionError(f"{clips[place].video.name}: its bytes do not match their checksums")
+            bodies[place] = body
+    return bodies
+
+
+@explains_options
+class Video:
+    """A video of a record: its frames are decoded when they are asked for, from the keyframe before them.
+
+    Frames are uint8 ``[height, width, 3]``, RGB, upright; the first has the number 0. Of a record in a bucket, only the
+    bytes that are decoded are fetched. Threads may use a video at once. Pickling one takes the bytes of its file along.
+
+    Examples:
+        >>> from PIL import Image
+        >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
+        >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
+        >>> spec = {"video": cachelayer.VideoSpec()}
+        >>> ref = cachelayer.Storage(folder).cache([{"video": f"{folder}/red.gif"}], "videos", "v1", element_spec=spec)
+        >>> video = ref[0]["video"]
+        >>> len(video), video.shape, video[10:14].shape, video[-1].shape
+        (90, (90, 6, 8, 3), (4, 6, 8, 3), (6, 8, 3))
+        >>> video.at([80, 3, 3])[:, 0, 0, 0].tolist(), video.played_at([1.5, 0])[:, 0, 0, 0].tolist()
+        ([80, 3, 3], [37, 0])
+    """
+
+    def __init__(self, video: VideoFile) -> None:
+        self._video = video
+
+    @classmethod
+    def of_file(cls, file: bytes | str | os.PathLike[str]) -> Video:
+        """Return the video of a file that is not stored.
+
+        Args:
+            file: the bytes of the file, or its path.
+
+        Raises:
+            ElementError: if it has no video, or none that can be read by frames.
+
+        Examples:
+            >>> from PIL import Image
+            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
+            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
+            >>> video = cachelayer.Video.of_file(f"{folder}/red.gif")
+            >>> video
+            Video(shape=(90, 6, 8, 3), fps=25)
+        """
+        if isinstance(file, (str, os.PathLike)):
+            file = Path(file).read_bytes()
+        if not isinstance(file, bytes):
+            raise InvalidTypeError(f"a video of a {type(file).__name__}: pass the bytes of its file, or its path")
+        try:
+            index = VideoIndex.of_file(file)
+        except ValueError as error:
+            raise ElementError(VideoSpec().describe(), f"{len(file)} bytes: {error}") from error
+        return cls(VideoFile(index, StoredBytes.of(file)))
+
+    @property
+    def file(self) -> bytes:
+        """The bytes of the file.
+
+        Examples:
+            >>> from PIL import Image
+            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
+            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
+            >>> video = cachelayer.Video.of_file(f"{folder}/red.gif")
+            >>> video.file[:6]
+            b'GIF89a'
+        """
+        return self._video.stored.read()
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The number of frames, their height, their width, and 3.
+
+        Examples:
+            >>> from PIL import Image
+            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
+            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
+            >>> video = cachelayer.Video.of_file(f"{folder}/red.gif")
+            >>> video.shape
+            (90, 6, 8, 3)
+        """
+        return self._video.shape
+
+    @property
+    def fps(self) -> float:
+        """The frames a second that the file states; see :attr:`seconds` for the time of each.
+
+        Examples:
+            >>> from PIL import Image
+            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
+            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
+            >>> video = cachelayer.Video.of_file(f"{folder}/red.gif")
+            >>> video.fps
+            25.0
+        """
+        numerator, denominator = self._video.index.format["rate"]
+        return float(numerator / denominator) if denominator else 0.0
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """When each frame is shown, in seconds from the first frame: float64 of shape ``[frames]``.
+
+        Examples:
+            >>> from PIL import Image
+            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
+            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
+            >>> video = cachelayer.Video.of_file(f"{folder}/red.gif")
+            >>> video.seconds[:4].tolist()
+            [0.0, 0.04, 0.08, 0.12]
+        """
+        return self._video.index.seconds
+
+    def __len__(self) -> int:
+        return len(self._video.index.times)
+
+    def __repr__(self) -> str:
+        return f"Video(shape={self.shape}, fps={self.fps:.5g})"
+
+    @overload
+    def __getitem__(self, frames: SupportsIndex) -> Frames: ...
+    @overload
+    def __getitem__(self, frames: slice) -> Frames: ...
+    def __getitem__(self, frames: Any) -> Frames:
+        """Return one frame ``[height, width, 3]``, or those of a slice ``[frames, height, width, 3]``."""
+        if isinstance(frames, slice):
+            return self._frames(np.array(sliced(frames, len(self)), np.int64))
+        if isinstance(frames, (Sequence, np.ndarray)):
+            raise InvalidTypeError(f"video[{frames!r}]: pass one number or a slice, or call at() for several")
+        [frame] = self._frames(self._numbers([frames]))
+        return frame  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Frames]:
+        if len(self):
+            clip = VideoClip(self._video, np.arange(len(self)))
+            (bodies,) = read_clips([clip])
+            yield from (pixels for _, pixels in clip.pictures(bodies))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return all frames."""
+        frames: NDArray[Any] = self[:]
+        return frames if dtype is None else frames.astype(dtype, copy=False)
+
+    def at(self, frames: Sequence[int] | NDArray[Any]) -> Frames:
+        """Return frames by their numbers, in the order of these: uint8 of shape ``[len(frames), height, width, 3]``.
+
+        Args:
+            frames: integers, which may repeat, and of which negative ones count from the end; or a mask.
+
+        Raises:
+            RecordIndexError: if there is no such frame.
+            ElementError: if one does not decode.
+            CorruptionError: if the bytes are not those that were stored.
+
+        Examples:
+            >>> from PIL import Image
+            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
+            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
+            >>> video = cachelayer.Video.of_file(f"{folder}/red.gif")
+            >>> video.at([80, 3, 3, -1])[:, 0, 0, 0].tolist()
+            [80, 3, 3, 89]
+        """
+        return self._frames(self._numbers(frames))
+
+    def played_at(self, seconds: Sequence[float] | NDArray[Any]) -> Frames:
+        """Return the frames that are shown at these times: uint8 of shape ``[len(seconds), height, width, 3]``.
+
+        Args:
+            seconds: times from the first frame. A frame that begins less than 0.1 ms later counts; before the first
+                frame it is the first, after the last it is the last.
+
+        Examples:
+            >>> from PIL import Image
+            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
+            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
+            >>> video = cachelayer.Video.of_file(f"{folder}/red.gif")
+            >>> video.played_at([0.0, 0.05, 2.0, 99])[:, 0, 0, 0].tolist()
+            [0, 1, 50, 89]
+        """
+        wanted = np.asarray(seconds, np.float64).reshape(-1) + _TOLERANCE
+        return self._frames(np.maximum(self.seconds.searchsorted(wanted, side="right") - 1, 0))
+
+    def _numbers(self, frames: Any) -> Ints:
+        try:
+            return record_numbers(frames, len(self))
+        except RecordIndexError as error:
+            raise RecordIndexError(
+                f"{self._video.name} has {len(self)} frames, and none with the number of {frames!r}"
+            ) from error
+
+    def _frames(self, numbers: Ints) -> Frames:
+        if not len(numbers):
+            return np.empty((0, *self.shape[1:]), np.uint8)
+        clip = VideoClip(self._video, numbers)
+        (bodies,) = read_clips([clip])
+        return clip.decode(bodies)
+
+
+def of_record(video: Video, number: int) -> Video:
+    """Return the same video, of which errors name the record."""
+    return Video(replace(video._video, record=number))
+
+
+def clip_of(video: Video, frames: Ints) -> VideoClip:
+    """Return some frames of a video, by their numbers."""
+    return VideoClip(video._video, frames)

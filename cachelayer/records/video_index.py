@@ -1,0 +1,318 @@
+"""The index of a video file: where the bytes of each frame are, and what a decoder needs to know.
+
+A *packet* is what a decoder takes at once; the packets of a file are numbered in the order in which it takes them. Most
+give one frame. Frames are numbered in the order in which they are shown, which is another one: a frame may be made of
+later ones. Decoding begins at a *keyframe*.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.errors import CacheLayerError, ElementError, MissingDependencyError
+from cachelayer.locks import cached_property
+from cachelayer.records.decoding_threads import in_threads
+from cachelayer.records.json_text import text_of
+from cachelayer.records.memory import Ints
+from cachelayer.records.spec import VideoSpec
+
+U32 = np.dtype("<u4")
+NO_FRAME = 2**32 - 1
+"""The number that a packet has in place of that of its frame if nothing of it is shown."""
+_REMUX = "Convert it to a file of another kind, which is no loss: ffmpeg -i {} -c copy out.mp4"
+# Containers have a few bytes of their own between the place that they name and the packet.
+_MOST_BYTES_BEFORE = 64
+_LONGEST_FRAME = 0.5
+# Decoders have names of their own; those of other formats are the names of the formats.
+_DECODERS = {"av1": "libdav1d"}
+
+
+def pyav() -> Any:
+    """Return PyAV."""
+    try:
+        import av
+        import av.video.reformatter
+    except ImportError as error:
+        raise MissingDependencyError("videos need PyAV: pip install 'cachelayer[video]'") from error
+    return av
+
+
+@dataclass(frozen=True, eq=False)
+class VideoIndex:
+    """Where the frames of a video are in its file.
+
+    Args:
+        times: when each frame is shown, in units of the time base: int64 of shape ``[frames]``, ascending.
+        packets: uint32 of shape ``[packets, 4]``: where the packet begins in the file, its bytes, their CRC32C, and the
+            number of its frame.
+        keyframes: the numbers of the packets at which decoding can begin: uint32 of shape ``[keyframes]``.
+        facts: what a decoder needs to know, as JSON.
+    """
+
+    times: Ints
+    packets: NDArray[np.uint32]
+    keyframes: NDArray[np.uint32]
+    facts: bytes
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return what is stored in place of the index of None."""
+        return cls(np.empty(0, np.int64), np.empty((0, 4), U32), np.empty(0, U32), b"")
+
+    @classmethod
+    def of_parts(
+        cls, times: Ints, packets: NDArray[np.uint32], keyframes: NDArray[np.uint32], facts: NDArray[np.uint8]
+    ) -> Self:
+        """Return the index that is stored as these parts."""
+        return cls(times, packets.reshape(-1, 4), keyframes, facts.tobytes())
+
+    @classmethod
+    def of_file(cls, file: bytes) -> Self:
+        """Return the index of a file.
+
+        Raises:
+            ValueError: if it has no video, is cut, or cannot be read by frames; the message says why.
+        """
+        av = pyav()
+        try:
+            with av.open(io.BytesIO(file), metadata_errors="ignore") as container:
+                return cls._of_container(container, file)
+        except av.error.FFmpegError as error:
+            raise ValueError(f"{type(error).__name__}: {error.strerror}") from error
+
+    @classmethod
+    def _of_container(cls, container: Any, file: bytes) -> Self:
+        streams = [stream for stream in container.streams.video if not _is_cover(stream)]
+        if not streams:
+            raise ValueError(f"it has no video, but {_tracks(container)}")
+        stream = streams[0]
+        every = [packet for packet in container.demux() if packet.size]
+        _check_whole(every, container)
+        packets = [packet for packet in every if packet.stream_index == stream.index]
+        _check_packets(packets, container, stream)
+        places = _places(packets, file, container.format.name)
+        shown = _frames_of(packets)
+        times = np.array(sorted(packets[packet].pts for packet in shown), np.int64)
+        if not len(times):
+            raise ValueError("no frame of it can be decoded: it has no keyframe")
+        table = np.empty((len(packets), 4), U32)
+        table[:, 0] = places
+        table[:, 1] = [packet.size for packet in packets]
+        table[:, 2] = [google_crc32c.value(bytes(packet)) for packet in packets]
+        table[:, 3] = NO_FRAME
+        table[shown, 3] = times.searchsorted(np.array([packets[packet].pts for packet in shown]))
+        keyframes = np.array([number for number, packet in enumerate(packets) if packet.is_keyframe], U32)
+        first = _first_frame(container, stream)
+        index = cls(times, table, keyframes, text_of(_facts(stream, first)).encode())
+        _check_first_frame(index, file, first)
+        return index
+
+    @cached_property
+    def format(self) -> dict[str, Any]:
+        """What a decoder needs to know."""
+        facts: dict[str, Any] = json.loads(self.facts)
+        return facts
+
+    @cached_property
+    def packet_of(self) -> Ints:
+        """The packet of each frame."""
+        packets = np.empty(len(self.times), np.int64)
+        has_frame = np.flatnonzero(self.packets[:, 3] != NO_FRAME)
+        packets[self.packets[has_frame, 3]] = has_frame
+        return packets
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """When each frame is shown, in seconds from the first."""
+        numerator, denominator = self.format["time_base"]
+        seconds: NDArray[np.float64] = (self.times - self.times[0]) * (numerator / denominator)
+        return seconds
+
+    def runs(self, frames: Ints) -> list[Run]:
+        """Return the packets that are decoded for some frames, ascending, each once."""
+        keyframes = self.keyframes.astype(np.int64)
+        # A frame that is shown before a keyframe is decoded from the one before, though its packet lies behind.
+        shown_from = np.minimum.accumulate(self.packets[keyframes, 3].astype(np.int64)[::-1])[::-1]
+        packets = self.packet_of[frames]
+        places = np.minimum(
+            keyframes.searchsorted(packets, side="right"), shown_from.searchsorted(frames, side="right")
+        )
+        runs: list[Run] = []
+        firsts = keyframes[np.maximum(places - 1, 0)]
+        for frame, first, last in zip(frames.tolist(), firsts.tolist(), packets.tolist(), strict=True):
+            if runs and first <= runs[-1].last + 1:
+                runs[-1].last = max(runs[-1].last, last)
+                runs[-1].frames.append(frame)
+            else:
+                runs.append(Run(first, last, [frame]))
+        return runs
+
+    def spans(self, runs: Sequence[Run], gap: int) -> tuple[Ints, Ints]:
+        """Return where the bytes of these packets begin and end in the file; those at most ``gap`` apart are joined."""
+        numbers = np.concatenate([np.arange(run.first, run.last + 1) for run in runs])
+        begins = self.packets[numbers, 0].astype(np.int64)
+        order = begins.argsort(kind="stable")
+        begins = begins[order]
+        ends = np.maximum.accumulate(begins + self.packets[numbers[order], 1])
+        apart = np.flatnonzero(begins[1:] > ends[:-1] + gap)
+        return begins[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)]
+
+    def decoder(self) -> Any:
+        """Return a new decoder."""
+        av, facts = pyav(), self.format
+        name = _DECODERS.get(facts["codec"], facts["codec"])
+        try:
+            context = av.CodecContext.create(name, "r")
+        except av.error.FFmpegError as error:
+            raise MissingDependencyError(
+                f"PyAV {av.__version__} has no decoder of {facts['codec']}: {error}"
+            ) from error
+        context.extradata = bytes.fromhex(facts["extradata"]) or None
+        context.width, context.height = facts["width"], facts["height"]
+        if facts["pix_fmt"]:
+            context.pix_fmt = facts["pix_fmt"]
+        for name, value in facts["color"].items():
+            setattr(context, name, value)
+        # Each decoder has the thread that asks for its frames.
+        context.thread_count = 1
+        if facts["codec"] == "h264":
+            # Else it guesses how far the order of frames differs from that of packets, and drops what differs more.
+            context.options = {"strict": "1"}
+        return context
+
+
+@dataclass
+class Run:
+    """Packets that are decoded one after another.
+
+    Args:
+        first, last: the first packet, which is a keyframe, and the last.
+        frames: the frames of them that are asked for, ascending.
+    """
+
+    first: int
+    last: int
+    frames: list[int] = field(default_factory=list)
+
+
+def indexed(spec: VideoSpec, files: Sequence[bytes], are_none: Sequence[bool]) -> list[VideoIndex]:
+    """Return the index of each file, made in the threads for decoding.
+
+    Raises:
+        ElementError: if there is none; its record is the index of the file.
+    """
+
+    def index_of(row: int) -> VideoIndex:
+        if are_none[row]:
+            return VideoIndex.empty()
+        try:
+            return VideoIndex.of_file(files[row])
+        except CacheLayerError:
+            raise
+        except Exception as error:
+            hint = _REMUX.format("in.ts") if "in one piece" in str(error) else ""
+            got = f"{len(files[row])} bytes: {error}"
+            raise ElementError(spec.describe(), got, record=row, hint=hint) from error
+
+    return in_threads(index_of, range(len(files)))
+
+
+def _is_cover(stream: Any) -> bool:
+    """Return whether a stream is a picture, such as the cover of a song."""
+    return bool(stream.disposition & type(stream.disposition).attached_pic)
+
+
+def _tracks(container: Any) -> str:
+    kinds = [stream.type or "unknown" for stream in container.streams]
+    return f"tracks of {', '.join(kinds)}" if kinds else "no track"
+
+
+def _check_whole(packets: Sequence[Any], container: Any) -> None:
+    """Raise if the file ends before the time that its header states: Matroska has no other sign."""
+    if "matroska" not in container.format.name or not container.duration:
+        return
+    ends = [packet.pts * packet.time_base for packet in packets if packet.pts is not None]
+    stated, end = container.duration / 1e6, float(max(ends, default=0))
+    if end + _LONGEST_FRAME < stated:
+        raise ValueError(f"it is cut: it states {stated:.1f} seconds, and has {end:.1f}")
+
+
+def _check_packets(packets: Sequence[Any], container: Any, stream: Any) -> None:
+    if not packets:
+        raise ValueError("it has no frames")
+    if any(packet.is_corrupt for packet in packets) or (stream.frames and len(packets) < stream.frames):
+        raise ValueError(f"it is cut: it states {stream.frames} frames, and has {len(packets)}")
+    if any(packet.has_sidedata("new_extradata") for packet in packets):
+        raise ValueError("its format changes between two frames: encode it anew")
+    is_avi = container.format.name == "avi" and stream.codec_context.has_b_frames
+    times = [packet.pts for packet in packets if not packet.is_discard]
+    if is_avi or None in times or len({*times}) < len(times):
+        raise ValueError("its frames have no times of their own: convert it, with ffmpeg -i in.avi out.mp4")
+
+
+def _places(packets: Sequence[Any], file: bytes, container: str) -> list[int]:
+    """Return where each packet begins in the file."""
+    places = []
+    for packet in packets:
+        begin = -1 if packet.pos is None else packet.pos
+        place = file.find(bytes(packet), begin, begin + _MOST_BYTES_BEFORE + packet.size) if begin >= 0 else -1
+        if place < 0:
+            raise ValueError(f"in a file of {container} its frames do not lie in one piece")
+        places.append(place)
+    return places
+
+
+def _frames_of(packets: Sequence[Any]) -> list[int]:
+    """Return the packets whose frames are shown: not those before the begin, nor those of frames before a keyframe."""
+    first = next((packet.pts for packet in packets if packet.is_keyframe and packet.pts is not None), None)
+    return [
+        number
+        for number, packet in enumerate(packets)
+        if first is not None and not packet.is_discard and packet.pts >= first
+    ]
+
+
+def _first_frame(container: Any, stream: Any) -> Any:
+    container.seek(0)
+    frame = next(iter(container.decode(stream)), None)
+    if frame is None:
+        raise ValueError("no frame of it can be decoded")
+    return frame
+
+
+def _facts(stream: Any, first: Any) -> dict[str, Any]:
+    context = stream.codec_context
+    colors = ("color_range", "color_primaries", "color_trc", "colorspace")
+    rate = stream.average_rate or stream.guessed_rate or 0
+    return {
+        "codec": context.codec.canonical_name,
+        "extradata": (context.extradata or b"").hex(),
+        "width": first.width,
+        "height": first.height,
+        "pix_fmt": context.pix_fmt,
+        "color": {name: int(getattr(context, name)) for name in colors},
+        "rotation": int(first.rotation),
+        "time_base": [stream.time_base.numerator, stream.time_base.denominator],
+        "rate": [rate.numerator, rate.denominator],
+    }
+
+
+def _check_first_frame(index: VideoIndex, file: bytes, first: Any) -> None:
+    """Raise unless the index gives the first frame of the file."""
+    from cachelayer.records.video import decoded_frames
+
+    runs = index.runs(np.zeros(1, np.int64))
+    _, frame = next(decoded_frames(index, runs, lambda begin, end: file[begin:end]))
+    pixels = [each.to_ndarray(format="rgb24") for each in (frame, first)]
+    if first.pts != index.times[0] or not np.array_equal(*pixels):
+        raise ValueError(
+            f"without the rest of the file {index.format['codec']} gives another first frame: encode it anew"
+        )

@@ -1,0 +1,114 @@
+"""Videos as a leaf of several parts: the index of each, then its file, which lies behind all other parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.records.conform import conform
+from cachelayer.records.layout import U8, U32, LeafPart
+from cachelayer.records.leaf_columns import Column, FlatRows, PartRows
+from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.record_buffers import StoredBytes
+from cachelayer.records.simple_leaves import bytes_of_strings, strings_of_bytes
+from cachelayer.records.spec import VideoSpec
+from cachelayer.records.video import Video, VideoFile, of_record
+from cachelayer.records.video_index import VideoIndex, indexed
+
+_I64 = np.dtype("<i8")
+
+
+class VideoLeaf:
+    """Files of videos as bytes: what is stored, and what ``ref.raw()`` gives.
+
+    The first varying part has an item for each frame, so the length of the leaf is the number of frames.
+    """
+
+    parts: tuple[LeafPart, ...] = (
+        LeafPart(U32, ()),
+        LeafPart(_I64),
+        LeafPart(U32),
+        LeafPart(U32),
+        LeafPart(U8),
+        LeafPart(U8, is_file=True),
+    )
+
+    def __init__(self, spec: VideoSpec) -> None:
+        self._spec = spec
+
+    def filler(self) -> Any:
+        return None
+
+    def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
+        files = [b"" if row is None else conform(self._spec, row, index) for index, row in enumerate(rows)]
+        checksums = np.array([google_crc32c.value(file) for file in files], U32)
+        indices = indexed(self._spec, files, [row is None for row in rows])
+        lengths, data = bytes_of_strings(files)
+        facts_lengths, facts = bytes_of_strings([index.facts for index in indices])
+        return (
+            checksums,
+            FlatRows.of_rows([index.times for index in indices], _I64),
+            FlatRows.of_rows([index.packets.reshape(-1) for index in indices], U32),
+            FlatRows.of_rows([index.keyframes for index in indices], U32),
+            FlatRows(facts, splits_of(facts_lengths)),
+            FlatRows(data, splits_of(lengths)),
+        )
+
+    def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
+        return self.encode(list(batch))
+
+    def value(self, *parts: NDArray[Any]) -> Any:
+        return parts[-1].tobytes()
+
+    def values(self, parts: tuple[Any, ...]) -> list[Any]:
+        return strings_of_bytes(parts[-1], bytes)
+
+    def batch(self, parts: tuple[Any, ...]) -> Any:
+        rows = self.values(parts)
+        return np.fromiter(rows, dtype=object, count=len(rows))
+
+
+class VideoReaders:
+    """Makes the readers of a leaf of videos, which decode nothing yet.
+
+    Args:
+        path, spec: the leaf.
+
+    Attributes:
+        leaf: stacks the readers.
+    """
+
+    def __init__(self, path: str, spec: VideoSpec) -> None:
+        self._path = path
+        self.leaf = _Readers(spec)
+
+    def decode(self, files: Column, *, separate_rows: bool) -> Column:  # noqa: ARG002
+        """Return the column of readers, given the column of indices and of files that are not read yet."""
+        *flats, stored = files.parts[1:]
+        indices = zip(*(flat.separate_rows() for flat in flats), strict=True)
+        readers = [
+            Video(VideoFile(VideoIndex.of_parts(*parts), file, self._path))
+            for parts, file in zip(indices, stored, strict=True)
+        ]
+        return Column((readers,), files.nulls)
+
+    def with_record_numbers(self, column: Column, numbers: Ints) -> Column:
+        """Return a column of readers that know the numbers of their records, for errors."""
+        pairs = zip(column.parts[0], numbers.tolist(), strict=True)
+        return Column(([of_record(video, number) for video, number in pairs],), column.nulls)
+
+    def value(self, *parts: NDArray[Any]) -> Video:
+        """Return the reader of one file in memory."""
+        *index, file = parts[1:]
+        return Video(VideoFile(VideoIndex.of_parts(*index), StoredBytes.of(file.tobytes()), self._path))
+
+
+class _Readers(VideoLeaf):
+    """Readers of videos, which are stacked as objects."""
+
+    def values(self, parts: tuple[Any, ...]) -> list[Any]:
+        return list(parts[0])

@@ -1,0 +1,191 @@
+"""Videos: the bytes of their files in the cache, frames for readers, and only the bytes of these from a bucket."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import fault_proxy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from samples import examples
+from servers import Server, new_bucket
+from videos import HEIGHT, KINDS, WIDTH, decoded, kind, video_file
+
+import cachelayer
+from cachelayer import ArraySpec, CacheLayerWarning, ElementError, RecordIndexError, Storage, Video, VideoSpec
+from cachelayer.records.video_index import VideoIndex
+
+pytest.importorskip("av")
+SPEC = {"video": VideoSpec(), "label": ArraySpec("int64")}
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, tuple[bytes, Any]]:
+    """A file of each kind, and all of its frames."""
+    made = {name: kind(name) for name in KINDS}
+    return {name: (file, decoded(file)) for name, file in made.items()}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_frames_are_those_that_pyav_decodes_of_the_whole_file(
+    storage: Storage, files: dict[str, tuple[bytes, Any]], name: str
+) -> None:
+    file, frames = files[name]
+    ref = storage.submit([{"video": file, "label": 1}], "d", "v1", element_spec=SPEC)
+    video = ref[0]["video"]
+    assert isinstance(video, Video)
+    assert video.shape == frames.shape
+    assert len(video) == len(frames)
+    np.testing.assert_array_equal(video[:], frames)
+    np.testing.assert_array_equal(list(video), frames)
+    for some in (slice(5, 9), slice(-3, None), slice(None, None, -7), slice(50, 10, -9), slice(4, 4)):
+        np.testing.assert_array_equal(video[some], frames[some])
+    for number in (0, 11, 12, 13, -1):
+        np.testing.assert_array_equal(video[number], frames[number])
+    assert video.file == ref.raw()[0]["video"] == file
+
+
+@settings(max_examples=examples(100))
+@given(name=st.sampled_from(sorted(KINDS)), numbers=st.lists(st.integers(-58, 57), max_size=6))
+def test_any_frames_come_in_the_order_that_is_asked_for(
+    files: dict[str, tuple[bytes, Any]], name: str, numbers: list[int]
+) -> None:
+    file, frames = files[name]
+    np.testing.assert_array_equal(Video.of_file(file).at(numbers), frames[np.array(numbers, np.int64)])
+
+
+def test_times_are_those_of_the_frames(files: dict[str, tuple[bytes, Any]]) -> None:
+    file, frames = files["h264 of varying rate"]
+    video = Video.of_file(file)
+    assert video.seconds[:8].tolist() == [0, 0.01, 0.05, 0.06, 0.2, 0.201, 0.3, 0.333]
+    asked = np.array([0.049, 0.05, 0.2005, 99, -1, 0.06 - 5e-5], np.float32)
+    np.testing.assert_array_equal(video.played_at(asked), frames[[1, 2, 4, len(frames) - 1, 0, 3]])
+    assert Video.of_file(files["h264 mp4"][0]).fps == 30
+
+
+def test_a_video_that_was_filmed_upright_is_upright() -> None:
+    file = video_file(4, rotation=90)
+    video = Video.of_file(file)
+    assert video.shape == (4, WIDTH, HEIGHT, 3)
+    np.testing.assert_array_equal(video[:], np.rot90(decoded(file), 1, axes=(1, 2)))
+
+
+def test_views_streams_batches_and_pickles_hold_readers(storage: Storage, files: dict[str, tuple[bytes, Any]]) -> None:
+    names = ["h264 mp4", "av1 mp4", "ffv1 mkv"]
+    rows = [{"video": files[name][0], "label": number} for number, name in enumerate(names)]
+    ref = storage.submit(rows, "d", "v1", element_spec=SPEC)
+    for batch in ref.stream(3, shuffle=True, seed=0):
+        for video, label in zip(batch["video"], batch["label"], strict=True):
+            np.testing.assert_array_equal(video[7:9], files[names[label]][1][7:9])
+    both = cachelayer.concat([ref[1:], ref[:1]])
+    np.testing.assert_array_equal(both[2]["video"][3], files[names[0]][1][3])
+    copied = pickle.loads(pickle.dumps(ref[1]["video"]))
+    np.testing.assert_array_equal(copied[30:33], files[names[1]][1][30:33])
+    assert ref.lengths("video").tolist() == [len(files[name][1]) for name in names]
+    first = ref.stream(2).map(lambda element: {**element, "first": element["video"][0]})[0]
+    np.testing.assert_array_equal(first["first"][1], files[names[1]][1][0])
+    assert [len(video) for video in first["video"]] == [60, 60]
+    assert storage.cache(ref[1:], "d", "v2").digest == storage.submit(rows[1:], "d", "v3", element_spec=SPEC).digest
+
+
+def test_a_video_may_be_none_and_several_may_be_in_one_element(storage: Storage) -> None:
+    file, other = video_file(5), video_file(7, seed=1)
+    rows = [{"a": file, "b": None, "c": 1}, {"a": other, "b": file, "c": 2}]
+    spec = {"a": VideoSpec(), "b": VideoSpec(nullable=True), "c": ArraySpec("int64")}
+    ref = storage.submit(rows, "d", "v1", element_spec=spec)
+    assert ref[0]["b"] is None
+    assert [len(video) for video in ref.read([0, 1])["a"]] == [5, 7]
+    assert ref.read([0, 1])["b"].valid.tolist() == [False, True]
+    np.testing.assert_array_equal(ref[1]["b"][:], decoded(file))
+    assert ref.fields("c").read([0, 1])["c"].tolist() == [1, 2]
+    assert [row["b"] for row in ref.raw()] == [None, file]
+
+
+BROKEN = {
+    "no file at all": (b"x" * 1000, "InvalidDataError"),
+    "nothing": (b"", "InvalidDataError"),
+    "sound alone": (video_file(sound=True, video=False), "no video"),
+    "no frame": (video_file(0, container="matroska"), "no frames|InvalidData|no video"),
+    "frames within others": (video_file(container="mpegts"), "in one piece.*-c copy"),
+    "frames without times": (video_file(container="avi"), "no times"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_video_is_refused_by_its_record_or_left_out(storage: Storage, what: str) -> None:
+    file, message = BROKEN[what]
+    rows = [{"video": video_file(3), "label": 0}, {"video": file, "label": 1}]
+    with pytest.raises(ElementError, match=message) as error:
+        storage.submit(rows, "d", "v1", element_spec=SPEC)
+    assert (error.value.record, error.value.path) == (1, "['video']")
+    with pytest.warns(CacheLayerWarning, match="1 of 2 records were left out"):
+        ref = storage.submit(rows, "d", "v2", element_spec=SPEC, on_error="skip")
+    assert ref.read([0])["label"].tolist() == [0]
+    assert len(ref) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"movflags": "faststart"}, {"movflags": "frag_keyframe+empty_moov"}])
+def test_an_mp4_file_that_breaks_off_is_refused(storage: Storage, tmp_path: Path, options: dict[str, str]) -> None:
+    file = video_file(path=tmp_path / "video.mp4", container_options=options)
+    place = VideoIndex.of_file(file).packets[40].tolist()
+    with pytest.raises(ElementError, match=r"it is cut|InvalidDataError"):
+        storage.submit([{"video": file[: place[0] + place[1] // 2], "label": 0}], "d", "v1", element_spec=SPEC)
+
+
+def test_a_matroska_file_that_breaks_off_is_refused(storage: Storage) -> None:
+    file = video_file(container="matroska")
+    with pytest.raises(ElementError, match=r"it is cut: it states 2\.0 seconds, and has 0\.8"):
+        storage.submit([{"video": file[: len(file) // 2], "label": 0}], "d", "v1", element_spec=SPEC)
+
+
+def test_a_frame_that_does_not_decode_names_its_record(storage: Storage) -> None:
+    file = bytearray(video_file(40, codec="ffv1", container="matroska"))
+    place = VideoIndex.of_file(bytes(file)).packets[30]
+    file[place[0] : place[0] + place[1]] = b"\xff" * int(place[1])
+    ref = storage.submit([{"video": bytes(file), "label": 0}] * 2, "d", "v1", element_spec=SPEC)
+    with pytest.raises(ElementError, match="record 1, leaf") as error:
+        ref[1]["video"][28:33]
+    assert error.value.record == 1
+    with pytest.raises(RecordIndexError, match=r"record 1, leaf.*40 frames"):
+        ref[1]["video"][40]
+
+
+@pytest.fixture(scope="module")
+def long_video() -> tuple[bytes, Any]:
+    file = video_file(600, size=(240, 320), keyframe_every=30, options={"crf": "10"})
+    return file, decoded(file)
+
+
+@pytest.mark.parametrize("server", ["gcs", "s3"], indirect=True)
+def test_of_a_video_in_a_bucket_only_the_bytes_of_the_frames_are_fetched(
+    server: Server, long_video: tuple[bytes, Any]
+) -> None:
+    file, frames = long_video
+    url = server.url(new_bucket(server))
+    rows = [{"video": file, "label": number, "text": "x" * number} for number in range(3)]
+    spec = {**SPEC, "text": ArraySpec(str)}
+    made = Storage(url, storage_options=server.storage_options()).submit(rows, "d", "v1", element_spec=spec)
+    with fault_proxy(server.endpoint) as proxy:
+        options = server.storage_options(proxy.endpoint)
+        ref = cachelayer.open(made.reference, storage_options=options, local_cache_bytes=0)
+        assert ref.fields("label", "text")[2] == {"label": 2, "text": "xx"}
+        assert fetched(proxy) < len(file) // 4
+        video = ref[1]["video"]
+        proxy.forget()
+        np.testing.assert_array_equal(video[100:108], frames[100:108])
+        assert 0 < fetched(proxy) < len(file) // 8
+        assert ref.raw()[2]["video"] == file
+
+
+def fetched(proxy: Any) -> int:
+    ranges = [
+        re.fullmatch(r"bytes=(\d+)-(\d+)", exchange.range)
+        for exchange in proxy.exchanges()
+        if "array_record" in exchange.path
+    ]
+    return sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found)
