@@ -42,7 +42,7 @@ from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unpublished import UnpublishedBuild, unpublished
 from cachelayer.versions.verify import VerifyReport, check
 
-# What builds is imported when something is built: most processes only read.
+# The modules that build are imported when something is built: most processes only read.
 if TYPE_CHECKING:
     from cachelayer.builds.build_options import SubmitOptions
     from cachelayer.builds.sharded_source import Sharded
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 AS_BASE = "as base"
-"""The compression of the base."""
+"""The default of the argument ``compression`` of ``rewrite``: that of the base."""
 
 
 @explains_options
@@ -76,12 +76,13 @@ class Storage:
         local_cache_bytes: the bytes that all copies in this folder may take, over all processes; by default
             ``CACHELAYER_LOCAL_CACHE_BYTES``, such as ``500GB``, or 80 % of the disk space that would be free without
             them; 0 for no copies: records are always read over the network.
-        storage_options: options of the fsspec file system for the URL, such as credentials and endpoint. Besides,
-            ``timeout`` sets after how many seconds a store that does not answer is an error. They are never stored or
+        storage_options: options of the fsspec file system for the URL, such as credentials and endpoint; and
+            ``timeout``, the seconds after which a store that does not answer is an error. They are never stored or
             shown.
-        verify: ``"open"`` checks the size and the end of each shard when it is first used; ``"always"`` also the
-            checksum of each record when it is read; ``"never"`` only sizes. Records from the network are checked
-            in any case, except that ``"never"`` fetches some fields of large records without the rest of these.
+        verify: what is checked of shards on a disk. ``"open"``: the size and the end of each shard, when it is first
+            used; ``"always"``: also the checksum of each record, when it is read; ``"never"``: only sizes. Records from
+            the network are always checked, except that ``"never"`` fetches some fields of large records without the
+            rest of these records.
 
     Raises:
         InvalidArgumentError: if the URL or an argument is invalid.
@@ -109,7 +110,7 @@ class Storage:
         limit = limit_of(local_cache_bytes)
         store = open_store(url, storage_options)
         has_copies = limit != 0 and store.local_path("") is None
-        # A local storage needs no folder of the user, whom the machine may not know.
+        # A local storage does not ask for the user's cache folder: the machine may not know the user.
         folder = folder_of(local_cache) if has_copies or local_cache is not None else None
         copies = CacheFolder(folder, limit) if has_copies and folder is not None else None
         self._catalog = Catalog(store, copies, verify)
@@ -151,8 +152,9 @@ class Storage:
                 ``"sha256:<digest prefix>"``.
 
         Raises:
-            DatasetNotFoundError, VersionNotFoundError: if there is none; the message names what exists.
-            CorruptionError: if the version has another digest than the one in the reference.
+            DatasetNotFoundError, VersionNotFoundError: if there is no such dataset or version; the message names those
+                that exist.
+            CorruptionError: if the version has another digest than the reference says.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
@@ -202,7 +204,7 @@ class Storage:
         return dict(self._catalog.snapshot(dataset_id).versions)
 
     def history(self, dataset_id: str) -> list[LogEvent]:
-        """Return who published, tagged, deleted or copied what, and when: an event for each change, the oldest first.
+        """Return an event for each change of a dataset, the oldest first: who published, tagged or deleted what, when.
 
         Raises:
             DatasetNotFoundError: if there is no such dataset.
@@ -243,7 +245,7 @@ class Storage:
         return builds
 
     def tags(self, dataset_id: str) -> dict[str, str]:
-        """Return the version that each tag of a dataset names.
+        """Return the tags of a dataset, each with the version that it names.
 
         Raises:
             DatasetNotFoundError: if there is no such dataset.
@@ -261,8 +263,8 @@ class Storage:
         """Tag a version. A tag that named another version is moved.
 
         Args:
-            dataset_id, version: the version, such as ``"cifar10@v2"``; another tag is not accepted. With its digest,
-                ``"cifar10@v2@sha256:<prefix>"``, a version that was published anew under this name is not tagged.
+            dataset_id, version: the version, such as ``"cifar10@v2"``; not a tag. With a digest behind it,
+                ``"cifar10@v2@sha256:<prefix>"``, a version that was published anew under this name is an error.
             tag: the tag.
 
         Raises:
@@ -311,16 +313,16 @@ class Storage:
     ) -> None:
         """Delete a version: it cannot be opened any more, but programs that have it open can read on for the grace.
 
-        :meth:`gc` frees the disk space after the grace. With ``grace=0`` this call frees it at once, also for a version
-        that was deleted before. Files that another version needs stay.
+        :meth:`gc` frees the disk space after the grace; with ``grace=0`` this call frees it at once. A version that was
+        deleted may be deleted again with a shorter grace. Files that another version needs stay.
 
         Args:
-            dataset_id, version: the version, such as ``"cifar10@v2"``, perhaps with its digest; a tag is not accepted.
+            dataset_id, version: the version, such as ``"cifar10@v2"``, perhaps with its digest; not a tag.
             force: delete the tags of the version too.
             grace: for how many seconds the files stay, for programs that read them; a day by default.
 
         Raises:
-            VersionNotFoundError: if there is no such version, and no deleted one of this name that has a longer grace.
+            VersionNotFoundError: if there is no such version, and none of this name was deleted with a longer grace.
             InvalidArgumentError: if a tag names it and ``force`` is False, or if the grace is not a number of seconds.
 
         Examples:
@@ -338,6 +340,7 @@ class Storage:
         def decide(head: Snapshot) -> Snapshot:
             deleted = (each for each in head.deleted if each.info.version == name)
             if name in head.versions or not any(each.grace > grace for each in deleted):
+                # Raises if there is no such version, or it has another digest.
                 named.resolve_name(head)
             return head.without_version(name, event("delete", version=name), force=force, grace=grace)
 
@@ -358,29 +361,31 @@ class Storage:
     ) -> DataRef[Any]:
         """Erase records from every version of a dataset whose shards hold them, as a request for deletion asks.
 
-        Each keeps its name and gets another digest; the old one is refused from then on, with the name of the new one
-        and the reason. All other records keep their numbers, so orders stay, and states restore, with a warning. An
-        erased record raises an :class:`ErasedRecordError` when it is read; in a stream whose function has
-        ``on_error="replace"``, another one stands in for it. Versions that hold the same records in other shards, such
-        as those that :meth:`rewrite` made, other storages and checkpoints of models are not touched: :meth:`copy`
-        replaces a version elsewhere by its erased one.
+        A version without the records keeps its name and gets a new digest. Who asks for the old digest is told the new
+        one, and the reason. All other records keep their numbers: orders stay the same, and states restore, with a
+        warning. To read an erased record raises an :class:`ErasedRecordError`; in a stream whose function has
+        ``on_error="replace"``, another record stands in for it.
+
+        Not touched are versions with the same records in other shards, such as :meth:`rewrite` makes, checkpoints of
+        models, and other storages, where :meth:`copy` replaces a version by the one without the records.
 
         Args:
-            dataset_id, version: the version whose numbers ``records`` are, such as ``"cifar10@v2"``.
+            dataset_id, version: the version that ``records`` are numbers of, such as ``"cifar10@v2"``.
             records: the numbers of the records.
             of: the version, if it is not named before.
-            reason: why; it is stored, and shown to those who ask for the old digest.
-            grace: for how many seconds the old files stay, for programs that read them; 0 deletes them at once, with
-                all that no version names, such as what an interrupted build left; None with the next :meth:`gc`.
+            reason: why they are erased; it is stored, and shown to those who ask for the old digest.
+            grace: for how many seconds the old files stay, for programs that read them. 0 deletes them at once, with
+                all other files that no version names. None leaves that to the next :meth:`gc`.
             progress: as in :meth:`submit`.
 
         Returns:
             The version without the records.
 
         Raises:
-            NotFoundError: if there is no such version, or another has its name meanwhile: then nothing is erased.
-            RecordIndexError: if it has no such record.
-            CorruptionError: if a shard that holds one is damaged: restore it first.
+            NotFoundError: if there is no such version, or it was deleted or published anew meanwhile: then nothing is
+                erased.
+            RecordIndexError: if the version has no such record.
+            CorruptionError: if a shard with one of the records is damaged: repair it first.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
@@ -442,29 +447,30 @@ class Storage:
         dry_run: bool = False,
         **options: Unpack[SubmitOptions],
     ) -> RepairReport:
-        """Find the objects of a version that are missing or damaged, and put them again from elsewhere.
+        """Find the objects of a version that are missing or damaged, and put good ones from elsewhere in their places.
 
-        What is fetched is compared with its checksums before it is put: shards, their indices and lengths, added
-        columns, manifests. Versions that share these files are repaired with it. Damaged local copies of its shards
-        are removed. The log is not repaired: without its newest entry nothing is known of a version.
+        Objects are shards, with their indices and lengths, added columns, and manifests. Each is compared with its
+        checksum before it is put. Versions that share these objects are repaired too, and damaged local copies of the
+        shards are removed. The log is not repaired: without its newest entry nothing is known of a version.
 
         Args:
             dataset_id, version: as in :meth:`fetch`.
-            from_: where the version is too: another storage, or its URL; or a version there, as a :class:`DataRef` or
-                as a reference. Its digest must be the same; its name may be another.
-            source: in place of ``from_``, the source of the version, as in :meth:`submit`: it is built again in a
-                working folder, which needs as much room as the version.
-            dry_run: put and build nothing, only find what is damaged.
-            options: as in :meth:`submit`, ``progress`` and those of the build of a source; by default those that the
-                version was built with.
+            from_: another storage that has the version, or its URL; or a version there, as a :class:`DataRef` or a
+                reference. That may have another name, but must have the same digest.
+            source: in place of ``from_``, the source of the version, as in :meth:`submit`. The version is built again
+                in a working folder, which needs as much room as the version.
+            dry_run: only find what is damaged.
+            options: as in :meth:`submit`, for the build of a source: by default as the version was built; and
+                ``progress``.
 
         Returns:
-            What was damaged. If that is nothing, nothing was built or put.
+            What was damaged. If nothing was, nothing is built or put.
 
         Raises:
             NotFoundError: if there is no such version, here or there, or it is deleted or erased from meanwhile.
-            DigestMismatchError: if what is offered has another digest; nothing is put then.
-            InvalidArgumentError: if not one of ``from_`` and ``source`` is passed, unless it is a dry run.
+            DigestMismatchError: if the version there, or what the source gives, has another digest: then nothing is
+                put.
+            InvalidArgumentError: if both or none of ``from_`` and ``source`` are passed; a dry run needs none.
             CorruptionError: if an object is damaged there too; all others are repaired.
             CacheLayerError: as in :meth:`submit`, for a source.
 
@@ -501,7 +507,7 @@ class Storage:
 
         Args:
             dataset_id, version: as in :meth:`fetch`; or both versions, each in one text: ``diff("d@v1", "d@v2")``.
-            other: a version of the same dataset, or a version of another as ``"<dataset id>@<version>"``.
+            other: a version of the same dataset, or ``"<dataset id>@<version>"`` of another.
             key, rows, progress: as in :meth:`DataRef.diff`.
 
         Raises:
@@ -532,21 +538,20 @@ class Storage:
     def gc(
         self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None
     ) -> list[gc.Collected]:
-        """Delete what failed or killed builds left behind, and the files that only deleted versions need.
+        """Delete what failed or killed builds have left, and the files that only deleted versions need.
 
-        While a build is at work in a dataset, only what deleted versions had goes there. The files of a deleted version
-        stay for the grace that was passed to :meth:`delete`, whatever the grace here: programs may be reading them. To
-        free them sooner, delete the version again with ``grace=0``.
+        The files of a deleted version stay for the grace that was passed to :meth:`delete`, whatever the grace here,
+        because programs may be reading them: to free them sooner, delete the version again with ``grace=0``. While a
+        build is at work in a dataset, files that no version ever had are left there.
 
         Args:
-            grace: delete a file that no version names only if it was written this many seconds ago, by the clock of the
-                store. Interrupted builds cannot go on after what is deleted.
-            dry_run: delete and write nothing; only return what would be deleted. Ages are then those by the clock of
-                this host.
+            grace: how many seconds ago a file must have been written, by the clock of the store, to be deleted. An
+                interrupted build cannot go on after parts whose files are deleted.
+            dry_run: only return what would be deleted, by the clock of this host.
             progress: as in :meth:`submit`.
 
         Returns:
-            What was deleted, each with its name and the reason.
+            The name of everything that was deleted, with the reason.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
@@ -573,28 +578,30 @@ class Storage:
         """Build a version from a source and publish it, completely or not at all.
 
         Args:
-            source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, or an array, or a dict
-                or tuple of arrays: their rows are the elements. Or the path, pattern or URL of files, or of a folder:
-                their names tell which function of :mod:`cachelayer.adapters` reads them, with its default options.
+            source: an iterable of elements, such as a list, a generator or a ``tf.data.Dataset``; an array, or a dict
+                or tuple of arrays, whose rows are the elements; a function that returns one of these; or the path,
+                pattern or URL of files, or of a folder. The names of files tell which function of
+                :mod:`cachelayer.adapters` reads them, with its default options.
             dataset_id, version: names of 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``; or both in one text,
                 ``"cifar10@v2"``.
-            element_spec: the structure of an element, with leaf specs, dtypes or objects with shape and dtype; by
-                default the schema of the source, or else what the first elements tell, also for keys that it lacks.
+            element_spec: the structure of an element, with leaf specs, dtypes, or objects with a shape and a dtype as
+                leaves. Keys that it lacks, or all of it by default, are taken from the schema of the source, or else
+                from the first elements.
             compression: None, ``"zstd"`` or ``"zstd:<level>"``; each record is compressed separately.
             shard_bytes: the approximate size of a shard file, in bytes.
             max_records: take at most this many records.
-            unbatch: each element of the source is a batch: split it along the leading axis.
+            unbatch: the elements of the source are batches, whose rows along the leading axis are stored.
             on_error: ``"skip"`` leaves out elements that do not fit the spec, and elements with images or audio that
-                cannot be decoded. A warning and ``ref.provenance["left_out"]`` say how many, and which was the first.
+                cannot be decoded. A warning and ``ref.provenance["left_out"]`` say how many, and why the first.
             allow_empty: if the source has no elements, publish a version without records instead of raising.
             workers: the number of processes that build, if the source comes in parts (:func:`cachelayer.sharded`) or
                 can begin at any record. The shards are the same for any number of them.
             engine: what runs the workers: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``,
                 or any object with the method of :class:`cachelayer.engines.Engine`.
-            resume: go on after what interrupted builds of the same version have finished, and note what this one
-                finishes. A source that begins only at its beginning is read again, and what is stored already is not
-                stored twice. If the code, the files, the length or the options have changed, it starts from the
-                beginning, with a warning.
+            resume: go on after the parts that interrupted builds of the version have finished, and note the parts that
+                this build finishes. A source that can only be read from its beginning is read again; shards that are
+                stored already are not stored twice. If the code, the files, the length or the options have changed, the
+                build starts from the beginning, with a warning.
             progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
                 from the start; False shows nothing.
             description: a text that is stored with the version.
@@ -646,8 +653,7 @@ class Storage:
     ) -> DataRef[Any]:
         """Publish a version with the records of an existing version, followed by those of a source.
 
-        The versions share the shards of the base; they are not copied. They stay until the last version that needs them
-        is deleted.
+        Both versions have the shards of the base, which are not copied, and stay until both are deleted.
 
         Args:
             dataset_id, base: the existing version, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
@@ -656,8 +662,8 @@ class Storage:
             fill: the value of each added column (:meth:`add_columns`) that the elements lack, by its name.
 
         Raises:
-            AlreadyExistsError: if the new version exists, for example because another process made it meanwhile.
-            InvalidArgumentError: if the source has another element spec; names each leaf that differs.
+            AlreadyExistsError: if the new version exists, for example because another process has made it.
+            InvalidArgumentError: if the source has another element spec; it names each leaf that differs.
             NotFoundError: if there is no such base.
             CacheLayerError: as in :meth:`submit`.
 
@@ -702,21 +708,23 @@ class Storage:
             columns: a function that takes an element and returns a dict of its columns; or a dict of arrays, a frame or
                 an Arrow table, with a row for each record.
             batched: the function takes a batch, and returns columns with a row for each of its records.
-            on: the columns are a table with a row for each value of this field, or of these fields together, in any
-                order, and other rows. Keys are compared exactly, in their own dtypes; None equals None.
+            on: the key, a field or several fields: the row of a record is the one with the same values of these
+                fields. Then the rows may be in any order, and there may be others. Values are compared exactly, in
+                their own dtypes; None equals None.
             how: ``"inner"`` if each record must find its row; ``"left"`` if it may find none: then its columns are
                 None, or what ``fill`` says. All records stay: :meth:`derive` leaves out those without a row.
-            fill: the value of each column where a record finds no row, by the name of the column; or one for all.
-            replace: allow columns with the names of fields that the base has; they take their places.
+            fill: the values of the columns of a record that finds no row, by the names of the columns; or one value for
+                all columns.
+            replace: allow a column with the name of a field of the base, whose place it takes.
             hosts: as in :meth:`cache`, for a function.
-            options: as in :meth:`submit`. Workers, engines and resuming are of use to functions alone.
+            options: as in :meth:`submit`. ``workers``, ``engine`` and ``resume`` are for functions.
 
         Raises:
             AlreadyExistsError: if the new version exists.
             InvalidArgumentError: if a field of this name exists, the base keeps only some records of its shards, two
-                rows have one key, or a record must find a row and finds none.
+                rows have the same key, or a record that must find a row finds none.
             NotFoundError: if there is no such base.
-            SourceError: if there is not one row for each record, or the function fails; names the record.
+            SourceError: if there is not one row for each record, or the function fails; it names the record.
 
         Examples:
             >>> import numpy as np
@@ -758,21 +766,20 @@ class Storage:
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> DataRef[Any]:
-        """Publish a version with some of the records of another version. This copies no records.
+        """Publish a version with some of the records of another version. No record is copied.
 
         Args:
-            dataset_id, base: the version to choose from, such as ``"cifar10@v2"``; a tag or ``latest`` is
-                accepted.
+            dataset_id, base: the version to choose from, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
             new: the name of the new version.
             keep: the records in their new order: integers, a slice, or one bool for each record of the base; or a
                 condition, as in :meth:`DataRef.where`; or a view of the base. Conditions are stored with the version.
             exclude: in place of ``keep``, the records to leave out, in any order; the others keep their order.
             allow_empty: if no records are kept, publish a version without records instead of raising.
-            description, metadata: as in :meth:`submit`. The metadata is added to that of the base, and replaces equal
-                keys.
+            description, metadata: as in :meth:`submit`. The metadata is added to that of the base, whose equal keys it
+                replaces.
 
         Returns:
-            The version; its digest is that of ``fetch(dataset_id, base).select(keep)``, or of
+            The version. It has the digest of the view ``fetch(dataset_id, base).select(keep)``, or
             ``.exclude(exclude)``.
 
         Raises:
@@ -827,19 +834,19 @@ class Storage:
         resume: bool = True,
         progress: bool | None = None,
     ) -> DataRef[Any]:
-        """Publish a version with the records of another in shards of its own: shuffled, compressed or cut otherwise.
+        """Publish a version with the records of another in new shards: shuffled, compressed or cut in another way.
 
-        Records are copied as they are stored, without decoding, unless ``fields`` leaves some of each out. The shards
-        are the same for any number of workers and hosts, on any engine, and after any interruption. If the version
-        exists and was made in this way, it is returned.
+        Records are copied as they are stored, without decoding, unless ``fields`` leaves some fields out. The shards
+        are the same for any number of workers and hosts, on any engine, and after any interruption. If an equal call
+        has made the version, it is returned.
 
         Args:
             dataset_id: the dataset of the new version; or the dataset and the base in one text, ``"cifar10@v2"``.
             base: a version of the dataset, a tag or ``latest``; or a :class:`DataRef` of any storage, a view of one,
                 what :func:`cachelayer.concat` returns, or ``fields()`` of any of these.
             new: the name of the new version.
-            shuffle_seed: an integer in [0, 2**64): record i of the new version is the one that the first epoch of
-                ``base.stream(shuffle=True, seed=shuffle_seed)`` has at place i. None keeps the order.
+            shuffle_seed: an integer in [0, 2**64): the records of the new version are in the order of the first epoch
+                of ``base.stream(shuffle=True, seed=shuffle_seed)``. None keeps the order.
             compression: None, ``"zstd"`` or ``"zstd:<level>"``; by default as in the first shard of the base, with the
                 default level if that is zstd.
             shard_bytes: the approximate size of a shard file, in bytes.
@@ -853,7 +860,7 @@ class Storage:
             digest.
 
         Raises:
-            AlreadyExistsError: if the new version exists and was made in another way; says what differs.
+            AlreadyExistsError: if the new version exists and was made in another way; it says what differs.
             NotFoundError: if there is no such base, or it is deleted, replaced or erased from meanwhile.
             InvalidArgumentError, InvalidTypeError: if an argument is invalid.
             CorruptionError: if a record of the base is damaged.
@@ -922,26 +929,26 @@ class Storage:
         pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
-        """Return a version; build it if it does not exist. Of all threads and processes that call this, one builds.
+        """Return a version; build it if it does not exist. Of all threads and processes that ask for it, one builds.
 
         Args:
             source: as in :meth:`submit`; a function is called only if the version must be built.
             dataset_id, version: as in :meth:`submit`.
             hosts: ``(index, count)`` if ``count`` processes, each with its own index, make this call to build the
                 version together. Each builds its share of the parts; if a process dies, the others build what is left.
-            on_change: what to do if the version exists but was built from something else: other code, options,
-                arguments, attributes, files, or elements (a sample of many), as far as they are known without calling a
-                function or iterating. ``"warn"`` uses the version and warns once what differs; ``"error"`` raises;
-                ``"ignore"`` compares nothing.
+            on_change: what to do if the version exists but was built from something else. Code, options, arguments,
+                attributes, files and elements (a sample, if there are many) are compared, as far as they are known
+                without calling a function or iterating. ``"warn"`` uses the version, and warns once of what differs;
+                ``"error"`` raises; ``"ignore"`` compares nothing.
             record: as in :meth:`submit`.
             pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
-                the plan of these packs is made right away if there is none, so that no training has to wait for it.
+                the plan of these packs is made now, if there is none, so that no training has to wait for it.
             options: as in :meth:`submit`. They are checked on each call.
 
         Raises:
             StaleVersionError: if the version was built from something else, with ``on_change="error"``.
             UnknownOptionError: if there is no such option.
-            BuildRevokedError: if other processes took this one for dead, and one of them builds now: call again.
+            BuildRevokedError: if other processes took this process for dead, and one of them builds now: call again.
             CacheLayerError: as in :meth:`submit`.
 
         Warns:
@@ -990,25 +997,25 @@ class Storage:
     ) -> Cacheable:
         """Decorate a function that returns a source: a call returns the version, which the first call builds.
 
-        The version records the arguments of the call that built it; a call with other arguments is refused. It also
-        records a fingerprint of the function and of everything that it uses in its module: if they have changed, a call
-        warns.
+        The version records the arguments of the call that built it, and refuses a call with other arguments. It also
+        records hashes of the function and of everything that the function uses: if these have changed, a call warns.
 
         Args:
             dataset_id: as in :meth:`submit`; or ``"cifar10@<version>"``, with a version as described below.
-            version: a name; a format string such as ``"size-{size}"`` with the function's parameters as fields;
-                a function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
+            version: a name; a format string such as ``"size-{size}"``, with parameters of the function in braces; a
+                function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
                 a hash of the code and the arguments.
-            hosts, on_change: as in :meth:`cache`; but other arguments always raise, whatever ``on_change`` is.
+            hosts, on_change: as in :meth:`cache`; but a call with other arguments raises, whatever ``on_change`` is.
             record, options: as in :meth:`cache`.
 
         Raises:
-            ArgumentsMismatchError: (by the decorated function) if the version was built with other arguments.
-            InvalidArgumentError: (by the decorated function) if no name can be made from the arguments.
+            ArgumentsMismatchError: when the decorated function is called, if the version was built with other
+                arguments.
+            InvalidArgumentError: when the decorated function is called, if no name can be made of the arguments.
 
         Warns:
-            StaleVersionWarning: (by the decorated function) if the version was built by other code or with other
-                options.
+            StaleVersionWarning: when the decorated function is called, if the version was built by other code or with
+                other options.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
@@ -1050,14 +1057,14 @@ class Storage:
     ) -> DataRef[Any]:
         """Copy a version to another storage, or under another name. The copy has the same shards and the same digest.
 
-        After an interruption, the same call continues where it stopped. What the target has already is compared by its
-        checksums, which reads it unless the store knows them, as Google's does; only what is missing or damaged is
-        copied, also if the target has the version already. The provenance stays that of the build.
+        Only files that are missing or damaged in the target are copied, so an equal call after an interruption goes on,
+        and a call for a version that is there mends it. Files in the target are compared by their checksums: they are
+        read for that, unless the store knows the checksums, as Google's does. The provenance stays that of the build.
 
         Args:
             dataset_id, version: as in :meth:`fetch`.
-            to: the target: a storage, or the URL of one that needs no options.
-            new: the name in the target, a version or ``"<dataset id>@<version>"``; by default that in this storage.
+            to: the target: a storage, or the URL of a storage that needs no options.
+            new: the name in the target, a version or ``"<dataset id>@<version>"``; by default the same as here.
             progress: as in :meth:`submit`.
 
         Returns:
@@ -1088,11 +1095,11 @@ class Storage:
 
 
 def open(reference: str, **storage_options: Any) -> DataRef[Any]:
-    """Open a version, given its storage, dataset and version in one text.
+    """Open the version that a reference names: its storage, dataset and version in one text.
 
     Args:
         reference: ``<url>/<dataset id>@<version>``. Append ``@sha256:<digest>`` to open exactly these records or fail,
-            and ``[a:b]`` for a view of a slice.
+            and ``[a:b]`` to open a view of a slice.
         storage_options: as in :class:`Storage`.
 
     Raises:
