@@ -99,3 +99,23 @@ def test_the_reference_has_every_public_name_and_no_other() -> None:
 
 def test_the_reference_is_up_to_date() -> None:
     assert write_api.PAGE.read_text() == write_api.text(), "run python docs/write_api.py"
+
+
+def test_the_adapter_that_contributors_begin_with_passes_the_suite(tmp_path: Path) -> None:
+    blocks = {title: body for _, title, body, _ in FENCE.findall((ROOT / "CONTRIBUTING.md").read_text()) if title}
+    assert sum(body.count("\n") for body in blocks.values()) < 60
+    for title, body in blocks.items():
+        (tmp_path / title).write_text(body)
+    # As if the adapter lay in the folder of adapters.
+    program = (
+        "import pytest, cachelayer.adapters as a; a.__path__.append('.'); pytest.main(['-q', '-p', 'no:cacheprovider'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert re.search(r"^5 passed", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md"])
+def test_the_modules_that_a_page_names_are_there(page: str) -> None:
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.(?:py|md))?)`", (ROOT / page).read_text()))
+    assert len(named) > 20
+    assert [name for name in named if not any((place / name).exists() for place in (ROOT, ROOT / "cachelayer"))] == []
