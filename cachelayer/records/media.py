@@ -1,4 +1,11 @@
-"""Images and sounds, which records store as the bytes of their files, and readers get decoded."""
+"""Images and sounds: records store the bytes of their files, and readers get arrays.
+
+::
+
+    bytes of a file -- decoder(spec) --> array        ImageSpec("RGB")         uint8 [height, width, 3]
+                                                      the same, with a size    uint8 [size.height, size.width, 3]
+                                                      AudioSpec(16_000, 1)     float32 [frames]
+"""
 
 from __future__ import annotations
 
@@ -34,7 +41,7 @@ from cachelayer.records.video_leaf import VideoReaders
 if TYPE_CHECKING:
     from PIL import Image
 
-# Readers would take a size that is too large for a damaged file.
+# Of a larger size, readers would think that the file is damaged.
 _MOST_PIXELS = (1 << 16) - 1
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 _BITS, _TIFF_BITS = 8, 258
@@ -44,31 +51,32 @@ _TURNED_BY_90_DEGREES = (5, 6, 7, 8)
 
 
 class MediaFiles:
-    """Decodes a leaf of files, in the threads of the pool for decoding.
+    """Decodes the files of one leaf; many files in several threads.
 
     Args:
-        path, spec: the leaf.
-
-    Attributes:
-        leaf: the leaf that they are decoded to.
+        path: the path of the leaf, for errors.
+        spec: the spec of the leaf.
     """
 
     def __init__(self, path: str, spec: EncodedSpec) -> None:
-        self._path, self._spec = path, spec
+        self._path = path
+        self._spec = spec
         self.leaf = leaf_of(spec.decoded)
+        """The leaf of the decoded files."""
 
     @property
     def _decode(self) -> Callable[[bytes], NDArray[Any]]:
         return decoder(self._spec)
 
     def decode(self, files: Column, *, separate_rows: bool) -> Column:
-        """Return the column of decoded files.
+        """Return the column of what files hold.
 
         Args:
             files: the column of files.
-            separate_rows: return a list of the values, which may be changed, for :meth:`Codec.elements`.
+            separate_rows: True for a column of a list of arrays, which share no memory, for :meth:`Codec.elements`.
         """
-        (flat,), nulls = files.parts, files.nulls
+        [flat] = files.parts
+        nulls = files.nulls
         rows = range(len(flat.splits) - 1)
 
         def value_of(row: int) -> Any:
@@ -84,7 +92,7 @@ class MediaFiles:
         return column
 
     def value(self, *parts: NDArray[Any]) -> NDArray[Any]:
-        """Return what one file holds."""
+        """Return the array of one file."""
         return self._array(parts[0].tobytes(), 0)
 
     def _array(self, data: bytes, row: int) -> NDArray[Any]:
@@ -98,7 +106,7 @@ class MediaFiles:
             got = f"{len(data)} bytes that do not decode: {type(error).__name__}: {error}"
             hint = "ref.raw() gives the bytes."
             raise ElementError(self._spec.describe(), got, path=self._path, record=row, hint=hint) from error
-        # Those who get elements may change them.
+        # Who gets an element may change it.
         return array if array.flags.writeable else array.copy()
 
 
@@ -111,7 +119,11 @@ def files_of(path: str, spec: EncodedSpec) -> Files:
 
 
 def check_files(spec: Tree, columns: Sequence[Column]) -> None:
-    """Raise unless every image and sound in the columns decodes. Of a video, the index was made."""
+    """Raise unless every image and sound in the columns decodes. Videos were read when their index was made.
+
+    Raises:
+        ElementError: names the leaf; its record is the row.
+    """
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
         if isinstance(leaf, EncodedSpec) and not isinstance(leaf, VideoSpec):
             MediaFiles(path, leaf).decode(column, separate_rows=True)
@@ -130,7 +142,7 @@ def image_size(size: Any, crop: Any) -> ImageSize:
 
 
 def image_leaves(spec: Tree, names: Sequence[str]) -> list[int]:
-    """Return the numbers of the images of and below some names; of all images if there are no names."""
+    """Return the numbers of the images that these fields have; of all images if no field is named."""
     images = [number for number, (_, leaf) in enumerate(tree.leaves(spec)) if isinstance(leaf, ImageSpec)]
     if not images:
         raise InvalidArgumentError(
@@ -139,26 +151,24 @@ def image_leaves(spec: Tree, names: Sequence[str]) -> list[int]:
         )
     if not names:
         return images
-    chosen = [number for name in names for number in _images_below(spec, name, images)]
-    return sorted({*chosen})
-
-
-def _images_below(spec: Tree, name: str, images: Sequence[int]) -> list[int]:
-    found = [number for number in leaf_numbers(spec, [name]) if number in images]
-    if not found:
-        raise InvalidArgumentError(f"{name!r} is no image: elements are {tree.describe(spec)}")
-    return found
+    chosen: set[int] = set()
+    for name in names:
+        images_of_field = set(leaf_numbers(spec, [name])) & set(images)
+        if not images_of_field:
+            raise InvalidArgumentError(f"{name!r} is no image: elements are {tree.describe(spec)}")
+        chosen |= images_of_field
+    return sorted(chosen)
 
 
 def sized_spec(spec: Tree, sizes: Mapping[int, ImageSize]) -> Tree:
-    """Return a spec whose images of these leaf numbers are decoded to these sizes."""
+    """Return a spec whose images are decoded to sizes, given by the numbers of their leaves."""
     sized = {path: sizes[number] for number, (path, _) in enumerate(tree.leaves(spec)) if number in sizes}
     return tree.map_structure(spec, lambda path, leaf: leaf.sized(sized[path]) if path in sized else leaf)
 
 
 @cache
 def decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
-    """Return the function that makes an array of the bytes of a file. Threads may call it at once."""
+    """Return the function that makes an array of the bytes of a file. Several threads may call it at once."""
     if isinstance(spec, ImageSpec):
         return _image_decoder(spec)
     if isinstance(spec, AudioSpec):
@@ -172,7 +182,7 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
     except ImportError as error:
         raise MissingDependencyError("images need Pillow: pip install 'cachelayer[image]'") from error
 
-    # Hues go round in a circle, so they have no mean that is between them.
+    # Hues lie on a circle, so the mean of two hues may be far from both: an image is resized before it becomes HSV.
     mode = "RGB" if spec.mode == "HSV" and isinstance(spec, SizedImageSpec) else spec.mode
 
     def decode(data: bytes) -> NDArray[Any]:
@@ -181,11 +191,11 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
         if isinstance(spec, SizedImageSpec) and image.format in _SCALED_FORMATS:
             size = spec.size.width, spec.size.height
             is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) in _TURNED_BY_90_DEGREES
-            # The decoder leaves out details: it halves the image while that is larger than the size.
+            # The decoder halves an image as often as it stays larger than the size, which saves most of the work.
             image.draft(None, size[::-1] if is_turned else size)
         image.load()
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-            # Cameras store an image as the sensor saw it, with the rotation that makes it upright.
+            # Cameras store an image as the sensor saw it, and beside it the rotation that makes it upright.
             image = ImageOps.exif_transpose(image)
         if bits > _BITS and image.mode not in _WIDE_MODES:
             raise ValueError(
@@ -208,7 +218,7 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
 
 
 def _bits_of_channel(image: Image.Image, data: bytes) -> int:
-    """Return how many bits a channel of a file has: Pillow cuts those of colours off without a word."""
+    """Return how many bits a channel of a file has. Pillow cuts more than 8 bits of a colour off without a word."""
     if image.format == "PNG":
         return data[24]
     if image.format == "TIFF":
@@ -219,19 +229,19 @@ def _bits_of_channel(image: Image.Image, data: bytes) -> int:
     if image.format == "SGI":
         return _BITS * data[3]
     if image.format == "JPEG2000":
-        # The marker of sizes: the bits of its first channel come 42 bytes after its begin, less 1.
+        # The bits of the first channel, less 1, come 42 bytes after the begin of the marker of sizes.
         return (data[data.find(b"\xff\x4f\xff\x51") + 42] & 127) + 1
     return _BITS
 
 
 def _sized(image: Image.Image, size: ImageSize) -> Image.Image:
-    """Return the image, or the middle of it, in a size."""
+    """Return the image in a size; if the size crops, the middle of the image, which has the proportions of the size."""
     from PIL.Image import Resampling
 
     left = top = 0.0
     if size.crop:
         scale = min(image.width / size.width, image.height / size.height)
-        # Rounding may make the kept part a little larger than the image.
+        # Rounding may make the middle a little larger than the image.
         left = max(0.0, (image.width - size.width * scale) / 2)
         top = max(0.0, (image.height - size.height * scale) / 2)
     box = (left, top, image.width - left, image.height - top)
@@ -246,10 +256,14 @@ def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:
 
     def decode(data: bytes) -> NDArray[Any]:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            stated, rate = file.frames, file.samplerate
+            stated = file.frames
+            rate = file.samplerate
             samples = file.read(dtype="float32", always_2d=True)
-            if (cut := why_cut(file, data)) or (_states_frames(file, data) and len(samples) < stated):
-                raise ValueError(f"it is cut: {cut or f'it states {stated} frames, and has {len(samples)}'}")
+            reason = why_cut(file, data)
+            if not reason and _states_frames(file, data) and len(samples) < stated:
+                reason = f"it states {stated} frames, and has {len(samples)}"
+            if reason:
+                raise ValueError(f"it is cut: {reason}")
         if spec.channels == 1:
             samples = samples.mean(axis=1)
         if spec.sampling_rate is not None and rate != spec.sampling_rate:
@@ -259,16 +273,16 @@ def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:
     return decode
 
 
-# Lines in which libsndfile says that a file ends before the data do whose length its header states.
+# Lines of the log of libsndfile for a file that is shorter than its header states.
 _STATED = re.compile(r"^\s*(?:data|SSND|riff|Data Size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
 _OTHERWISE_CUT = re.compile("does not match value from 'ds64'|Seems to be a truncated file")
-# Programs that write into pipes do not know the length, and state the most that there may be, or 0.
+# Programs that write into pipes do not know the length: their headers state the largest one, or 0.
 _LEAST_UNKNOWN = 0x7FFF_0000
 _OGG_HEADER, _OGG_ENDS = 27, 4
 
 
 def why_cut(file: Any, data: bytes) -> str:
-    """Return why the header of a sound tells that the end of the file is missing; an empty text if it does not.
+    """Return why the end of a sound file must be missing, as its header tells; an empty text if it is not.
 
     Args:
         file: the open file of soundfile.
@@ -281,7 +295,7 @@ def why_cut(file: Any, data: bytes) -> str:
         return "" if is_whole and data[page + 5] & _OGG_ENDS else "its last page is missing"
     order: Literal["little", "big"] = "little" if data[:4] == b"RIFF" else "big"
     if data[:4] in (b"RIFF", b"FORM") and int.from_bytes(data[4:8], order) + 8 == len(data):
-        # The log below takes longer than a short sound.
+        # To read the log below would take longer than to decode a short sound.
         return ""
     log = file.extra_info
     for stated, there in _STATED.findall(log):
@@ -291,12 +305,12 @@ def why_cut(file: Any, data: bytes) -> str:
 
 
 def _states_frames(file: Any, data: bytes) -> bool:
-    """Return whether the number of frames that libsndfile gives stands in the file, and is no estimate."""
+    """Return whether the file itself states the number of frames that libsndfile gives: else it is an estimate."""
     if file.format != "MP3":
         return bool(file.format == "FLAC")
     tag = 0
     if data[:3] == b"ID3":
-        # Seven bits of each byte.
+        # The size has seven bits in each byte.
         tag = 10 + functools.reduce(lambda size, byte: size << 7 | byte, data[6:10], 0)
     first = data[tag : tag + 256]
     return b"Xing" in first or b"Info" in first

@@ -1,6 +1,11 @@
 """Batches of elements that functions of ``stream.map`` returned.
 
-Leaves that a function makes are stacked. Leaves that it passes on are batched as in the dataset.
+A field that a function makes is stacked. A field that it passes on, the same object at the same path or a container of
+its own elsewhere, is batched as in the dataset::
+
+    spec                 {"tokens": ArraySpec(int32, (None,)), "label": ArraySpec(int64)}
+    function             lambda element: {"ids": element["tokens"], "label": element["label"] + 1}
+    batch of it          {"ids": a Ragged, as "tokens" has in the dataset, "label": an array}
 """
 
 from __future__ import annotations
@@ -31,8 +36,9 @@ _NULLABLE = (
     "If the function may return None, declare it: ArraySpec(..., nullable=True), nullable_values=True for values in "
     "arrays, NullableDict for a dict."
 )
-# An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
-_OWN = (np.ndarray, Nullable, Ragged, Sparse, dict, list)
+# An object of these types belongs to one leaf of one element, so a function that returns it elsewhere has moved it.
+# Objects of other types, such as small ints and short strings, are shared by many places.
+_OF_ONE_LEAF = (np.ndarray, Nullable, Ragged, Sparse, dict, list)
 
 
 class HasSpec(Protocol):
@@ -45,15 +51,12 @@ class HasSpec(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Stacking:
-    """Makes batches of elements of one spec, before or after functions change them: a Stacker of the protocols.
-
-    Args:
-        source: the records; their spec is used if ``declared`` is None.
-        declared: the spec that the user declared for the outputs of a function.
-    """
+    """Makes batches of elements of one spec, before or after functions change them: a Stacker of the protocols."""
 
     source: HasSpec
+    """The records, whose spec counts if ``declared`` is None."""
     declared: Tree | None = None
+    """The spec that the user declared for the outputs of a function."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Stacking, (self.source, self.declared)
@@ -71,7 +74,7 @@ class Stacking:
     def conform(self, elements: Sequence[Any]) -> list[Any]:
         """Return elements converted to the dtypes of the spec, without any loss."""
         columns = self._codec.columns(elements)
-        # Columns take nulls that the spec does not allow: builds learn from them what may be None.
+        # Columns take any nulls, because builds learn from them what may be None. Here the spec is fixed.
         allowed = marks(self.spec)
         for number, are_null in self._codec.rows_by_null_bit(columns).items():
             if number not in allowed and are_null.any():
@@ -86,25 +89,25 @@ class Stacking:
 
     def passing(self, element: Any) -> Callable[[Any], Mapping[str, Tree]]:
         leaves = zip(tree.leaves(self.spec), tree.flatten_like(self.spec, element), strict=True)
-        before = [(path, leaf, value) for (path, leaf), value in leaves if not is_plain(leaf)]
-        before += _nullable_dicts(self.spec, element, "")
+        inputs = [(path, leaf, value) for (path, leaf), value in leaves if not is_plain(leaf)]
+        inputs += _nullable_dicts(self.spec, element, "")
 
-        def passed_on(made: Any) -> Mapping[str, Tree]:
-            found: dict[str, Tree] = {}
+        def passed_on(output: Any) -> Mapping[str, Tree]:
+            spec_of_path: dict[str, Tree] = {}
 
             def find(path: str, values: Sequence[Any], _: int | None) -> Any:
                 [value] = values
-                same = [(home, spec) for home, spec, other in before if other is value]
-                in_place = [spec for home, spec in same if home == path]
-                moved = [spec for _, spec in same] if value is None or isinstance(value, _OWN) else []
+                same = [(input_path, spec) for input_path, spec, other in inputs if other is value]
+                in_place = [spec for input_path, spec in same if input_path == path]
+                moved = [spec for _, spec in same] if value is None or isinstance(value, _OF_ONE_LEAF) else []
                 specs = in_place or moved
                 if specs and all(spec == specs[0] for spec in specs):
-                    found[path] = specs[0]
+                    spec_of_path[path] = specs[0]
                     return None
                 return NotImplemented if isinstance(value, (dict, list, tuple)) else None
 
-            collate([made], find)
-            return found
+            collate([output], find)
+            return spec_of_path
 
         return passed_on
 
@@ -154,7 +157,7 @@ def _codec_of(spec: LeafSpec) -> Codec:
 
 def _batch(spec: Tree, values: Sequence[Any], rows: int | None) -> Any:
     if isinstance(spec, JsonSpec):
-        # They were read from text, and passed on.
+        # Records store JSON as text, but these values are not stored.
         return list(values[:rows])
     if isinstance(spec, VideoSpec):
         # They were read, and passed on.
@@ -162,7 +165,7 @@ def _batch(spec: Tree, values: Sequence[Any], rows: int | None) -> Any:
         valid = np.array([file is not None for file in files], np.bool_)
         return Nullable(files, valid) if spec.nullable else files
     if isinstance(spec, NullableDict):
-        # The root of an element is never None.
+        # Only a dict below the root of an element may be None.
         of_key = codec_for({"": spec})
         return of_key.batch(of_key.columns([{"": value} for value in values[:rows]]))[""]
     codec = _codec_of(spec)
@@ -170,7 +173,7 @@ def _batch(spec: Tree, values: Sequence[Any], rows: int | None) -> Any:
 
 
 def is_plain(leaf: LeafSpec) -> bool:
-    """Return whether a batch of the leaf is always a plain array, or a list of strings."""
+    """Return whether a batch of the leaf is always a plain array, of objects for strings."""
     if not isinstance(leaf, ArraySpec) or None in leaf.shape or leaf.nullable or leaf.nullable_values:
         return False
     return leaf.dtype.kind not in "SU" if isinstance(leaf.dtype, np.dtype) else not leaf.shape
@@ -179,11 +182,13 @@ def is_plain(leaf: LeafSpec) -> bool:
 def collate(elements: Sequence[Any], stack: Stack | None = None, rows: int | None = None) -> Any:
     """Return the batch of some elements: the same dicts, lists, tuples and namedtuples, with stacked leaves.
 
+    ``[{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]`` gives ``{"x": [1, 2], "y": ["a", "b"]}``, as arrays.
+
     Args:
-        elements: one or more, of one structure; str and bytes become object arrays of shape ``[len(elements)]``.
-        stack: called first for each value, with its path, its values in all elements and ``rows``; it returns their
-            batch, or NotImplemented to decline.
-        rows: how many elements the batch has, counted from the first; None for all. Structure and shapes are checked on
+        elements: one element or more, all of one structure; str and bytes become arrays of objects.
+        stack: called first for each node, with its path, its values in all elements, and ``rows``; it returns the batch
+            of these values, or NotImplemented to leave it to this function.
+        rows: how many elements the batch has, counted from the first; None for all. Structure and shapes are checked in
             all elements.
     """
     return _collated(elements, "", stack, rows)
@@ -197,7 +202,8 @@ def _collated(elements: Sequence[Any], path: str, stack: Stack | None, rows: int
         if stacked is not NotImplemented:
             return stacked
     if isinstance(first, (dict, list, tuple)) or type(None) in kinds:
-        sizes = {len(element) for element in elements} if first is not None and len(kinds) == 1 else {0}
+        can_count = first is not None and len(kinds) == 1
+        sizes = {len(element) for element in elements} if can_count else {0}
         if len(kinds) > 1 or len(sizes) > 1:
             raise _differs(path, sorted(f"{type(element).__name__} {_size(element)}" for element in elements))
     if first is None:
@@ -209,12 +215,12 @@ def _collated(elements: Sequence[Any], path: str, stack: Stack | None, rows: int
             key: _collated([element[key] for element in elements], f"{path}[{key!r}]", stack, rows) for key in first
         }
     if isinstance(first, (list, tuple)):
-        names = [f".{field}" for field in first._fields] if hasattr(first, "_fields") else None
-        steps = names or [f"[{place}]" for place in range(len(first))]
-        columns = enumerate(steps)
-        return _like(
-            first, [_collated([e[place] for e in elements], path + step, stack, rows) for place, step in columns]
-        )
+        steps = [step for step, _ in tree.children(first)]
+        columns = [
+            _collated([element[place] for element in elements], path + step, stack, rows)
+            for place, step in enumerate(steps)
+        ]
+        return _like(first, columns)
     if isinstance(first, (str, bytes)):
         return _strings(elements, path)[:rows]
     return _stacked(elements, path)[:rows]
