@@ -26,14 +26,21 @@ from numpy.typing import NDArray
 from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.records import dtypes, tree
-from cachelayer.records.column_values import batch_of, column_of, values_of
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.layout import Layout, LeafPart, padded
-from cachelayer.records.leaf_columns import NULL, NULL_DICT, Column, FlatRows
+from cachelayer.records.leaf_columns import (
+    NULL,
+    NULL_DICT,
+    Column,
+    FlatRows,
+    packed_bits,
+    rows_with_nulls,
+    unpacked_bits,
+)
 from cachelayer.records.leaf_names import chosen_spec, varying_leaves
-from cachelayer.records.leaf_plan import LeafPlan
-from cachelayer.records.leaves import leaf_of
+from cachelayer.records.leaf_plan import LeafPlan, batch_of, column_of, values_of
+from cachelayer.records.leaves import FixedLeaf, leaf_of
 from cachelayer.records.memory import (
     MAX_SHARED_NBYTES,
     Bytes,
@@ -45,10 +52,8 @@ from cachelayer.records.memory import (
 )
 from cachelayer.records.null_marks import NullBits
 from cachelayer.records.record_buffers import PackedRecords, Records, StoredBytes
-from cachelayer.records.simple_leaves import FixedLeaf
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.value_null_bits import packed_bits, rows_with_nulls, unpacked_bits
 from cachelayer.records.values import Nullable
 
 TYPED = "typed/1"

@@ -16,9 +16,8 @@ from cachelayer.records import dtypes
 from cachelayer.records.conform import conform, fits_shape, is_plain, ragged_of
 from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8, U32, LeafPart
-from cachelayer.records.leaf_columns import FlatRows, PartRows, separate_rows_of
+from cachelayer.records.leaf_columns import FlatRows, PartRows, bytes_of_strings, separate_rows_of, strings_of_bytes
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.simple_leaves import bytes_of_strings, strings_of_bytes
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec
 from cachelayer.records.tree import describe
 from cachelayer.records.values import Ragged, Sparse, wrong_row

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.records.dtypes import DType
+from cachelayer.records.layout import U8
 from cachelayer.records.memory import Ints, rows_sharing_memory, separate_rows, splits_of
 
 NULL = 1
@@ -66,6 +68,8 @@ class FlatRows:
         return [self.values[start:stop].copy() for start, stop in bounds]
 
 
+LONG_STRING = 512
+"""Longer strings are decoded in place: of shorter ones, a copy of the bytes takes less time."""
 PartRows = Any
 """A part of many rows: an array of shape ``[rows, ...]`` if it is fixed, FlatRows if it varies; or a list of rows."""
 
@@ -99,3 +103,68 @@ class Column:
         nulls = None if self.nulls is None else self.nulls[start:stop]
         null_values = None if self.null_values is None else self.null_values.rows(start, stop)
         return Column(tuple(parts), nulls, null_values)
+
+
+def bytes_of_strings(strings: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Return the byte length of each string, and the bytes of all; ``str`` is UTF-8 that may have lone surrogates."""
+    raw = [str.encode(item, "utf-8", "surrogatepass") if isinstance(item, str) else item for item in strings]
+    return np.fromiter(map(len, raw), np.int64, len(raw)), np.frombuffer(b"".join(raw), U8)
+
+
+def strings_of_bytes(rows: FlatRows, dtype: DType) -> list[Any]:
+    """Return the string of each row of bytes: ``bytes`` or ``str``."""
+    splits = rows.splits.tolist()
+    # For short strings, slicing bytes is quicker; for long ones, saving a copy is.
+    if rows.values.size > LONG_STRING * len(splits):
+        memory: Any = memoryview(np.ascontiguousarray(rows.values).data)
+    else:
+        memory = rows.values.tobytes()
+    if dtype is str:
+        return [str(memory[start:stop], "utf-8", "surrogatepass") for start, stop in pairwise(splits)]
+    return [bytes(memory[start:stop]) for start, stop in pairwise(splits)]
+
+
+def rows_with_nulls(null_values: FlatRows) -> NDArray[np.bool_]:
+    """Return which rows have values that are null."""
+    totals = splits_of(null_values.values)
+    return np.diff(totals[null_values.splits]) > 0
+
+
+def packed_bits(null_values: FlatRows) -> FlatRows:
+    """Return the bits that a record stores of the null values of each row, from a bool for each value.
+
+    Only a row that has nulls has bits: one for each of its values, lowest bit first, in whole bytes::
+
+        rows    [7, None, 9]    [1, 2]          [None]
+        bits    010 -> 02       (no byte)       1 -> 01
+    """
+    nbytes = np.where(rows_with_nulls(null_values), (null_values.lengths + 7) // 8, 0)
+    splits = splits_of(nbytes)
+    bits = np.zeros(8 * splits[-1], np.bool_)
+    have_bits, places = _places_of_bits(null_values.splits, nbytes)
+    bits[places] = null_values.values[have_bits]
+    return FlatRows(np.packbits(bits, bitorder="little"), splits)
+
+
+def unpacked_bits(raw: NDArray[np.uint8], splits: Ints, nbytes: Ints) -> FlatRows:
+    """Return a bool for each value, from the bytes that :func:`packed_bits` returned.
+
+    Args:
+        raw: the bytes of all rows, one after another.
+        splits: where the values of each row begin, and the end.
+        nbytes: the bytes of each row; 0 for a row without nulls.
+    """
+    bits = np.unpackbits(raw, bitorder="little").view(np.bool_)
+    null_values = np.zeros(splits[-1], np.bool_)
+    have_bits, places = _places_of_bits(splits, nbytes)
+    null_values[have_bits] = bits[places]
+    return FlatRows(null_values, splits)
+
+
+def _places_of_bits(splits: Ints, nbytes: Ints) -> tuple[NDArray[np.bool_], Ints]:
+    """Return which values have bits, and the place of each such bit in the bytes of all rows."""
+    counts = np.diff(splits)
+    have_bits = np.repeat(nbytes > 0, counts)
+    first_bits = splits_of(nbytes)[:-1] * 8
+    places = np.arange(splits[-1]) + np.repeat(first_bits - splits[:-1], counts)
+    return have_bits, places[have_bits]

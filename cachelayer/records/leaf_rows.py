@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records import dtypes
-from cachelayer.records.column_values import values_of
 from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8
 from cachelayer.records.leaf_columns import Column, FlatRows
-from cachelayer.records.leaf_plan import LeafPlan
+from cachelayer.records.leaf_plan import LeafPlan, values_of
 from cachelayer.records.memory import gather_ranges, splits_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.values import NullDict, Ragged, Sparse

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from cachelayer.records.conform import conform
 from cachelayer.records.layout import U8, U32, LeafPart
-from cachelayer.records.leaf_columns import Column, FlatRows, PartRows
+from cachelayer.records.leaf_columns import Column, FlatRows, PartRows, bytes_of_strings, strings_of_bytes
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import StoredBytes
-from cachelayer.records.simple_leaves import bytes_of_strings, strings_of_bytes
 from cachelayer.records.spec import VideoSpec
 from cachelayer.records.video import Video, VideoFile, of_record
 from cachelayer.records.video_index import VideoIndex, indexed
