@@ -15,9 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from operator import itemgetter
-from time import monotonic
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,8 +37,6 @@ MAX_STACKED_RECORDS = 8 * MAX_BATCH_RECORDS
 """The most records of a batch whose cost hardly grows with their number."""
 BATCH_SECONDS = 1.0
 """A batch of a slow source ends after about so long, so that its shard can be finished before a kill comes."""
-_VALUE_NBYTES = 8
-"""About the bytes of a value that is no array."""
 IMMUTABLE = frozenset({bool, int, float, complex, type(None), str, bytes})
 """Types of values that cannot change."""
 
@@ -170,105 +165,6 @@ def snapshot(value: Any) -> Any:
     except InvalidTypeError:
         return value
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
-
-
-def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, list[Any]]:
-    """Copy elements into the rows of arrays, for as long as they are like the first: the quick way to keep them.
-
-    Elements are alike if they are flat dicts, tuples or lists with equal keys, whose arrays have equal dtypes and
-    shapes, and whose other values cannot change; or if each is one such leaf. Other elements are copied by
-    :func:`snapshot`, which takes anything and is several times slower.
-
-    An element that makes a batch alone is not copied: the batch holds its arrays, which the source may change when it
-    makes the next element.
-
-    Args:
-        first: the first element.
-        elements: the elements after it. No more are drawn than make a batch.
-
-    Returns:
-        The batch, or None if the first element itself cannot be stacked; and the elements that were drawn and are not
-        in the batch, of which there is one at most.
-    """
-    kind: Any = type(first)
-    keys = list(first) if kind is dict else None
-    is_tree = kind in (dict, list, tuple) or tree.is_namedtuple(first)
-    if kind is dict:
-        leaves = list(first.values())
-    elif is_tree:
-        leaves = list(first)
-    else:
-        leaves = [first]
-    if not leaves or not all(map(_can_be_stacked, leaves)) or any(type(key) is not str for key in keys or ()):
-        return None, [first]
-    nbytes = sum(leaf.nbytes if type(leaf) is np.ndarray else _VALUE_NBYTES for leaf in leaves)
-    most = min(MAX_BATCH_RECORDS, -(-BATCH_NBYTES // max(1, nbytes)))
-    columns: list[Any] = [_room_for(leaf, most) if type(leaf) is np.ndarray else [] for leaf in leaves]
-    # A getter of one key returns its value, not a tuple.
-    values_of: Any = itemgetter(*keys) if keys and len(keys) > 1 else lambda element: (element[next(iter(keys or ()))],)
-    numbered = list(enumerate(zip(leaves, columns, strict=True)))
-    # An element that makes a batch alone lies in its columns already.
-    copied = numbered if most > 1 else []
-    arrays = [(n, column, leaf.dtype, leaf.shape) for n, (leaf, column) in copied if type(leaf) is np.ndarray]
-    values = [(n, column.append, IMMUTABLE | {type(leaf)}) for n, (leaf, column) in numbered if type(column) is list]
-    rows = 0
-    text_nbytes = 0
-    other: list[Any] = []
-    until = monotonic() + BATCH_SECONDS
-    # This loop runs once for each element of a slow source, so it is written for speed: no calls, no allocations.
-    for element in chain([first], elements):
-        own: Any = element if is_tree else (element,)
-        is_alike = type(element) is kind and len(own) == len(leaves)
-        if keys is not None and is_alike:
-            try:
-                own = values_of(element)
-            except KeyError:
-                is_alike = False
-        for number, column, dtype, shape in arrays if is_alike else ():
-            leaf = own[number]
-            if type(leaf) is not np.ndarray or leaf.shape != shape or (leaf.dtype is not dtype and leaf.dtype != dtype):
-                is_alike = False
-                break
-            column[rows] = leaf
-        for number, append, kinds in values if is_alike else ():
-            leaf = own[number]
-            if type(leaf) not in kinds:
-                is_alike = False
-                break
-            append(leaf)
-            if type(leaf) is str or type(leaf) is bytes:
-                text_nbytes += len(leaf)
-        if not is_alike:
-            other = [element]
-            break
-        rows += 1
-        if rows == most or text_nbytes + rows * nbytes >= BATCH_NBYTES or monotonic() > until:
-            break
-    # The element that differs may have left some of its leaves in the columns: these are cut off.
-    stacked = [np.fromiter(each[:rows], object, rows) if type(each) is list else each[:rows] for each in columns]
-    batch: Tree
-    if keys is not None:
-        batch = dict(zip(keys, stacked, strict=True))
-    elif not is_tree:
-        batch = stacked[0]
-    elif hasattr(kind, "_make"):
-        batch = kind._make(stacked)
-    else:
-        batch = kind(stacked)
-    return RowBatch(batch, rows), other
-
-
-def _room_for(leaf: NDArray[Any], rows: int) -> NDArray[Any]:
-    """Return an empty array for rows like a leaf; for one row the leaf itself, which is too long to be copied."""
-    return leaf[np.newaxis] if rows == 1 else np.empty((rows, *leaf.shape), leaf.dtype)
-
-
-def _can_be_stacked(leaf: Any) -> bool:
-    if type(leaf) is np.ndarray:
-        # The rows of a stack of arrays without dimensions would be scalars.
-        return leaf.ndim > 0 and not leaf.dtype.hasobject and leaf.dtype.kind != "T"
-    # A void may be a view of memory that changes.
-    return type(leaf) in IMMUTABLE or (isinstance(leaf, np.generic) and not isinstance(leaf, np.void))
 
 
 @dataclass(frozen=True, eq=False)

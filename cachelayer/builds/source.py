@@ -18,15 +18,8 @@ from time import monotonic
 from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, Literal
 
-from cachelayer.builds.batches import (
-    BATCH_NBYTES,
-    BATCH_SECONDS,
-    MAX_BATCH_RECORDS,
-    Batch,
-    ElementBatch,
-    snapshot,
-    stack_alike,
-)
+from cachelayer.builds.alike_elements import stack_alike
+from cachelayer.builds.batches import BATCH_NBYTES, BATCH_SECONDS, MAX_BATCH_RECORDS, Batch, ElementBatch, snapshot
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, SourceError
 from cachelayer.progress import current
 from cachelayer.records.infer import approximate_nbytes

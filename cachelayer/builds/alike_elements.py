@@ -1,0 +1,170 @@
+"""Copy elements that are alike straight into the rows of arrays: the quick way to keep what a source gives one by one.
+
+::
+
+    {"x": float32[3], "label": 7}     x      label
+    {"x": float32[3], "label": 2}     x[0]   7          one array with a row for each element,
+    {"x": float32[3], "label": 5}     x[1]   2          and a list of each value that is no array
+                                      x[2]   5
+
+Elements that are not alike are copied one by one, by :func:`~cachelayer.builds.batches.snapshot`, which takes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.builds.batches import BATCH_NBYTES, BATCH_SECONDS, IMMUTABLE, MAX_BATCH_RECORDS, RowBatch
+from cachelayer.records import tree
+from cachelayer.records.tree import Tree
+
+_VALUE_NBYTES = 8
+"""About the bytes of a value that is no array."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Structure:
+    """The structure of elements: a flat dict, list or tuple of leaves, or one leaf."""
+
+    kind: Any
+    """The type of an element."""
+    keys: list[Any] | None
+    """The keys of a dict; None for anything else."""
+    is_tree: bool
+    """Whether an element has several leaves; else it is a leaf."""
+
+    @classmethod
+    def of(cls, element: Any) -> _Structure:
+        kind = type(element)
+        is_tree = kind in (dict, list, tuple) or tree.is_namedtuple(element)
+        return cls(kind, list(element) if kind is dict else None, is_tree)
+
+    def leaves(self, element: Any) -> list[Any]:
+        if self.keys is not None:
+            return list(element.values())
+        return list(element) if self.is_tree else [element]
+
+    def values_getter(self) -> Callable[[Any], Any]:
+        """Return a function that returns the values of a dict in the order of the keys."""
+        keys = self.keys or []
+        if len(keys) == 1:
+            # An itemgetter of one key returns the value, and no tuple.
+            return lambda element: (element[keys[0]],)
+        return itemgetter(*keys)
+
+    def joined(self, columns: list[Any]) -> Tree:
+        """Return the columns of the leaves in this structure."""
+        if self.keys is not None:
+            return dict(zip(self.keys, columns, strict=True))
+        if not self.is_tree:
+            return columns[0]
+        return self.kind._make(columns) if hasattr(self.kind, "_make") else self.kind(columns)
+
+
+def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, list[Any]]:
+    """Copy elements into the rows of arrays, for as long as they are like the first.
+
+    Elements are alike if they are flat dicts, tuples or lists with equal keys, whose arrays have equal dtypes and
+    shapes, and whose other values cannot change; or if each is one such leaf.
+
+    An element that makes a batch alone is not copied: the batch holds its arrays, which the source may change when it
+    makes the next element.
+
+    Args:
+        first: the first element.
+        elements: the elements after it. No more are drawn than make a batch.
+
+    Returns:
+        The batch, or None if the first element itself cannot be stacked; and the elements that were drawn and are not
+        in the batch, of which there is one at most.
+    """
+    structure = _Structure.of(first)
+    leaves = structure.leaves(first)
+    if not leaves or not all(map(_can_be_stacked, leaves)) or any(type(key) is not str for key in structure.keys or ()):
+        return None, [first]
+    nbytes = sum(leaf.nbytes if type(leaf) is np.ndarray else _VALUE_NBYTES for leaf in leaves)
+    most = min(MAX_BATCH_RECORDS, -(-BATCH_NBYTES // max(1, nbytes)))
+    columns: list[Any] = [_room_for(leaf, most) if type(leaf) is np.ndarray else [] for leaf in leaves]
+    rows, others = _fill(columns, chain([first], elements), structure, leaves, nbytes, most)
+    # The element that differs may have left some of its leaves in the columns: these are cut off.
+    stacked = [np.fromiter(each[:rows], object, rows) if type(each) is list else each[:rows] for each in columns]
+    return RowBatch(structure.joined(stacked), rows), others
+
+
+def _fill(
+    columns: list[Any], elements: Iterator[Any], structure: _Structure, leaves: list[Any], nbytes: int, most: int
+) -> tuple[int, list[Any]]:
+    """Write elements into the rows of columns, until one is not like the first, or the batch is full or takes long.
+
+    Args:
+        columns: for each leaf an array with ``most`` rows, or a list.
+        elements: the elements, the first among them.
+        structure: the structure of the first element.
+        leaves: the leaves of the first element.
+        nbytes: about the bytes of an element, without texts.
+        most: how many elements make a batch.
+
+    Returns:
+        The number of rows that were written, and the element that is not like the first, if one was drawn.
+    """
+    kind = structure.kind
+    is_tree = structure.is_tree
+    values_of = None if structure.keys is None else structure.values_getter()
+    numbered = list(enumerate(zip(leaves, columns, strict=True)))
+    # An element that makes a batch alone lies in its columns already.
+    copied = numbered if most > 1 else []
+    arrays = [(n, column, leaf.dtype, leaf.shape) for n, (leaf, column) in copied if type(leaf) is np.ndarray]
+    values = [(n, column.append, IMMUTABLE | {type(leaf)}) for n, (leaf, column) in numbered if type(column) is list]
+    rows = 0
+    text_nbytes = 0
+    until = monotonic() + BATCH_SECONDS
+    # This loop runs for every element, so it does as little as possible: no function is called for a leaf.
+    for element in elements:
+        own: Any = element if is_tree else (element,)
+        is_alike = type(element) is kind and len(own) == len(leaves)
+        if values_of is not None and is_alike:
+            try:
+                own = values_of(element)
+            except KeyError:
+                is_alike = False
+        for number, column, dtype, shape in arrays if is_alike else ():
+            leaf = own[number]
+            if type(leaf) is not np.ndarray or leaf.shape != shape or (leaf.dtype is not dtype and leaf.dtype != dtype):
+                is_alike = False
+                break
+            column[rows] = leaf
+        for number, append, kinds in values if is_alike else ():
+            leaf = own[number]
+            if type(leaf) not in kinds:
+                is_alike = False
+                break
+            append(leaf)
+            if type(leaf) is str or type(leaf) is bytes:
+                text_nbytes += len(leaf)
+        if not is_alike:
+            return rows, [element]
+        rows += 1
+        if rows == most or text_nbytes + rows * nbytes >= BATCH_NBYTES or monotonic() > until:
+            break
+    return rows, []
+
+
+def _room_for(leaf: NDArray[Any], rows: int) -> NDArray[Any]:
+    """Return an empty array for rows like a leaf; for one row the leaf itself, which is too long to be copied."""
+    return leaf[np.newaxis] if rows == 1 else np.empty((rows, *leaf.shape), leaf.dtype)
+
+
+def _can_be_stacked(leaf: Any) -> bool:
+    if type(leaf) is np.ndarray:
+        # The rows of a stack of arrays without dimensions would be scalars.
+        return leaf.ndim > 0 and not leaf.dtype.hasobject and leaf.dtype.kind != "T"
+    # A void may be a view of memory that changes.
+    return type(leaf) in IMMUTABLE or (isinstance(leaf, np.generic) and not isinstance(leaf, np.void))
