@@ -1,4 +1,4 @@
-"""DataRef: a published version, as users see it."""
+"""A DataRef: a published version, as users see it, or some of its records."""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 class Mirrored:
     """How many shards of a version are on this host.
 
-    Args:
-        shards: number of shards of the version.
-        local_shards: number of them that are here; fewer than ``shards`` if the local cache is too small.
-        nbytes: bytes of all shards of the version.
-        local_nbytes: bytes of the shards that are here.
-        folder: where these shards are.
-
     Examples:
         >>> storage = cachelayer.Storage(f"memory:/{folder}", local_cache=folder)
         >>> mirrored = storage.submit([3, 1, 2], "mirrored", "v1").mirror()
@@ -43,10 +36,15 @@ class Mirrored:
     """
 
     shards: int
+    """The number of shards of the version."""
     local_shards: int
+    """The number of shards that are on this host: fewer than ``shards`` if the local cache is too small."""
     nbytes: int
+    """The bytes of all shards of the version."""
     local_nbytes: int
+    """The bytes of the shards that are on this host."""
     folder: str
+    """The folder of the shards that are on this host."""
 
 
 @explains_options
@@ -99,7 +97,7 @@ class DataRef(View[T], Generic[T]):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """How the version was built.
+        """What the version was built from and how: source, options, code, time and host.
 
         Examples:
             >>> ref = cachelayer.Storage(folder).submit(range(3), "numbers", "v1", description="the first numbers")
@@ -110,7 +108,7 @@ class DataRef(View[T], Generic[T]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the version's shards; of a view, its share of them, by the number of its records.
+        """The bytes of the version's shards; of a view, its share of these bytes by the number of its records.
 
         Examples:
             >>> import numpy as np
@@ -121,7 +119,7 @@ class DataRef(View[T], Generic[T]):
         return self._records.nbytes if self._records.is_view else self._base.version.info.nbytes
 
     def stored_nbytes(self, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
-        """Return the bytes that records take in their shards. It reads the shards' indices only, no record.
+        """Return the bytes that records take in their shards. This reads the indices of the shards, and no record.
 
         Args:
             indices: integers; negative ones count from the end.
@@ -183,14 +181,14 @@ class DataRef(View[T], Generic[T]):
         return count_by(self, field)
 
     def mirror(self, *, progress: bool | None = None) -> Mirrored:
-        """Make local copies of all shards of the version and wait for them, for example before training starts.
+        """Copy all shards of the version to the local cache and wait for the copies, such as before training starts.
 
         Args:
             progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
                 from the start; False shows nothing.
 
         Returns:
-            How many shards are here: all of them if the storage is local, fewer if the local cache is too small.
+            How many shards are on this host: all if the storage is local, fewer if the local cache is too small.
 
         Raises:
             InvalidArgumentError: if the storage keeps no local copies.
@@ -205,8 +203,10 @@ class DataRef(View[T], Generic[T]):
             >>> ref.mirror().folder == str(folder / "local/numbers")  # the shards themselves are on this host
             True
         """
-        records, version = self._base, self._base.version
-        table, copies = version.manifest.shards, records.local_copies
+        records = self._base
+        version = records.version
+        table = version.manifest.shards
+        copies = records.local_copies
         if records.is_local:
             return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.folder.url)
         if records.copies is None or copies is None:
@@ -233,7 +233,8 @@ class DataRef(View[T], Generic[T]):
         from cachelayer.drawing.ref_html import first_records, ref_html
         from cachelayer.drawing.text import class_names
 
-        records, title = self._records, f"{self.dataset_id}@{self.dataset_version}"
+        records = self._records
+        title = f"{self.dataset_id}@{self.dataset_version}"
         facts = {"records": f"{len(self):,}", "bytes": f"{self.nbytes:,}", "digest": f"sha256:{self.digest}"}
         if records.is_view:
             title = records.title

@@ -1,4 +1,4 @@
-"""Concatenate and mix datasets: ``cachelayer.concat``, ``cachelayer.mix`` and what it returns."""
+"""Several datasets as one: :func:`concat` puts them one after another, :func:`mix` lets them take turns."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
 
 
 class EndingArguments(MixtureArguments, total=False):
-    """The keyword arguments of a stream of a mixture; ``remainder`` only of one that ends."""
+    """The keyword arguments of a stream of a mixture. Only a mixture with ``stop`` takes ``remainder``."""
 
     remainder: Remainder | None
 
@@ -82,8 +82,8 @@ class Mixture(Generic[T]):
 
     Args:
         parts: the datasets and their weights, as the user passed them.
-        turns: the dataset that each position belongs to.
-        length: the number of positions of an epoch; a mixture without ``stop`` never comes to its end.
+        turns: which dataset each position belongs to.
+        length: the number of positions of an epoch, which a mixture without ``stop`` never reaches.
 
     Examples:
         >>> letters = cachelayer.wrap("abcd", identity="letters")
@@ -107,13 +107,13 @@ class Mixture(Generic[T]):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_") or hasattr(type(self), name):
                 return object.__getattribute__(self, name)
-            raise no_attribute(self, name, "it has stream(...); call what views have of each dataset, before mix()")
+            raise no_attribute(self, name, "it has stream(...); call methods of views on each dataset, before mix()")
 
     @property
     def digest(self) -> str:
         """SHA-256 over ``mixture`` and the digests (32 bytes each) of the datasets, in hexadecimal.
 
-        States of the mixture hold it. They tell the weights before their position apart from it: later ones may change.
+        States of the mixture hold it, and the weights up to their position beside it: later weights may change.
 
         Examples:
             >>> letters = cachelayer.wrap("abcd", identity="letters")
@@ -154,12 +154,12 @@ class Mixture(Generic[T]):
         """Return all datasets as a sequence: the same for any number of shards, resumable at any position.
 
         Each dataset goes through its own epochs, so a small dataset with a large weight repeats more often. The
-        arguments are those of :meth:`cachelayer.DataRef.stream`. ``stream.records(t)`` numbers the records of all
-        datasets, one dataset after another.
+        arguments mean what they do in :meth:`cachelayer.DataRef.stream`. ``stream.record_numbers(t)`` numbers the
+        records of all datasets, one dataset after another.
 
-        Without ``stop`` it is endless. With it, its end is the end of an epoch, and ``remainder`` decides about a
-        shorter last step. Further epochs, those of ``stream.epochs()``, are as long: in them each dataset goes on with
-        the epochs of its own.
+        Without ``stop`` the stream is endless. With ``stop`` it ends with an epoch of the mixture, and ``remainder``
+        decides about a shorter last step. Further epochs, which ``stream.epochs()`` gives, are as long. Each dataset
+        goes on with its own epochs in them.
 
         Raises:
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
@@ -193,17 +193,18 @@ class Mixture(Generic[T]):
         return stream_of(StepReader(self._records, replace(checked, order=order)))
 
     def _order(self, checked: Order, blocks: Blocks | None) -> MixedOrder:
-        seeds = [seed_of_part(checked.seed or 0, part) for part in range(len(self._parts))]
-        refs = list(zip([ref for ref, _ in self._parts], seeds, strict=True))
-        if blocks is None:
-            exact = [ExactOrder(len(ref), checked.shuffle, seed, checked.reshuffle) for ref, seed in refs]
-            return MixedOrder(self._turns, tuple(exact), checked.seed, self._length)
-        in_blocks = []
-        for ref, seed in refs:
-            info = ref._records.info
-            order = blocks.order(len(ref), info.record_nbytes, info.together, seed=seed, reshuffle=checked.reshuffle)
-            in_blocks.append(order)
-        return MixedOrder(self._turns, tuple(in_blocks), checked.seed, self._length)
+        orders: list[Any] = []
+        for part, (ref, _) in enumerate(self._parts):
+            seed = seed_of_part(checked.seed or 0, part)
+            if blocks is None:
+                orders.append(ExactOrder(len(ref), checked.shuffle, seed, checked.reshuffle))
+            else:
+                info = ref._records.info
+                order = blocks.order(
+                    len(ref), info.record_nbytes, info.together, seed=seed, reshuffle=checked.reshuffle
+                )
+                orders.append(order)
+        return MixedOrder(self._turns, tuple(orders), checked.seed, self._length)
 
     def _repr_html_(self) -> str:
         """Return a table with the datasets, their weights and the element spec, which notebooks show."""
@@ -228,23 +229,24 @@ def mix(
 ) -> Mixture[T]:
     """Mix datasets into one stream, in proportions that may change at given positions.
 
-    Each dataset goes through its own epochs. Which dataset each position belongs to follows from the weights alone:
-    after any number of records of a stage, each dataset has had its share of them within 1.7 records; each of two
-    within 0.5. The datasets take turns in a round of at most 65,536 records, in which shares are exact if the weights
-    allow it, and rounded to 1/65,536 if not.
+    Each dataset goes through its own epochs. Which dataset a position belongs to follows from the weights alone: after
+    any number of records of a stage, a dataset has had its share of them within 1.7 records, and within 0.5 records if
+    there are two datasets. The datasets take turns in a round of at most 65,536 records. Shares are exact if the
+    weights fit such a round, else rounded to 1/65,536.
 
     Args:
         parts: pairs of a dataset (a DataRef, a view, or a result of :func:`cachelayer.concat` or
             :func:`cachelayer.wrap`) and its weight, a positive number. Integers that sum to W, at most 65,536, are
-            exact: among any W records of a stage in a row, each dataset has as many as its weight. So are decimals such
-            as 0.7 and 0.3, which are 7 and 3 of 10.
-        schedule: the weights of all datasets by the global position, in records, from which they count, such as
-            ``{0: (0.7, 0.3), 100_000: (0.5, 0.5)}``. It begins at 0, with the weights of the pairs, unless those are
-            all 1. A weight may be 0 in some stages.
-        stop: None mixes for ever. ``"first"`` ends as soon as one dataset has been read once, ``"all"`` when all have.
+            exact: of any W consecutive records of a stage, a dataset has as many as its weight. Decimals are exact too:
+            0.7 and 0.3 are 7 and 3 of 10.
+        schedule: the weights of all datasets, by the global position from which they count, such as
+            ``{0: (0.7, 0.3), 100_000: (0.5, 0.5)}``. It begins at 0, with the weights of the pairs, unless all of
+            these are 1. A weight may be 0 in some stages.
+        stop: None mixes for ever. ``"first"`` ends as soon as one dataset has been read once, ``"all"`` when every
+            dataset has been.
         by: what weights are shares of: ``"records"``; ``"bytes"`` of the elements as they are stored, uncompressed; the
-            length of a field such as ``"tokens"``; or a field that is one number, such as a count. The means over all
-            records of each dataset convert them.
+            length of a field such as ``"tokens"``; or a field that is one number, such as a count. The mean over all
+            records of a dataset converts them to shares of records.
 
     Raises:
         InvalidArgumentError: if there are no datasets, one is empty, a weight or a position is invalid, element specs
@@ -294,12 +296,18 @@ def _pairs(parts: Any) -> list[tuple[View[Any], Any]]:
 
 
 def _stages(weights: Sequence[Any], schedule: Any) -> Mapping[int, Weights]:
-    """Return the weights by position; those of the pairs must be those at position 0, or 1 each."""
+    """Return the weights of all datasets, by the position from which they count.
+
+    Raises:
+        InvalidArgumentError: if the schedule begins with other weights than the pairs have, unless these are all 1.
+    """
     own = tuple(map(checked_weight, weights))
     if schedule is None:
         return {0: own}
     stages = stages_of(schedule, len(weights))
-    first, total, own_total = stages[0], sum(stages[0]), sum(own)
+    first = stages[0]
+    total = sum(first)
+    own_total = sum(own)
     agree = all(abs(a * total - b * own_total) <= total * own_total / 2**32 for a, b in zip(own, first, strict=True))
     if not agree and any(weight != 1 for weight in own):
         raise InvalidArgumentError(
@@ -310,6 +318,7 @@ def _stages(weights: Sequence[Any], schedule: Any) -> Mapping[int, Weights]:
 
 
 def _end(turns: Turns, refs: Sequence[View[Any]], stop: Stop) -> int:
+    """Return the position at which the first dataset, or the last, has been read once."""
     ends = [turns.end_of(part, len(ref)) for part, ref in enumerate(refs)]
     reached = [end for end in ends if end is not None]
     if not reached or (stop == "all" and len(reached) < len(ends)):

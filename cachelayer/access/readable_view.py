@@ -40,9 +40,14 @@ if TYPE_CHECKING:
 
 @explains_options
 class ReadableView(Generic[T]):
-    """What all views have: their elements can be read, by number, in batches and as streams.
+    """Elements that are read by number, in batches and as streams, and what they are known by.
 
     :class:`cachelayer.View` adds the methods that make another view.
+
+    Examples:
+        >>> ref = cachelayer.Storage(folder).submit([{"x": 3}, {"x": 1}, {"x": 2}], "rows", "v1")
+        >>> ref[0]["x"].item(), ref.read([2, 0])["x"].tolist(), next(iter(ref.stream(2)))["x"].tolist()
+        (3, [2, 3], [3, 1])
     """
 
     def __init__(self, records: DatasetView) -> None:
@@ -62,7 +67,7 @@ class ReadableView(Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
-        """Return one element, or a view of a slice.
+        """Return one element, or for a slice a view of its elements.
 
         Examples:
             >>> letters = cachelayer.wrap("abcdef", identity="letters")
@@ -71,13 +76,13 @@ class ReadableView(Generic[T]):
         """
         records = self._records
         if isinstance(index, slice):
-            name, rows = records.name, sliced(index, len(records))
-            named = None if name is None else name.sliced(rows)
-            return type(self)(DatasetView(records.base, records.selection.slice(index), name=named))
+            rows = sliced(index, len(records))
+            name = None if records.name is None else records.name.sliced(rows)
+            return type(self)(DatasetView(records.base, records.selection.slice(index), name=name))
         return records.base.element(records.selection.number(index))
 
     def __getitems__(self, indices: Sequence[int] | NDArray[Any]) -> list[T]:
-        """Return the elements of these indices as a list. The caller may change them.
+        """Return a list of the elements of these indices. The caller may change the elements.
 
         Args:
             indices: integers, of which negative ones count from the end; or a mask with one bool for each record.
@@ -106,7 +111,7 @@ class ReadableView(Generic[T]):
         Args:
             indices: integers, of which negative ones count from the end; or a mask with one bool for each record; or a
                 slice.
-            fields: keys of a dict element, or one of them: only these are decoded and returned.
+            fields: keys of a dict element, or one key: only these are decoded and returned.
 
         Returns:
             Leaves of known shape as arrays ``[len(indices), *shape]``; bytes and str as object arrays
@@ -139,14 +144,14 @@ class ReadableView(Generic[T]):
         return base.batch_of_keys(numbers, keys)
 
     def head(self, n: int = 5) -> list[T]:
-        """Return the first elements as a list, to look at them: all of them if there are fewer; ``ref[:5]`` is a view.
+        """Return a list of the first elements, to look at them; ``ref[:5]`` is a view.
 
         Args:
-            n: the number of elements.
+            n: the number of elements; of a shorter view all are returned.
 
         Raises:
-            InvalidArgumentError: if it is negative.
-            ErasedRecordError: if one of them was erased.
+            InvalidArgumentError: if the number is negative.
+            ErasedRecordError: if one of the elements was erased.
 
         Examples:
             >>> letters = cachelayer.wrap("abcdef", identity="letters")
@@ -197,14 +202,14 @@ class ReadableView(Generic[T]):
     ) -> BatchStream[Any, Any]: ...
     @takes_stream_options()
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
-        """Return the records as a sequence: the same for any number of shards, resumable at any position.
+        """Return the elements as a sequence of steps: the same for any number of shards, resumable at any position.
 
         Args:
             global_batch_size: the number of records of a step over all shards, which each get a share of them. None
                 gives one element at a time.
             shuffle: True permutes all records exactly, differently in each epoch. ``"blocks"``, or a
-                :class:`cachelayer.Blocks`, permutes blocks of about 1 MiB, and the records in a window of blocks: from
-                an object store that takes a request for each block instead of each record. Each iterator then fetches
+                :class:`cachelayer.Blocks`, permutes blocks of about 1 MiB, and the records in a window of blocks, so
+                that an object store gets a request for each block in place of each record. An iterator then fetches
                 blocks ahead and holds each until its last record is out: the windows of its shard (its share of
                 about 1 GiB), 128 MiB more, and the blocks of the steps that are read ahead.
             seed: an integer in [0, 2**64), required with shuffle.
@@ -248,14 +253,14 @@ class ReadableView(Generic[T]):
         return stream_of(StepReader(records, checked))
 
     def sources(self, index: SupportsIndex) -> list[RecordSpan]:
-        """Return the records that an element was made of: those of the versions that this view comes from.
+        """Return the records of versions that an element was made of.
 
         Args:
             index: the number of the element in this view; negative ones count from the end.
 
         Returns:
-            In order: for an element of a version the record itself, for a window or a pack each document of which it
-            holds values.
+            For an element of a version, its record; for a window or a pack, each document of which it has values, in
+            their order.
 
         Raises:
             RecordIndexError: if there is no such element.
@@ -285,9 +290,9 @@ class ReadableView(Generic[T]):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata of the version that the records come from: what the user passed, and what the source said.
+        """The metadata of the version: what the user passed, and what the source said.
 
-        If they come from several versions, it is what the metadata of all of them have in common.
+        Of records of several versions it is what all these have in common.
 
         Examples:
             >>> ref = cachelayer.Storage(folder).submit([3, 1], "numbers", "v1", metadata={"license": "CC0"})
@@ -298,9 +303,9 @@ class ReadableView(Generic[T]):
 
     @property
     def categories(self) -> dict[str, list[Any]]:
-        """The texts that numbers in the elements stand for, by field: those that stand beside tokens.
+        """The texts that numbers in windows and packs stand for, by field; see ``beside`` of :meth:`windows`.
 
-        See :meth:`windows`. They are found once, and stored beside the version.
+        They are found once, and stored beside the version.
 
         Examples:
             >>> import numpy as np
@@ -326,13 +331,13 @@ class ReadableView(Generic[T]):
 
     @property
     def reference(self) -> str:
-        """A text for :func:`cachelayer.open`: it opens these records again, or is an error. It holds no credentials.
+        """A text with which :func:`cachelayer.open` opens these records again, or raises. It holds no credentials.
 
         It names the version, pinned by its digest, and the calls that made the view, pinned by the digest of the view.
 
         Raises:
-            InvalidArgumentError: if no text names the view: of several versions, of none, chosen by a function or by
-                more than 256 record numbers.
+            InvalidArgumentError: if no text names the view: its records are of several versions, or of none, or were
+                chosen by a function, or by more than 256 record numbers.
 
         Examples:
             >>> ref = cachelayer.Storage(folder).submit([{"x": 3}, {"x": 1}, {"x": 2}], "rows", "v1")
@@ -368,9 +373,9 @@ class ReadableView(Generic[T]):
     def lengths(self, leaf: str = "") -> NDArray[np.uint32]:
         """Return the length of a field in each record, without reading the records.
 
-        The length of an array of shape ``[None]`` is the number of its values. That of bytes is their number, and that
-        of a str the number of its bytes in UTF-8. That of None is 0. Images and sounds have the length of their files,
-        in :meth:`DataRef.raw` alone: how long they are when they are decoded is not stored.
+        An array of shape ``[None]`` has as many values as its length says, bytes as many bytes, a str as many bytes in
+        UTF-8; None has the length 0. An image or a sound has the length of its file, and only in :meth:`DataRef.raw`:
+        its length when it is decoded is not stored.
 
         Args:
             leaf: the name of the field, such as ``"tokens"`` or ``"meta/url"``; without it, the only one.
@@ -440,7 +445,7 @@ class ReadableView(Generic[T]):
                 from the start; False shows nothing.
 
         Raises:
-            InvalidTypeError: if they are no records of one version, but windows, packs, or those of several.
+            InvalidTypeError: if the elements are windows or packs, or records of several versions.
 
         Examples:
             >>> report = cachelayer.Storage(folder).submit([3, 1, 2], "numbers", "v1")[:1].verify()
@@ -464,22 +469,22 @@ class ReadableView(Generic[T]):
         rows: bool = True,
         progress: bool | None = None,
     ) -> Diff:
-        """Return how this version differs from another, of any dataset and storage, and the rows that differ.
+        """Return how this version differs from another version, of any dataset and storage, and which rows differ.
 
-        Of views, the rows and fields that they show are compared; shards, metadata and provenance are those of their
+        Of two views, the rows and fields that they show are compared, and the shards, metadata and provenance of their
         versions.
 
         Args:
-            other: the other version, or a view of one.
-            key: the field, or fields, by which a row of one is that of the other; None for the record number. Keys are
-                compared exactly, in their own dtypes; None equals None.
-            rows: whether rows are compared. This reads the records that are not in shards of both.
+            other: the other version, or a view of it.
+            key: the field, or fields, that two equal rows share; None for the record number. Keys are compared exactly,
+                in their own dtypes; None equals None.
+            rows: whether rows are compared. This reads the records that do not lie in shards of both versions.
             progress: as in :meth:`mirror`.
 
         Raises:
-            InvalidTypeError: if one is no version, and no view of the records of one.
+            InvalidTypeError: if one of the two is not a version, or a view of the records of one.
             InvalidArgumentError: if there is no such field, it has several values a record, or two rows of a version
-                have one key; names the first.
+                have one key; the message names the first.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
@@ -493,9 +498,10 @@ class ReadableView(Generic[T]):
             raise InvalidTypeError(f"diff takes a DataRef, not a {type(other).__name__}: open it first")
         if not boolean("rows", rows) and key is not None:
             raise InvalidArgumentError(f"key={key!r} is for rows: leave out rows=False")
-        sides = side_of(self._records), side_of(other._records)
-        found = compare_rows(self._records, other._records, key, progress=progress) if rows else None
-        return compare(*sides, found)
+        this_side = side_of(self._records)
+        other_side = side_of(other._records)
+        differing = compare_rows(self._records, other._records, key, progress=progress) if rows else None
+        return compare(this_side, other_side, differing)
 
     def __repr__(self) -> str:
         return repr(self._records)
@@ -509,7 +515,7 @@ class ReadableView(Generic[T]):
 
 
 def check_keys(spec: Tree, names: Any) -> None:
-    """Raise unless these are keys of a dict."""
+    """Raise unless these are keys of elements that are dicts."""
     if isinstance(names, bytes) or not isinstance(names, Sequence) or not isinstance(spec, dict):
         raise InvalidArgumentError(f"fields={names!r}: pass a tuple of keys; elements are {tree.describe(spec)}")
     for name in names:

@@ -1,4 +1,4 @@
-"""Weighted samples of the records of a view: their weights, and what ``ref.sample(...)`` returns."""
+"""Weighted samples: the records of a view, drawn by weights. Here weights are checked, and :class:`Sampled` streams."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Sampled(Generic[T]):
         """A text for :func:`cachelayer.open`, which opens this sample again; see :attr:`cachelayer.View.reference`.
 
         Raises:
-            InvalidArgumentError: if no text names it: of several versions, or with weights that are no field.
+            InvalidArgumentError: if no text names the sample: its records are of several versions, or its weights are
+                no field.
 
         Examples:
             >>> rows = [{"text": "a", "weight": 1.0}, {"text": "b", "weight": 3.0}]
@@ -82,7 +83,7 @@ class Sampled(Generic[T]):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_") or hasattr(type(self), name):
                 return object.__getattribute__(self, name)
-            raise no_attribute(self, name, "it has stream(...); call what other views have before sample()")
+            raise no_attribute(self, name, "it has stream(...); call methods of views before sample()")
 
     @property
     def digest(self) -> str:
@@ -123,8 +124,8 @@ class Sampled(Generic[T]):
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
         """Return the draws as an endless sequence: the same for any number of shards, resumable at any position.
 
-        Each position is a draw of its own, whatever the batch size. The arguments are those of
-        :meth:`cachelayer.DataRef.stream`, and ``stream.records(t)`` gives the numbers of the records that step ``t``
+        Each position is a draw of its own, whatever the batch size. The arguments mean what they do in
+        :meth:`cachelayer.DataRef.stream`. ``stream.record_numbers(t)`` gives the numbers of the records that step ``t``
         draws.
 
         Raises:
@@ -166,7 +167,7 @@ def sampled_of(view: DatasetView, weights: Any, seed: Any) -> Sampled[Any]:
 
 
 def weights_of(view: DatasetView, weights: Any) -> Floats:
-    """Return the weights of all records: finite, not negative, and not all 0."""
+    """Return a weight for each record. They are finite, not negative, and not all 0."""
     if len(view) == 0:
         raise InvalidArgumentError("there are no records to draw from: sample() needs at least one")
     if not isinstance(weights, str):
@@ -181,7 +182,7 @@ def weights_of(view: DatasetView, weights: Any) -> Floats:
 
 
 def _numbers(weights: Any, records: int) -> Floats:
-    """Return numbers that a user passed as float64 of shape ``[records]``."""
+    """Return numbers that a user passed as an array: float64 of shape ``[records]``."""
     kind = type(weights).__name__
     if kind == "MaskedArray":
         raise InvalidTypeError("weights in a masked array hide numbers: pass a plain array, with 0 for what is masked")
@@ -208,7 +209,7 @@ def _is_number(dtype: dtypes.DType) -> bool:
 
 
 def _positive(weights: Floats) -> Floats:
-    """Return weights if they are finite and not negative, and not all 0."""
+    """Return these weights; raise if one is negative or not finite, or all are 0."""
     wrong = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
     if len(wrong):
         record = int(wrong[0])
@@ -222,7 +223,7 @@ def _positive(weights: Floats) -> Floats:
 
 
 def _balanced(view: DatasetView, name: str, leaf: LeafSpec) -> Floats:
-    """Return for each record 1 divided by the number of records of its class."""
+    """Return a weight for each record: 1 divided by the number of records of its class."""
     kind = leaf.dtype.kind if isinstance(leaf.dtype, np.dtype) else "U"
     if not isinstance(leaf, ArraySpec) or leaf.shape or kind not in "iubSU":
         raise InvalidArgumentError(
@@ -236,12 +237,15 @@ def _balanced(view: DatasetView, name: str, leaf: LeafSpec) -> Floats:
 
 
 def field_of_all(view: DatasetView, name: str, call: str) -> NDArray[Any]:
-    """Return a field of all records, each of which must have it.
+    """Return the values of a field in all records.
 
     Args:
         view: the records.
         name: the field, of one value a record.
         call: what the user called, for messages.
+
+    Raises:
+        InvalidArgumentError: if a record has None in the field.
     """
     column = FieldReader(view, call, skips_erased=False).column(name)
     if isinstance(column, Nullable):

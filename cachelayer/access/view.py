@@ -1,4 +1,11 @@
-"""Views: what users read, slice, split and stream, wherever the records come from."""
+"""Views of views: select, filter, split and sample records; make windows, packs, padded records and series of them.
+
+A view holds one :class:`DatasetView`. A method makes another selection, or another dataset that holds the view, and
+copies nothing. The result is named by the calls that made it, as a reference says them::
+
+    view[:100].where("x > 2")    the same base, another selection     name: d@v1 [:100] .where('x > 2')
+    view.windows("tokens", 8)    WindowRows, which hold the view      name: d@v1 .windows('tokens', 8)
+"""
 
 from __future__ import annotations
 
@@ -36,7 +43,6 @@ from cachelayer.records.selection import Selection, numbers_or_mask
 from cachelayer.user_warnings import warn
 from cachelayer.versions.view_calls import PUBLISH, ViewCall, literal, rows_call
 
-# What datasets of other libraries call it, and what to write here.
 _WRITE = {
     "filter": "ref.where('score > 0.5'), ref.where(lambda columns: ...) or ref.select(ref.each(lambda element: ...))",
     "map": "ref.stream(...).map(function)",
@@ -58,36 +64,36 @@ _WRITE = {
     "stats": "stats() of each dataset that it comes from",
     "count_by": "count_by() of each dataset that it comes from",
 }
-
+"""Names that other libraries have, and what to write here in place of each."""
 
 M = TypeVar("M", bound=Callable[..., Any])
 
 
 def names_view(method: M) -> M:
-    """Make the view that a method returns known by the call that gave it."""
+    """Let the name of the view that a method returns end with the call, as references write it."""
 
     @wraps(method)
     def named(self: View[Any], *arguments: Any, **options: Any) -> View[Any]:
         view: View[Any] = method(self, *arguments, **options)
-        records, name = view._records, self._records.name
+        name = self._records.name
         if name is not None:
             call = ViewCall(method.__name__, literal(arguments), literal(options))
-            view._records = replace(records, name=name.then(call))
+            view._records = replace(view._records, name=name.then(call))
         return view
 
     return cast(M, named)
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that were passed, as a reference writes them."""
+    """Return the options that are not None, as a reference writes them."""
     return {name: literal(value) for name, value in options.items() if value is not None}
 
 
 @explains_options
 class View(ReadableView[T]):
-    """Records in an order of their own: those of a version, some of them, several versions, windows, packs, and so on.
+    """Elements in an order of their own: records of a version or of several, windows, packs, and so on.
 
-    What makes a view copies nothing.
+    To make a view copies nothing.
 
     Examples:
         >>> letters = cachelayer.wrap("abcdef", identity="letters")
@@ -99,9 +105,9 @@ class View(ReadableView[T]):
     """
 
     def _select(self, selection: Selection, call: ViewCall) -> Self:
-        """Return a view of the same base with another selection, which a call of this one gives."""
-        name = self._records.name
-        return type(self)(DatasetView(self._records.base, selection, name=None if name is None else name.then(call)))
+        """Return a view of the same base with another selection, named by the call that makes it."""
+        name = None if self._records.name is None else self._records.name.then(call)
+        return type(self)(DatasetView(self._records.base, selection, name=name))
 
     def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view of some records, in the order of their indices.
@@ -129,7 +135,7 @@ class View(ReadableView[T]):
         return self._select(self._records.selection.select(wanted), rows_call("select", wanted))
 
     def exclude(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
-        """Return a view without some records: it is that of ``select`` with the indices of all others, in order.
+        """Return a view without some records. The others keep their order.
 
         Args:
             indices: integers in any order, which may repeat, and negative ones count from the end; or a mask with True
@@ -150,17 +156,18 @@ class View(ReadableView[T]):
         """Return a view of the records that a condition holds for, in their order.
 
         Args:
-            condition: a text such as ``"score > 0.5 and lang in [3, 5]"``: names of fields (``meta.lang`` for
-                ``"meta/lang"``; another name that Python does not take in backquotes, such as ``"`a-b` > 0"``),
-                numbers, texts, comparisons, ``and``, ``or``, ``not``, ``in``, ``is None``, arithmetic,
-                ``url.startswith("http")``, and ``len(tokens) > 10``, which reads no record. Or a function of whole
-                columns by name that returns a bool for each row, such as ``lambda c: c["score"] >= c["score"].mean()``.
-                The fields have one value a record. No condition chooses a record whose field is None by comparing it,
-                nor one that was erased.
+            condition: a text such as ``"score > 0.5 and lang in [3, 5]"``. It has names of fields of one value a record
+                (``meta.lang`` for ``"meta/lang"``; in backquotes if Python does not take them for names, such as
+                ``"`a-b` > 0"``), numbers, texts, comparisons, ``and``, ``or``, ``not``, ``in``, ``is None``,
+                arithmetic, ``url.startswith("http")``, and ``len(tokens) > 10``, which reads no record.
+                Or a function that gets whole columns by name, and returns a bool for each row, such as
+                ``lambda c: c["score"] >= c["score"].mean()``.
+                A comparison with a field that is None holds neither as it stands nor with ``not``. Erased records are
+                never chosen.
 
         Raises:
-            InvalidArgumentError: if the condition is none, or there is no such field.
-            InvalidTypeError: if it is of another type, or the function returns something else.
+            InvalidArgumentError: if the text does not parse, or there is no such field.
+            InvalidTypeError: if the condition is of another type, or the function returns something else.
 
         Examples:
             >>> rows = [{"text": "one", "score": 0.9}, {"text": "two", "score": None}, {"text": "three", "score": 0.2}]
@@ -173,15 +180,15 @@ class View(ReadableView[T]):
             >>> [row["text"] for row in ref.where(lambda columns: columns["text"] == "two")]
             ['two']
         """
-        wanted = Condition.of(condition)
-        chosen = self._records.selection.select(mask_of(self._records, wanted))
-        why = (
-            "" if isinstance(condition, str) else f"where() got a function: write the condition as a text, or {PUBLISH}"
-        )
-        return self._select(chosen, ViewCall("where", (wanted.text,), why_unnamed=why))
+        checked = Condition.of(condition)
+        selection = self._records.selection.select(mask_of(self._records, checked))
+        why_unnamed = ""
+        if not isinstance(condition, str):
+            why_unnamed = f"where() got a function: write the condition as a text, or {PUBLISH}"
+        return self._select(selection, ViewCall("where", (checked.text,), why_unnamed=why_unnamed))
 
     def each(self, function: Callable[[T], Any], *, progress: bool | None = None) -> NDArray[np.bool_]:
-        """Return for each record whether a function of its element holds, as a mask for :meth:`select`.
+        """Return a mask for :meth:`select`: whether a function of the element holds, for each record.
 
         Every element is read and decoded once; :meth:`where` reads only the fields that it needs.
 
@@ -194,7 +201,7 @@ class View(ReadableView[T]):
             bool of shape ``[len(self)]``; False for erased records.
 
         Raises:
-            InvalidTypeError: if the function is none, or returns no bool.
+            InvalidTypeError: if it is not a function, or it returns no bool.
 
         Examples:
             >>> import numpy as np
@@ -220,17 +227,17 @@ class View(ReadableView[T]):
             return object.__getattribute__(self, name)
 
     def sample(self, weights: str | Sequence[float] | NDArray[Any], *, seed: int) -> Sampled[T]:
-        """Draw records by their weights, with replacement: what it returns has endless ``stream(...)``.
+        """Draw records by their weights, with replacement: endless streams of what is drawn.
 
         Args:
-            weights: one number for each record, 0 or more; or the name of a field that has it, such as
+            weights: a number for each record, 0 or more; or the name of the field that has these numbers, such as
                 ``"meta/weight"``; or ``"balanced:"`` and the name of a field with labels, such as ``"balanced:label"``:
-                then each class is drawn equally often, and each record of a class too.
+                then all classes are drawn equally often, and so are all records of a class.
             seed: an integer in [0, 2**64), which decides all draws.
 
         Raises:
-            InvalidArgumentError: if a weight is negative, infinite, NaN or None, all are 0, there is another number of
-                them, there is no such field, or it is of another kind; the message names the record.
+            InvalidArgumentError: if a weight is negative, infinite, NaN or None, all weights are 0, there are more or
+                fewer than records, or there is no such field of numbers; the message names the record.
             InvalidTypeError: if an argument is of the wrong type.
 
         Examples:
@@ -253,32 +260,32 @@ class View(ReadableView[T]):
     ) -> dict[str, Self]:
         """Split the records at random into views that do not overlap, such as ``train`` and ``val``.
 
-        A record is dealt by its number in the shards of the version: it has the same part in every view of the version,
-        in versions that are derived from it, and in versions with more records appended. The whole version has exactly
-        the shares; of a view of some of its records, the parts have about these shares. The records of each part keep
-        their order.
+        A record is dealt by its number in the shards of the version. So it goes to the same part in every view of the
+        version, in versions that are derived from it, and in versions with more records appended. Parts of the whole
+        version have exactly their shares; parts of a view of some records have about their shares. The records of a
+        part keep their order.
 
         Args:
-            shares: the fraction of the records that each view gets, by its name; they sum to 1.
-            seed: an integer in [0, 2**64), required. The same seed and shares give the same views.
-            by: a field of one value a record, such as ``"user"``, or several: all records with one value of it go to
-                one part, also in a version that is written or built anew. The shares are then of values, about.
-            stratify: a field such as ``"label"``, or several: each part has its share of the records of this view with
-                each value, less than one record more or less. Records that are appended move none; but those that are
-                filtered out, or erased, do: split first, then filter the parts.
+            shares: the fraction of the records that a part gets, by the name of the part; they sum to 1.
+            seed: an integer in [0, 2**64), required. The same seed and shares give the same parts.
+            by: a field of one value a record, such as ``"user"``, or several: all records with one value go to one
+                part, also in a version that is written or built anew. The shares are then shares of the values, about.
+            stratify: a field such as ``"label"``, or several: of the records of this view with one value, a part has
+                its share, give or take less than one record. Records that are appended move none; records that are
+                filtered out or erased do: split first, then filter the parts.
 
         Returns:
-            The views by their names. With ``by`` or ``stratify``, erased records are in none of them.
+            The parts by their names. With ``by`` or ``stratify``, erased records are in no part.
 
         Raises:
             InvalidArgumentError: if the shares or the seed are invalid, there is no such field, or both ``by`` and
                 ``stratify`` are passed.
 
         Warns:
-            CacheLayerWarning: if another version may have the same records under other numbers, since it was written,
-                or built, by itself, and ``by`` is not passed; if the view is a part of a split with the same seed,
-                which deals its records alike, so that the parts are far from the shares; if a part has no value of
-                ``by``, as may happen if these are few.
+            CacheLayerWarning: if ``by`` is not passed, and another version may have the same records under other
+                numbers, since it was written, or built, by itself; if the view is a part of a split with the same seed,
+                which deals its records alike, so that the parts are far from their shares; if a part has no value of
+                ``by``, which may happen if there are few values.
 
         Examples:
             >>> letters = cachelayer.wrap("abcdefgh", identity="letters")
@@ -300,7 +307,7 @@ class View(ReadableView[T]):
         stratify: Any = None,
         warns: bool = False,
     ) -> dict[str, Self]:
-        """Split as :meth:`split` does, but never warn: a reference pins the records of a part by a digest."""
+        """Split as :meth:`split` does, without its warnings: a reference pins the records of a part by a digest."""
         selections = split(self._records, shares, seed, by, stratify, warns=warns)
         options = _given(seed=seed, by=by, stratify=stratify)
         return {
@@ -316,20 +323,20 @@ class View(ReadableView[T]):
         by: str | Sequence[str] | None = None,
         stratify: str | Sequence[str] | None = None,
     ) -> list[tuple[Self, Self]]:
-        """Return pairs of views for cross-validation: the records to train with, and those that the fold holds out.
+        """Return pairs of views for cross-validation: the records to train with, and the records held out.
 
-        The records of this view are dealt evenly, so that folds differ by one record at most. Records that are appended
-        to the version move none of the others.
+        The records of this view are dealt evenly: the numbers of records that two folds hold out differ by one at most.
+        Records that are appended to the version later move none.
 
         Args:
             k: the number of folds, at least 2.
             seed: an integer in [0, 2**64), required.
             by: a field of one value a record, such as ``"user"``, or several: all records with one value are held out
-                by one fold, and folds hold out equally many values.
-            stratify: a field, or several: folds hold out equally many records with each value.
+                by one fold, and all folds hold out equally many values.
+            stratify: a field, or several: of the records with one value, all folds hold out equally many.
 
         Returns:
-            One pair for each fold. Every record is held out once; with ``by`` or ``stratify``, erased ones never.
+            One pair for each fold. Every record is held out once; with ``by`` or ``stratify``, erased records never.
 
         Raises:
             InvalidArgumentError: if a fold would hold out no record, or an argument is invalid; see :meth:`split`.
@@ -342,20 +349,20 @@ class View(ReadableView[T]):
             ['a', 'c', 'e', 'f'] ['b', 'd']
             ['a', 'b', 'd', 'f'] ['c', 'e']
         """
-        pairs = folds(self._records, k, seed, by, stratify)
         call = ViewCall("folds", (literal(k),), _given(seed=seed, by=by, stratify=stratify))
-        return [
-            (self._select(train, replace(call, parts=(fold, 0))), self._select(held, replace(call, parts=(fold, 1))))
-            for fold, (train, held) in enumerate(pairs)
-        ]
+        pairs = []
+        for fold, (train, held_out) in enumerate(folds(self._records, k, seed, by, stratify)):
+            view_to_train = self._select(train, replace(call, parts=(fold, 0)))
+            view_held_out = self._select(held_out, replace(call, parts=(fold, 1)))
+            pairs.append((view_to_train, view_held_out))
+        return pairs
 
     @names_view
     def fields(self, *names: str) -> View[Any]:
-        """Return a view of some fields of the same records: the others are neither decoded nor read.
+        """Return a view of some fields of the same records. Other fields are neither decoded nor read.
 
-        Elements keep their structure of dicts, and the order of their keys. Of a local shard without compression only
-        the bytes of these fields are read; over the network records are read whole, so that their checksums tell
-        whether they are right.
+        Elements keep their structure of dicts, and the order of their keys. Of a local shard without compression, only
+        the bytes of these fields are read. Over the network records are read whole, because their checksums cover all.
 
         Args:
             names: keys of the elements, and of dicts in them, such as ``"tokens"`` or ``"meta/url"``.
@@ -383,8 +390,8 @@ class View(ReadableView[T]):
         those of the whole image. The digest and the states of streams are those of this view.
 
         Args:
-            names: the images, such as ``"image"`` or ``"meta/thumbnail"``, or structures that hold some; none for all
-                images.
+            names: the images, such as ``"image"`` or ``"meta/thumbnail"``, or dicts with images in them; without names,
+                all images.
             size: the height and the width.
             crop: True cuts off what makes the proportions differ, at both sides alike; False stretches the image.
 
@@ -422,39 +429,42 @@ class View(ReadableView[T]):
         every: Mapping[str, int] | None = None,
         categories: Mapping[str, Sequence[Any]] | None = None,
     ) -> View[dict[str, Any]]:
-        """Return windows of fixed length over the values of fields, those of all records one after another.
+        """Return windows of fixed length over the values of a field, of all records one after another.
 
-        Window i begins at value ``i * stride``. It is read at once, whichever records its values come from.
+        Window i begins at value ``i * stride``, whichever records its values come from::
+
+            tokens     [1 2 3] [4] [5 6]
+            length 4   [1 2 3   4]            with stride 2, the next is
+                       [    3   4   5 6]
 
         Args:
             leaves: the name of an array of shape ``[None]``, such as ``"tokens"`` or ``"meta/tokens"``; or of bytes or
-                str, of which windows hold the bytes as uint8. Or several, of equal lengths in each record.
+                str, whose bytes windows have as uint8. Or several fields, of equal lengths in a record.
             length: the number of values of a window.
-            stride: how far a window begins after the one before it; the length by default.
-            separator: a value that stands after each record, also after empty ones and None; a dict has one for each
-                field, by its name.
+            stride: how many values a window begins after the window before it; the length by default.
+            separator: a value that stands after each record, also after an empty one or None; or a dict with a value
+                for each field, by its name.
             remainder: what to do with values at the end that do not fill a window: "drop" leaves them out, "pad" fills
                 the last window up with zeros.
-            segments: True adds segment ids and positions, as those of :meth:`packed`. A separator belongs to the record
+            segments: True adds segment ids and positions, as :meth:`packed` has them. A separator belongs to the record
                 before it, and a record without values has a segment id too, which no value has.
-            beside: a field of one value a record, such as ``"domain"``, or several: windows have it for each value, and
-                0 in padding. A separator has that of the record before it. A text becomes its number in
-                :attr:`categories`.
-            every: fields that have a value for so many values in a row, such as ``{"concepts": 16}``: arrays of shape
-                ``[None]`` whose last value may stand for fewer. Windows have them as those of ``beside``.
-            categories: the texts of a field of ``beside`` in the order of their numbers, by its name: so that several
-                views have the same. By default those that it has, sorted.
+            beside: a field of one value a record, such as ``"domain"``, or several: windows repeat it for each value of
+                the record and its separator, and have 0 in padding. A text becomes its number in :attr:`categories`.
+            every: fields that have one value for so many values in a row, such as ``{"concepts": 16}``: arrays of shape
+                ``[None]`` whose last value may stand for fewer. Windows repeat their values, as with ``beside``.
+            categories: the texts of a field of ``beside`` in the order of their numbers, by the name of the field, so
+                that several views have the same numbers. By default the texts of the records, sorted.
 
         Returns:
             A view of ``{"tokens": [length]}``; the keys are the last parts of the names. Fields beside them have the
-            shape ``[length]``, or ``[length, *shape]`` if their values have one, and texts are int32. With segments
-            there are also ``tokens_segment_ids`` and ``tokens_positions``, int32 ``[length]``, named after the first
-            field. With "pad" and without segments there are ``tokens_length``, int32, and ``tokens_mask``, bool
+            shape ``[length]``, or ``[length, *shape]`` if a value has a shape, and texts are int32. With segments,
+            windows have also ``tokens_segment_ids`` and ``tokens_positions``, int32 ``[length]``, named after the first
+            field. With "pad" and without segments, they have ``tokens_length``, int32, and ``tokens_mask``, bool
             ``[length]``, True for values.
 
         Raises:
             InvalidArgumentError: if there is no such field, it is of another kind, or another argument is invalid; when
-                it is read, if the fields of a record have different lengths, or one beside them is None.
+                a window is read, if the fields of a record differ in length, or a field beside them is None.
             InvalidTypeError: if an argument has the wrong type.
 
         Examples:
@@ -497,26 +507,27 @@ class View(ReadableView[T]):
     ) -> Packed:
         """Return whole documents packed into rows of fixed length.
 
-        Which documents share a row is planned once, from their lengths alone, and stored beside the version. Documents
-        share a row only with others of the same 16,384 in a row. A row holds its documents in the order of their
-        records. Empty ones, and None, are in no row.
+        The document of a record is the value of the field. Which documents share a row is planned once, from their
+        lengths alone, and the plan is stored beside the version. Each 16,384 consecutive documents are packed by
+        themselves. A row has its documents in the order of their records. An empty document, or None, is in no row.
 
         Args:
             leaves: the name of an array of shape ``[None]``, such as ``"tokens"`` or ``"meta/tokens"``; or of bytes or
-                str, whose bytes are packed as uint8. Or several, of equal lengths in each record, to pack side by side.
+                str, whose bytes are packed as uint8. Or several fields, of equal lengths in a record, which are packed
+                side by side.
             length: the number of values of a row.
-            long: what to do with documents longer than ``max_length``: "split" packs pieces of that length and one of
-                the rest, "truncate" packs only their beginning, "drop" leaves them out.
+            long: what to do with documents longer than ``max_length``: "split" packs pieces of that length and a piece
+                with the rest, "truncate" packs only their beginning, "drop" leaves them out.
             max_length: the number of values of the longest piece, at most ``length``, which is the default.
             seed: an integer in [0, 2**64) that shuffles which documents share a row; None for a plan without chance.
-            segments: False gives the length and the mask of each row, as :meth:`windows` with "pad", in place of
+            segments: False gives the length and the mask of a row, as :meth:`windows` with "pad" does, in place of
                 segment ids and positions.
             beside, every, categories: as in :meth:`windows`.
 
         Returns:
             A view of ``{"tokens": [length], "tokens_segment_ids": [length], "tokens_positions": [length]}``. Segment
-            ids, int32, number the documents of a row from 1; 0 is padding. Positions, int32, begin at 0 in each. The
-            keys are the last parts of the names; ids and positions are named after the first field.
+            ids, int32, number the documents of a row from 1; 0 is padding. Positions, int32, begin at 0 in each
+            document. The keys are the last parts of the names; ids and positions are named after the first field.
 
         Raises:
             InvalidArgumentError: if there is no such field, it is of another kind, the fields of a record differ in
@@ -557,17 +568,17 @@ class View(ReadableView[T]):
     ) -> Rolling:
         """Return windows of consecutive records of a series, such as the measurements of one sensor.
 
-        The records of a series are those with equal values of ``by``; None is a value too. Its window i begins at its
-        record ``i * stride``. Windows of one series follow each other, and series come by their values, ascending. A
-        series shorter than a window has none: :attr:`Rolling.short_series` counts them. Erased records are in no
+        Records with equal values of ``by`` are one series; None is a value too. Window i of a series begins at its
+        record ``i * stride``. The windows of a series follow one another, and series come by their values, ascending. A
+        series shorter than a window has none: :attr:`Rolling.short_series` counts such series. Erased records are in no
         series. Which records a series has is found once, and stored beside the version.
 
         Args:
             length: the number of records of a window.
-            by: the field, or fields, whose values tell series apart, each of one value a record; None for one series.
-            order: the field that orders the records of a series; records with equal values keep the order of the view,
-                as all do with None.
-            stride: how many records a window begins after the one before it.
+            by: the field, or fields, of one value a record, whose values tell series apart; None for one series.
+            order: the field that orders the records of a series; None for the order of the view, which records with
+                equal values keep too.
+            stride: how many records a window begins after the window before it.
 
         Returns:
             A view whose elements have the structure of a record, with the records of a window stacked on a leading
@@ -604,17 +615,18 @@ class View(ReadableView[T]):
         """Return the same records with arrays of varying length padded to a fixed one.
 
         Args:
-            lengths: the length for each leaf, by its name: an array of shape ``[None]``, such as ``"tokens"``; or the
-                name of one field.
-            length: the length of that field.
-            value: what stands after the values of a shorter record.
-            long: what to do with longer records: "truncate" keeps the beginning, "refuse" raises an ElementError when
-                one is read. None truncates too, and warns if it does, with the share of the values that is kept.
+            lengths: the lengths by the names of fields, which are arrays of shape ``[None]``, such as
+                ``{"tokens": 2048}``; or the name of one field.
+            length: the length, if one field is named.
+            value: what stands after the values of a shorter record; or a dict with a value for each field.
+            long: what to do with longer records: "truncate" keeps the beginning, "refuse" raises an ElementError when a
+                longer record is read. None truncates too, and warns if a record is longer, with the share of the values
+                that is kept.
 
         Returns:
-            A view of the same elements, with ``tokens`` as ``[length]``, and beside it ``tokens_length``, int32, the
-            number of values in it, and ``tokens_mask``, bool ``[length]``, True for values and False for padding. If a
-            field is None, its length is 0.
+            A view of the same elements, with ``tokens`` as ``[length]``, ``tokens_length``, int32, the number of its
+            values, and ``tokens_mask``, bool ``[length]``, True for values and False for padding. A field that is None
+            has the length 0.
 
         Raises:
             InvalidArgumentError: if there is no such field, it is of another kind, or another argument is invalid.
@@ -653,7 +665,7 @@ class Packed(View[dict[str, Any]]):
 
     @property
     def fill(self) -> float:
-        """The share of the cells of all packs, also of those that a slice leaves out, that are not padding.
+        """The share of the cells of all packs that are not padding. Packs that a slice leaves out count too.
 
         Examples:
             >>> import numpy as np
