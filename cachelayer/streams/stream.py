@@ -17,8 +17,8 @@ from cachelayer.streams.continuing import restore_reader
 from cachelayer.streams.epochwise import Epochs, Iterations
 from cachelayer.streams.iterator import ChunksWithStates, StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_step
+from cachelayer.streams.reading.element_map import ElementMap, keyed_generators
 from cachelayer.streams.reading.failures import MOST_FAILURES
-from cachelayer.streams.reading.maps import ElementMap, keyed_generators
 from cachelayer.streams.reading.step_reader import Learned, StepReader
 from cachelayer.streams.step_numbers import count_steps, nth_step
 from cachelayer.streams.steps import MOST_POSITIONS, Step

@@ -26,7 +26,7 @@ from cachelayer.protocols import Dataset, Held, StoredSource
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_step
 from cachelayer.streams.reading.failures import Failure
-from cachelayer.streams.reading.map_run import HeldOf, read_in_place
+from cachelayer.streams.reading.mapped_chunk import HeldOf, read_in_place
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.step_numbers import next_step_of_worker
 from cachelayer.streams.steps import Step, StepRange
@@ -144,7 +144,7 @@ class BlockFeed:
         self._records = reader.records
         self._options = reader.options
         self._record_nbytes = max(1, reader.records.info.record_nbytes)
-        share = max(1, reader.share)
+        share = max(1, reader.rows_per_step)
         self._at_once = at_once if reader.options.batched else _LOOKED_AT
         self._workers = workers
         # No record comes twice, as far as possible.

@@ -20,7 +20,7 @@ from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.ahead.block_feed import feed_of
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk
 from cachelayer.streams.reading.failures import Failure, ReadContext, clear_callers
-from cachelayer.streams.reading.map_run import HeldOf, read_in_place
+from cachelayer.streams.reading.mapped_chunk import HeldOf, read_in_place
 from cachelayer.streams.reading.step_reader import StepReader
 
 _CHUNK_NBYTES = 4 << 20
@@ -249,7 +249,7 @@ class Prefetcher(Generic[T]):
 
 def steps_at_once(reader: StepReader) -> int:
     """Return the number of steps of a chunk: one, or several that are small."""
-    records, share = reader.records, max(1, reader.share)
+    records, share = reader.records, max(1, reader.rows_per_step)
     most = min(records.info.records_per_read, _CHUNK_NBYTES // max(1, records.info.read_nbytes))
     if records.takes_requests:
         most = min(most, _REMOTE_RECORDS)

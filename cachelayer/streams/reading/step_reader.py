@@ -1,4 +1,13 @@
-"""Read the steps of a shard: its records, after the user's functions, as elements or stacked to batches."""
+"""Read the steps of a shard: its records, after the user's functions, as elements or stacked to batches.
+
+What becomes of the plan of a chunk::
+
+    no map()       Dataset.batches ────────────────────────────────> batch ──┐
+    map()          Dataset.try_elements ──> maps ──> Stacker.collate ──> batch ──> batch_maps ──> mask ──> convert
+    no batches     Dataset.try_elements ──> maps ──> element ─────────────────────────────────────────────> convert
+
+An *item* is what comes out: the batch of a step or, without batches, an element.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +25,7 @@ from cachelayer.protocols import Dataset, Stacker
 from cachelayer.streams.order.orders import GROUP
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
+from cachelayer.streams.reading.element_map import ElementMap, returned_none
 from cachelayer.streams.reading.failures import (
     Failure,
     ReadContext,
@@ -25,8 +35,7 @@ from cachelayer.streams.reading.failures import (
     too_many,
     warn_of_failure,
 )
-from cachelayer.streams.reading.map_run import HeldOf, MapRun, read_in_place
-from cachelayer.streams.reading.maps import ElementMap, returned_none
+from cachelayer.streams.reading.mapped_chunk import HeldOf, MappedChunk, read_in_place
 from cachelayer.streams.state import state_of
 from cachelayer.streams.steps import Step, Steps
 from cachelayer.streams.stream_options import StreamOptions
@@ -34,47 +43,39 @@ from cachelayer.streams.stream_options import StreamOptions
 
 @dataclass(eq=False)
 class Learned:
-    """What reading has shown of the functions of a stream; all readers of the stream share it.
-
-    Args:
-        passed_on: the specs of the leaves that functions pass on, by their paths in what they make: of those that
-            batches of the dataset do not have as plain arrays. None as long as no batch has asked.
-        has_warned: whether a failure that no iterator counts was warned of.
-    """
+    """What reading has shown of the functions of a stream; all readers of the stream share it."""
 
     passed_on: Mapping[str, Any] | None = None
+    """The specs of the leaves that functions pass on, by their paths in what they make; without leaves whose batches
+    are plain arrays. None as long as no batch has asked."""
     has_warned: bool = False
+    """Whether a failure that no iterator counts was warned of."""
 
 
 @dataclass(frozen=True)
 class StepReader:
-    """Reads steps of one shard.
-
-    Args:
-        records: the records.
-        options: which records to read, and in which order.
-        maps: functions of elements, in the order in which they are called.
-        batch_maps: functions of batches.
-        learned: what reading has shown of the functions.
-        convert: given an item and the number of rows of its global batch (1 for an element), returns what to hand out;
-            None to hand it out.
-    """
+    """Reads the steps of one shard."""
 
     records: Dataset[Any]
     options: StreamOptions
+    """Which records to read, and in which order."""
     maps: tuple[ElementMap, ...] = ()
+    """Functions of elements, in the order in which they are called."""
     batch_maps: tuple[Callable[[Any], Any], ...] = ()
+    """Functions of batches, in the order in which they are called."""
     learned: Learned = field(default_factory=Learned, compare=False, repr=False)
     convert: Callable[[Any, int], Any] | None = None
+    """Given an item and the number of rows of its global batch (1 for an element), returns what to hand out; None to
+    hand out items as they are."""
 
     @property
-    def share(self) -> int:
+    def rows_per_step(self) -> int:
         """The number of rows that are read of a whole step."""
         return len(self.options.rows_of(self.options.steps.global_batch))
 
     @property
     def max_failures(self) -> int | None:
-        """The number of failures that others stand in for, of all elements of an iterator; None to raise each."""
+        """The number of failures of an iterator that others stand in for; None if the first one is raised."""
         return min((function.max_failures for function in self.maps if function.max_failures is not None), default=None)
 
     @property
@@ -92,9 +93,9 @@ class StepReader:
         return replace(self, options=replace(self.options, steps=steps))
 
     def state(self, position: int) -> dict[str, Any]:
-        """Return the state of a sampler whose next step begins at a position.
+        """Return the state of a stream whose next step begins at a position.
 
-        The first takes a while if the records were chosen one by one, which have no digest before.
+        The first call takes a while if the records were chosen one by one: only then is their digest computed.
         """
         return state_of(self.records.digests, self.records.info.name, self.options, position)
 
@@ -112,7 +113,7 @@ class StepReader:
         return replace(self, options=replace(self.options, rows=rows))
 
     def item(self, step: Step, held: HeldOf = read_in_place) -> Any:
-        """Return the batch of a step, with its mask if there is one; or the element of this shard."""
+        """Return the batch of a step, with its mask if there is one; without batches, the element of this shard."""
         item, failures = self.item_and_failures(step, held)
         limit = self.max_failures
         if limit is not None and len(failures) > limit:
@@ -138,105 +139,123 @@ class StepReader:
     def read(
         self, plan: ChunkPlan, context: ReadContext, held: HeldOf = read_in_place
     ) -> tuple[list[Any], BaseException | None]:
-        """Return the items of the steps of a chunk, and the error that comes in place of the one after them, if any."""
+        """Return the items of the steps of a chunk, and the error in place of the step after them, if there is one."""
         items = list[Any]()
         with Timed("decoding", is_outermost=True):
-            _, error = context.attempt(self._read_into, items, plan, context, held)
+            append = self._append_batches if self.options.batched else self._append_elements
+            _, error = context.attempt(append, items, plan, context, held)
         return items, error
 
-    def _read_into(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
-        """Append the items of the steps of a chunk to a list, which has those before an error that is raised."""
-        if not self.options.batched:
-            run = MapRun(self, context)
-            run.run(plan, held)
-            if self.convert is None:
-                items.extend(run.elements)
-            else:
-                with Timed("hand_over"):
-                    items.extend(map(self.convert, run.elements, repeat(1)))
-            run.raise_error()
-            return
+    def _append_elements(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
+        """Append the elements of a chunk to a list, then raise the error that ended them, if there is one."""
+        chunk = MappedChunk(self, plan, context)
+        chunk.read(held)
+        if self.convert is None:
+            items.extend(chunk.elements)
+        else:
+            with Timed("hand_over"):
+                items.extend(map(self.convert, chunk.elements, repeat(1)))
+        chunk.raise_error()
+
+    def _append_batches(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
+        """Append what is handed out for each step of a chunk to a list; an error is raised at its step."""
         batches = self._mapped_batches(plan, context, held) if self.maps else self._batches(plan, held)
         for number, batch in enumerate(batches):
-            items.append(self._finished(plan, number, batch, context))
+            items.append(self._finish(plan, number, batch, context))
 
     def _batches(self, plan: ChunkPlan, held: HeldOf) -> Iterator[Any]:
-        """Yield the batch of each step, before functions of batches and the mask; all are read at once, if possible."""
+        """Yield the batch of records of each step.
+
+        All are read at once; if that raises an error, one by one, so that the error comes at the step that it is of.
+        """
         filled = [plan.numbers[begin:end] for begin, end in pairwise(plan.splits) if begin < end]
-        together, error = None, None
+        together = None
         if len(filled) > 1:
-            together, error = attempt(lambda: iter(self.records.batches(filled, held(slice(None)))))
+            together, _ = attempt(self._batches_together, filled, held)
         for number, (begin, end) in enumerate(pairwise(plan.splits)):
             if begin == end:
-                first = self._first_row(plan.steps[number]).numbers.item(0)
+                # All rows of this step are other shards': its empty batch has the shape of the first of them.
+                first = self._plan_of_first_row(plan.steps[number]).numbers.item(0)
                 yield self.records.padded_as(first).batch(plan.numbers[:0])
-            elif together is None or error is not None:
-                # By itself, to find the step that an error belongs to.
+            elif together is None:
                 yield self.records.batch(plan.numbers[begin:end], held(slice(begin, end)))
             else:
                 yield next(together)
 
-    def _first_row(self, step: Step) -> ChunkPlan:
-        """Return the plan of the first row of a step, which may be that of another shard."""
+    def _batches_together(self, numbers: list[Indices], held: HeldOf) -> Iterator[Any]:
+        return iter(self.records.batches(numbers, held(slice(None))))
+
+    def _plan_of_first_row(self, step: Step) -> ChunkPlan:
+        """Return the plan of the first row of a step, which may be another shard's."""
         return plan_step(replace(self.options, rows=lambda _: np.arange(1)), step)
 
-    # The user's functions.
+    # Functions of elements.
+    #
+    # A leaf that they pass on is batched as in the dataset, such as texts of various lengths as a Ragged. A leaf that
+    # they make is stacked. Batches must not differ in that, whichever is read first, on whichever shard: so what the
+    # functions make of the first element of the stream decides it for all, and is looked at once.
 
     @cached_property
     def stacker(self) -> Stacker:
         """What makes batches of elements as they are read."""
-        # Elements of all buckets have the same leaves of fixed shape, only other shapes.
+        # Elements of all buckets have the same leaves, only in other shapes.
         return self.records.padded_as(0).stacking()
 
     def _mapped_batches(self, plan: ChunkPlan, context: ReadContext, held: HeldOf) -> Iterator[Any]:
-        """Yield the batch of each step, of elements that functions have changed."""
-        run = MapRun(self, context, self._deciding_position)
-        run.run(plan, held)
+        """Yield the batch of each step, made of what functions made of its elements."""
+        chunk = MappedChunk(self, plan, context, self._deciding_position)
+        chunk.read(held)
         for number, (begin, end) in enumerate(pairwise(plan.splits)):
-            if end > len(run.elements):
+            if end > len(chunk.elements):
                 break
-            elements, rows = run.elements[begin:end], end - begin
-            if not rows:
-                # A batch of no elements takes its structure from one of the step's elements, which another shard has:
-                # there it counts if it fails.
-                alone = MapRun(self, ReadContext())
-                alone.run(self._first_row(plan.steps[number]), read_in_place)
-                alone.raise_error()
-                elements = alone.elements
-            yield self.stacker.collate(elements, self._passed_on(run), rows)
-        run.raise_error()
+            elements = chunk.elements[begin:end]
+            if begin == end:
+                # All rows of this step are other shards': its empty batch has the structure of the first of them. If
+                # that one fails, the other shard counts it.
+                elements = self._read_first_row(plan.steps[number]).elements
+            yield self.stacker.collate(elements, self._passed_on(chunk), end - begin)
+        chunk.raise_error()
+
+    def _read_first_row(self, step: Step) -> MappedChunk:
+        """Return the element in the first row of a step, which may be another shard's; raise its error if it fails."""
+        chunk = MappedChunk(self, self._plan_of_first_row(step), ReadContext())
+        chunk.read(read_in_place)
+        chunk.raise_error()
+        return chunk
 
     @cached_property
     def _deciding_position(self) -> int | None:
-        """The position of the first element of all, which decides what functions pass on; None if that is no matter."""
+        """The position of the element that decides what functions pass on; None if all batches are plain arrays."""
         declared = (function.declared for function in reversed(self.maps) if function.declared is not None)
-        return None if next(declared, self.stacker).is_plain else self.options.steps.next_start(0)
+        last_stacker = next(declared, self.stacker)
+        return None if last_stacker.is_plain else self.options.steps.next_start(0)
 
-    def _passed_on(self, run: MapRun) -> Mapping[str, Any]:
-        """Return the specs of the leaves that functions pass on, by their paths in what they make.
-
-        What they make of the first element of the stream decides it for all batches, whichever comes first here; if it
-        fails, that of the next one. ``run`` may have it.
-        """
+    def _passed_on(self, chunk: MappedChunk) -> Mapping[str, Any]:
+        """Return the specs of the leaves that functions pass on, by their paths in what they make."""
         if self._deciding_position is None:
             return {}
-        learned = self.learned
-        if learned.passed_on is None:
-            learned.passed_on = self._passed_on_at(self._deciding_position) if run.passed_on is None else run.passed_on
-        return learned.passed_on
+        if self.learned.passed_on is None:
+            passed_on = chunk.passed_on
+            if passed_on is None:
+                passed_on = self._passed_on_at(self._deciding_position)
+            self.learned.passed_on = passed_on
+        return self.learned.passed_on
 
     def _passed_on_at(self, position: int) -> Mapping[str, Any]:
         """Return what functions pass on of the element at a position, or of the first behind it that does not fail."""
-        for tried in range(position, position + GROUP):
-            run = MapRun(self, ReadContext(), tried)
-            run.run(self._first_row(Step(tried, tried + 1)), read_in_place)
-            if run.error is None or not is_of_element(run.error):
+        for deciding_position in range(position, position + GROUP):
+            plan = self._plan_of_first_row(Step(deciding_position, deciding_position + 1))
+            chunk = MappedChunk(self, plan, ReadContext(), deciding_position)
+            chunk.read(read_in_place)
+            if chunk.error is None or not is_of_element(chunk.error):
                 break
-        run.raise_error()
-        return cast(Mapping[str, Any], run.passed_on)
+        chunk.raise_error()
+        return cast(Mapping[str, Any], chunk.passed_on)
 
-    def _finished(self, plan: ChunkPlan, number: int, batch: Any, context: ReadContext) -> Any:
-        """Return what is handed out for a step: its batch after functions of batches, with its mask."""
+    # Functions of batches.
+
+    def _finish(self, plan: ChunkPlan, number: int, batch: Any, context: ReadContext) -> Any:
+        """Return what is handed out for a step: its batch after the functions of batches, with its mask."""
         for function in self.batch_maps:
             context.check()
             with Timed("functions"):
