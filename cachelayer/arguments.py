@@ -1,4 +1,4 @@
-"""Check arguments that several calls take."""
+"""Check arguments: their values, and keywords that a call does not have, which other libraries may use."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import numpy as np
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, UnknownOptionError
 
-# Python refuses to print much longer integers.
 _MOST_BITS = 4096
-_NEAR = 0.6
-_PEERS: list[tuple[str, Mapping[str, str]]] = [
+"""Python refuses to print much longer integers."""
+_LEAST_SIMILARITY = 0.6
+_FOREIGN_KEYWORDS: list[tuple[str, Mapping[str, str]]] = [
     (
         "batch_size batch per_device_batch_size",
         {"global_batch_size": "global_batch_size=64", "": "ref.stream(64), which decides the size of batches"},
@@ -90,8 +90,8 @@ _PEERS: list[tuple[str, Mapping[str, str]]] = [
     ("name dataset dataset_name", {"dataset_id": "dataset_id='cifar10'"}),
     ("revision tag", {"version": "version='v1'"}),
 ]
-"""Keywords of other libraries, one text for all that mean the same; and what to write for them, by the keyword that a
-call has for it, or by "" if it is another call."""
+"""Keywords of other libraries, and what to write instead. A text lists keywords that mean the same. A dict says what to
+write if a call has a keyword for it, by that keyword; and, by an empty text, what to write if it has none."""
 C = TypeVar("C", bound=Callable[..., Any])
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 _BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -99,42 +99,42 @@ _BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 def required(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
-    """Return a required argument; its signature has a default only because ``"id@version"`` may come before it."""
+    """Return an argument, unless it is None, which stands for a missing argument."""
     if value is None:
         raise error(f"missing argument: pass {name}=")
     return value
 
 
 def check_options(options: Iterable[str], known: Sequence[str], call: str = "") -> None:
-    """Raise if a keyword is none that a call has.
+    """Raise UnknownOptionError if a call does not have one of the keywords, and say what to write instead.
 
     Args:
-        options: the keywords.
-        known: those that it has.
+        options: the keywords that were passed.
+        known: the keywords that the call has.
         call: the name of the call, for the message.
     """
     for name in options:
         if name not in known:
             cures = _cures(name)
             cure = next((write for keyword, write in cures.items() if keyword in known), cures.get(""))
-            near = get_close_matches(name, known, 1, _NEAR)
+            similar = get_close_matches(name, known, 1, _LEAST_SIMILARITY)
             meant = ""
             if cure:
                 meant = f"write {cure}; "
-            elif near:
-                meant = f"did you mean {near[0]}? "
+            elif similar:
+                meant = f"did you mean {similar[0]}? "
             here = f"{call}() has no option {name!r}" if call else f"there is no option {name!r}"
             raise UnknownOptionError(f"{here}: {meant}there are {', '.join(known) or 'none'}")
 
 
 def _cures(name: str) -> Mapping[str, str]:
-    return next((cures for words, cures in _PEERS if name in words.split()), {})
+    return next((cures for words, cures in _FOREIGN_KEYWORDS if name in words.split()), {})
 
 
 def explains_options(thing: C) -> C:
-    """Let a function name the keywords that it has if it gets another one.
+    """Decorate a function, so that it answers an unknown keyword by what to write instead.
 
-    Of a dataclass it is what makes one, of another class each public method.
+    If a dataclass is decorated, its constructor answers so; if another class is, each public method.
     """
     if not isinstance(thing, type):
         return cast(C, _explained(thing))
@@ -146,27 +146,33 @@ def explains_options(thing: C) -> C:
 
 
 def no_attribute(owner: object, name: str, cure: str) -> AttributeError:
-    """Return the error for an attribute that an object does not have, which says what to write."""
+    """Return the error for an attribute that an object does not have.
+
+    Args:
+        owner: the object.
+        name: the attribute.
+        cure: what to write instead.
+    """
     return AttributeError(f"a {type(owner).__name__} has no {name!r}: {cure}", name=name, obj=owner)
 
 
 def _explained(function: Any) -> Any:
     if hasattr(function, "__signature__"):
-        # The decorator that gave the function another signature checks its keywords.
+        # A decorator that gives a function another signature checks its keywords itself.
         return function
     code = unwrap(function).__code__
     known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
     call = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-    # A function that takes any keyword checks those itself which are not other words for its own.
+    # A function with ** checks keywords itself, except other words for its own keywords.
     takes_any = bool(code.co_flags & CO_VARKEYWORDS)
 
     @wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:
         if options:
-            check_options(filter(is_for_own, options) if takes_any else options, known, call)
+            check_options(filter(means_a_known_keyword, options) if takes_any else options, known, call)
         return function(*arguments, **options)
 
-    def is_for_own(name: str) -> bool:
+    def means_a_known_keyword(name: str) -> bool:
         return any(keyword in known for keyword in _cures(name))
 
     return explained
@@ -186,10 +192,10 @@ def byte_count(text: str) -> int:
 
 
 def seconds_of_environment(variable: str, default: float) -> float:
-    """Return the seconds that an environment variable says, or else the default.
+    """Return the seconds in an environment variable; the default if it is not set.
 
     Raises:
-        InvalidArgumentError: if it says anything but a number above 0.
+        InvalidArgumentError: if the variable holds anything but a number above 0.
     """
     setting = os.environ.get(variable, str(default))
     try:
@@ -202,17 +208,19 @@ def seconds_of_environment(variable: str, default: float) -> float:
 
 
 def is_choice(value: Any, choices: Iterable[str]) -> bool:
-    """Return whether an argument is one of some names; arrays are none, though they compare with names."""
+    """Return whether an argument is one of some names. It may be anything, such as an array."""
     return isinstance(value, str) and value in choices
 
 
 def boolean(name: str, value: Any) -> bool:
+    """Return an argument that must be True or False."""
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidTypeError(f"{name} {value!r} of type {type(value).__name__}: pass True or False")
     return bool(value)
 
 
 def integer(name: str, value: Any, least: int | None = None) -> int:
+    """Return an argument that must be an integer of Python or numpy, no bool, and at least so large."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError

@@ -1,7 +1,11 @@
 """Count what reading and writing cost: for this process, and for each iterator of a stream.
 
-Whoever does the work counts it, once: into the counters of its thread. Those of an iterator, in the threads that read
-for it, hand on what they count to those of the process.
+::
+
+    thread that reads for an iterator ──> counters of the iterator ──> counters of the process
+    any other thread ────────────────────────────────────────────────> counters of the process
+
+The code that does some work counts it once, into the counters of its thread.
 """
 
 from __future__ import annotations
@@ -26,47 +30,45 @@ NAMES = (
 )  # fmt: skip
 Stage = Literal["reading", "decoding", "functions", "hand_over"]
 _SHORT = 2e-4
-"""Waits of fewer seconds are not looked at one by one."""
+"""Waits of fewer seconds are counted together."""
 _MOST_NOTED = 1024
 _WAITED = ("waited_seconds", "reading_seconds", "decoding_seconds", "functions_seconds", "hand_over_seconds")
 Sums = dict[str, float]
 Noted = deque[tuple[Sequence[str], Sequence[float]]]
 STAGES: tuple[Stage, ...] = ("reading", "decoding", "functions", "hand_over")
-"""What threads that read for an iterator do, and what its consumer waits for."""
+"""The work of the threads that read for an iterator, for which its consumer waits."""
 
 
 class Counters:
-    """Sums by name. Threads may share them: amounts are only noted, which takes no lock, and added up now and then.
+    """Sums by name. Threads may share them: a thread notes amounts without a lock, and they are added up now and then.
 
     Args:
-        handed_on_to: the counters that get what these have counted when these are gone; None for none.
-
-    Attributes:
-        stage: what a thread that reads is at; None if none is known.
+        handed_on_to: the counters that include these sums, and keep them after these counters are gone; None for none.
     """
 
     def __init__(self, handed_on_to: Counters | None = None) -> None:
         self.stage: Stage | None = None
+        """The stage of a thread that reads; None if none is known."""
         self._lock: ProcessLock = ProcessLock() if handed_on_to is None else handed_on_to._lock
         self._sums: Sums = dict.fromkeys(NAMES, 0)
         self._noted: Noted = deque()
         self._busy = dict.fromkeys(STAGES, 0.0)
-        # Short waits, which are neither split nor noted yet.
         self._short = 0.0
+        """Seconds of short waits, which are neither split by stage nor noted yet."""
         self._parts: dict[int, tuple[Sums, Noted]] = {}
-        """What is counted by others that will hand it on."""
+        """The sums of other counters that hand them on to these."""
         if handed_on_to is not None:
             handed_on_to._parts[id(self)] = self._sums, self._noted
             weakref.finalize(self, handed_on_to._take_over, id(self)).atexit = False
 
     def note(self, names: Sequence[str], amounts: Sequence[float]) -> None:
-        """Count amounts by their names."""
+        """Add amounts, by their names."""
         self._noted.append((names, amounts))
         if len(self._noted) > _MOST_NOTED:
             self.sums()
 
     def sums(self) -> Sums:
-        """Return the sums; whole numbers except those of seconds."""
+        """Return the sums: integers, except sums of seconds."""
         with self._lock.of_process():
             _add_up(self._sums, self._noted)
             sums = dict(self._sums)
@@ -79,7 +81,7 @@ class Counters:
         return sums
 
     def begin_anew(self) -> None:
-        """Let all sums be 0 now, also those of what will be handed on."""
+        """Set all sums to 0, also those that other counters hand on."""
         sums = self.sums()
         self.note(tuple(sums), tuple(-amount for amount in sums.values()))
 
@@ -90,19 +92,21 @@ class Counters:
             self._noted.append((tuple(sums), tuple(sums.values())))
 
     def add_busy(self, stage: Stage, seconds: float) -> None:
-        """Count how long a thread that reads was at a stage; what waits are split by may be off a little."""
+        """Count how long a thread that reads was at a stage. Threads may lose a little: it only splits waits."""
         self._busy[stage] += seconds
 
     def busy(self) -> list[float]:
-        """Return how long threads were at each stage so far."""
+        """Return the seconds that threads have spent at each stage."""
         return list(self._busy.values())
 
     def add_wait(self, seconds: float, before: Sequence[float]) -> None:
-        """Count how long the consumer waited: for what threads were busy with meanwhile, and else for the hand-over.
+        """Count how long the consumer waited, split by what the threads were busy with meanwhile.
+
+        The time in which no thread was busy counts as hand-over.
 
         Args:
-            seconds: how long.
-            before: what :meth:`busy` returned when it began to wait.
+            seconds: how long it waited.
+            before: the result of :meth:`busy` when it began to wait.
         """
         if seconds < _SHORT:
             self._short += seconds
@@ -128,21 +132,21 @@ os.register_at_fork(after_in_child=_process.begin_anew)
 
 
 class _Thread(threading.local):
-    """What a thread counts into, and how long the stages within its present stage took; None if it is at none.
-
-    ``reads_disk`` says that the steps that it reads had records whose pages were not in memory.
-    """
+    """What is known about the present thread."""
 
     counters: Counters = _process
+    """The counters that it counts into."""
     inner: float | None = None
+    """Seconds that it spent in stages within its present stage; None if it is at no stage."""
     reads_disk: bool = False
+    """Whether the steps that it reads have records whose pages were not in memory."""
 
 
 _thread = _Thread()
 
 
 def counters() -> dict[str, float]:
-    """Return what this process has done so far with all storages and streams, as numbers that only grow.
+    """Return counts of all that this process has done with storages and streams. The numbers only grow.
 
     Examples:
         >>> before = cachelayer.counters()["requests"]
@@ -151,14 +155,20 @@ def counters() -> dict[str, float]:
         0
 
     Returns:
-        By name: ``requests`` to object stores, those that were ``retries``, ``request_seconds`` (those of requests that
-        run at the same time add up), ``bytes_received`` and ``bytes_sent``; ``bytes_from_disk``, of records that
-        streams read on this host; the records of remote shards that were read from local copies, ``copies_hit``, and
-        over the network though copies are kept, ``copies_missed``; the copies that were made, refused because there was
-        no room, evicted and found damaged: ``copies_made``, ``copies_refused``, ``copies_evicted``, ``copies_damaged``;
-        ``lost_races``, in which another writer was first; ``stalls`` that were warned of. ``waited_seconds`` is how
-        long consumers of streams waited, and the sum of ``reading_seconds``, ``decoding_seconds``,
-        ``functions_seconds`` and ``hand_over_seconds``. Worker processes count what they do themselves.
+        Numbers by name:
+
+        * ``requests`` to object stores, ``retries`` among them, and ``request_seconds``: the times of requests that run
+          at once add up; ``bytes_received`` and ``bytes_sent``;
+        * ``bytes_from_disk``: bytes of records that streams read on this host;
+        * ``copies_hit`` and ``copies_missed``: records of remote shards that came from local copies, and that came over
+          the network though copies are kept;
+        * ``copies_made``, ``copies_refused``, ``copies_evicted``, ``copies_damaged``: local copies that were made, that
+          had no room, that were removed to make room, and that were found damaged;
+        * ``lost_races``, in which another writer was first; ``stalls``, of which a warning was logged;
+        * ``waited_seconds``: how long consumers of streams waited; the sum of ``reading_seconds``,
+          ``decoding_seconds``, ``functions_seconds`` and ``hand_over_seconds``.
+
+        Worker processes have counters of their own.
     """
     return _process.sums()
 
@@ -174,12 +184,12 @@ def note_disk() -> None:
 
 
 def of_iterator() -> Counters:
-    """Return counters that hand on what they count to those of the process."""
+    """Return new counters, whose sums the counters of the process include."""
     return Counters(_process)
 
 
 def counting_into(counters: Counters, function: Callable[[], T]) -> T:
-    """Call a function; what it counts goes into these counters."""
+    """Call a function that counts into these counters."""
     before, _thread.counters = _thread.counters, counters
     try:
         return function()
@@ -188,7 +198,7 @@ def counting_into(counters: Counters, function: Callable[[], T]) -> T:
 
 
 def counted(function: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that counts, in whatever thread it is called, into the counters of this thread."""
+    """Return a function that counts into the counters of this thread, in whichever thread it is called."""
     counters = _thread.counters
     return lambda: counting_into(counters, function)
 
@@ -210,8 +220,8 @@ class Timed:
 
     Args:
         stage: the stage.
-        is_outermost: True for what reads steps. Within no other stage, such as where blocks are fetched ahead of need,
-            nothing is measured.
+        is_outermost: True for the code that reads steps. Other code is measured only within such code: not where blocks
+            are fetched ahead of need, for example.
     """
 
     __slots__ = ("_before", "_begin", "_cpu", "_is_outermost", "_stage", "_stage_before")

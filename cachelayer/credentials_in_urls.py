@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 _BEGIN = r"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]+|[/\\]{2,})"
-"""What a URL begins with, also one that has a slash too few or too many."""
+"""The beginning of a URL, which may have a slash too few or too many."""
 _PASSWORD = re.compile(rf"({_BEGIN})[^/\\]*:(?!\d+/).*@", re.DOTALL)
-"""A user with a password, which may hold anything: they end at the last ``@``."""
+"""A user with a password. A password may hold any character, so it ends at the last ``@``."""
 _USER = re.compile(rf"({_BEGIN})[^/\\]*@")
 _NO_HOST = re.compile(rf"({_BEGIN})(?!\[)[^/\\@]*:(?!\d*(?:[/\\?#]|$)).*", re.DOTALL)
-"""A user with a password and no host: a port has no letters."""
+"""A user with a password and no host. What looks like a host and a port has letters in the port."""
 _WITHOUT_SCHEME = re.compile(r"^[\w.+-]+:(?![/\\])\S*@")
 """A word that may be a URL without a scheme, or a path."""
 _QUERY = re.compile(rf"({_BEGIN}[^?#]*)[?#].*", re.DOTALL)
@@ -19,10 +19,14 @@ _CONTAINER = re.compile(r"(?:abfss?|wasbs?)://[^/:@]+@[^/@]+(?:/|$)")
 
 
 def without_credentials(text: str) -> str:
-    """Return a text without the user, password, query and fragment of the URL in it, however it is written.
+    """Return a text without the user, password, query and fragment of the URL in it.
 
-    ``without_credentials("s3://key:secret@bucket/a?sig=x")`` is ``"s3://bucket/a"``. Whatever may be a password is
-    left out, even if more is lost with it.
+    Whatever may be a password is left out, even if more is lost with it.
+
+    Examples:
+        >>> from cachelayer.credentials_in_urls import without_credentials
+        >>> without_credentials("s3://key:secret@bucket/a?sig=x")
+        's3://bucket/a'
     """
     return _QUERY.sub(r"\1", _WITHOUT_SCHEME.sub("", _without_user(text)))
 
@@ -39,5 +43,5 @@ def _without_user(text: str) -> str:
 
 
 def without_credentials_in(message: str) -> str:
-    """Return the message of a client without the credentials in the URLs that it names, each of which is one word."""
+    """Return the message of a client without the credentials in its URLs. A URL is one word of the message."""
     return re.sub(r"\S+", lambda word: without_credentials(word[0]), message)

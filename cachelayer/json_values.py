@@ -1,7 +1,11 @@
-"""Check values of stored JSON when they are decoded, so that later code meets only values that it could have written.
+"""Encode values as JSON, and check every value when it is decoded: anybody may have written to the storage.
 
-Anybody who can write to a storage decides what is in it. All functions here raise errors that :func:`decoding` turns
-into those of a damaged file.
+::
+
+    sealed  unsealed        a document with its checksum at the end
+    encoded  decoded        a dataclass as JSON values, and checked back
+    integer  text  sha256   checks of one value: they take its name, for errors, and the value, and return it
+    decoding                turns whatever checks raise into CorruptionError or FormatError, with the name of the file
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import google_crc32c
 from cachelayer.errors import CorruptionError, FormatError
 
 MOST = 2**63 - 1
-"""The largest number that is stored: the largest int64."""
+"""The largest integer that is stored: the largest int64."""
 DEEPEST = 100
 """The deepest nesting of lists and dicts that is accepted: the code that reads values is recursive."""
 _SHOWN = 200
@@ -32,11 +36,11 @@ _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, Overf
 
 @contextmanager
 def decoding(name: str, what: str) -> Iterator[None]:
-    """Turn what decoding raises into the errors of a file.
+    """Turn errors of the decoding within the context into CorruptionError, or FormatError, with the name of the file.
 
     Args:
         name: the file.
-        what: what it should hold, for the message.
+        what: what the file should hold, for the message.
     """
     try:
         yield
@@ -47,7 +51,7 @@ def decoding(name: str, what: str) -> Iterator[None]:
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object in these bytes."""
+    """Return the JSON object in some bytes."""
     return mapping("the document", json.loads(raw, object_pairs_hook=_without_duplicates))
 
 
@@ -58,10 +62,10 @@ def sealed(document: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(raw: bytes) -> dict[str, Any]:
-    """Return the document that :func:`sealed` wrote.
+    """Return the document in the bytes that :func:`sealed` returned.
 
     Raises:
-        ValueError: if any byte is another one.
+        ValueError: if any byte has changed.
     """
     body, _, checksum = raw.rpartition(_SEAL)
     if checksum != b"%d}" % google_crc32c.value(body):
@@ -70,10 +74,10 @@ def unsealed(raw: bytes) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("an object has the same key twice")
-    return made
+    return members
 
 
 def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:
@@ -84,7 +88,7 @@ def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:
 
 
 def integer(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
-    """Return the value, an integer within these bounds."""
+    """Return a value that must be an integer within bounds."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{what} is {_shown(value)}, not an integer from {least} to {most}")
     return value
@@ -97,14 +101,14 @@ def text(what: str, value: Any) -> str:
 
 
 def sha256(what: str, value: Any) -> str:
-    """Return the value, a SHA-256 in hexadecimal."""
+    """Return a value that must be a SHA-256 in hexadecimal."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
         raise ValueError(f"{what} is {_shown(value)}, not the 64 hexadecimal digits of a SHA-256")
     return value
 
 
 def flag(what: str, value: Any) -> bool:
-    """Return the value, true or false."""
+    """Return a value that must be true or false."""
     if not isinstance(value, bool):
         raise TypeError(f"{what} is {_shown(value)}, neither true nor false")
     return value
@@ -123,32 +127,37 @@ def mapping(what: str, value: Any) -> dict[str, Any]:
 
 
 def seconds(what: str, value: Any) -> float:
-    """Return the value, a number of seconds, 0 or more."""
+    """Return a value that must be a number of seconds, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{what} is {_shown(value)}, not a number of seconds")
     return float(value)
 
 
 def shallow(what: str, value: Any) -> Any:
-    """Return the value, unless it is nested deeper than :data:`DEEPEST`."""
-    layer, depth = [value], 0
+    """Return a value that must not be nested deeper than :data:`DEEPEST`."""
+    layer = [value]
+    depth = 0
     while layer:
         if depth > DEEPEST:
             raise ValueError(f"{what} is nested deeper than {DEEPEST} levels")
-        inner: list[Any] = []
-        for each in layer:
-            if isinstance(each, (dict, list)):
-                inner += each.values() if isinstance(each, dict) else each
-        layer, depth = inner, depth + 1
+        next_layer: list[Any] = []
+        for item in layer:
+            if isinstance(item, dict):
+                next_layer += item.values()
+            elif isinstance(item, list):
+                next_layer += item
+        layer = next_layer
+        depth += 1
     return value
 
 
 Count = Annotated[int, integer]
+"""An integer from 0 to :data:`MOST`."""
 Sha256 = Annotated[str, sha256]
 
 
 def encoded(value: Any) -> Any:
-    """Return a dataclass of values, and of dataclasses, tuples, sets and mappings of them, as JSON values."""
+    """Return a dataclass as JSON values. Its fields are values, dataclasses, tuples, sets and mappings."""
     if is_dataclass(value):
         return {field.name: encoded(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -159,29 +168,32 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(kind: Any, what: str, value: Any) -> Any:
-    """Return a value of this type from what :func:`encoded` made of one.
+    """Return the value of a type that :func:`encoded` returned as JSON values.
 
     Args:
-        kind: a dataclass, ``str``, ``Any``, ``tuple[X, ...]``, ``frozenset[X]``, ``Mapping[X, Y]``, ``X | None``, or
-            ``Annotated[X, check]`` with a function such as :func:`integer`, which takes ``what`` and the value.
-        what: the value, for messages.
-        value: JSON values.
+        kind: the type: a dataclass, ``str``, ``Any``, ``tuple[X, ...]``, ``frozenset[X]``, ``Mapping[X, Y]``,
+            ``X | None``, or ``Annotated[X, check]`` with a function such as :func:`integer`.
+        what: the name of the value, for messages.
+        value: the JSON values.
     """
-    origin, of = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin is Annotated:
-        return of[1](what, value)
+        check = arguments[1]
+        return check(what, value)
     if origin in (UnionType, Union):
-        return None if value is None else decoded(of[0], what, value)
+        return None if value is None else decoded(arguments[0], what, value)
     if origin in (tuple, frozenset):
-        return origin(decoded(of[0], what, item) for item in items(what, value))
+        return origin(decoded(arguments[0], what, item) for item in items(what, value))
     if origin is Mapping:
         pairs = mapping(what, value).items()
-        return {decoded(of[0], what, key): decoded(of[1], what, item) for key, item in pairs}
+        return {decoded(arguments[0], what, key): decoded(arguments[1], what, item) for key, item in pairs}
     if isinstance(kind, type) and is_dataclass(kind):
-        document, types = mapping(what, value), _types_of(kind)
+        document = mapping(what, value)
+        types = _types_of(kind)
         if document.keys() != types.keys():
             raise ValueError(f"{what} has the fields {', '.join(document)}, not {', '.join(types)}"[:_SHOWN])
-        return kind(**{name: decoded(of_field, name, document[name]) for name, of_field in types.items()})
+        return kind(**{name: decoded(field_type, name, document[name]) for name, field_type in types.items()})
     return text(what, value) if kind is str else shallow(what, value)
 
 
@@ -197,7 +209,7 @@ def _shown(value: Any) -> str:
 
 
 def flattened(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested dicts, each with its keys joined by dots; an empty dict inside them is a value."""
+    """Yield the values of nested dicts with their keys, joined by dots. An empty dict within them is a value."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from flattened(item, f"{path}.{key}" if path else str(key))

@@ -12,16 +12,13 @@ _MISSING = object()
 
 
 class ProcessLock:
-    """A reentrant lock: one thread of this process holds it at a time, and may take it again.
-
-    If the process forks while another thread holds the lock, it is free in the child: that thread does not exist there.
-    Unpickling makes a new lock::
+    """A reentrant lock that is free in a forked child, even if another thread held it at the fork::
 
         with lock.of_process():
             ...
 
-    It has no ``__enter__`` of its own. A signal handler that raises between two lines of that method would leave the
-    lock taken for ever, and other threads would wait for it; Python's own lock is taken in one step.
+    Unpickling makes a new lock. There is no ``__enter__``: a signal handler that raises between two lines of that
+    method would leave the lock taken for ever. Python's own lock is taken in one step.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The loggers of this library: one for each room, silent until a program sets logging up, and never with a credential.
+"""The loggers of this library: one for each room, silent until a program sets logging up, and without credentials.
 
-``CACHELAYER_LOG=debug`` writes them to stderr for a program that sets nothing up.
+If a program sets nothing up, ``CACHELAYER_LOG=debug`` writes their lines to stderr.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cachelayer.credentials_in_urls import without_credentials_in
 from cachelayer.errors import CacheLayerWarning, StorageError
 
 Room = Literal["stores", "log", "builds", "copies", "streams", "page"]
-"""What a line of the log is about: requests; versions; builds; local copies; streams; the page in the browser."""
+"""The subject of a line: requests to stores; the log of a dataset; builds; local copies; streams; the web page."""
 _LOGGER = logging.getLogger("cachelayer")
 _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 _LEVELS = ("debug", "info", "warning", "error")
@@ -41,7 +41,7 @@ def _without_credentials(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Append all lines, those of requests too, to a file within the context.
+    """Append the lines of all levels, also of each request, to a file within the context.
 
     Raises:
         StorageError: if the file cannot be written.
@@ -73,7 +73,7 @@ def _set_up() -> None:
     if not setting:
         return
     if setting.lower() not in _LEVELS:
-        # No program, nor a command, ends over what it would only have logged.
+        # A warning: no program should end over a setting of its log.
         text = f"CACHELAYER_LOG is {setting!r}, so nothing is logged: set it to {', '.join(_LEVELS)}"
         warnings.warn(text, CacheLayerWarning, stacklevel=2)
         return

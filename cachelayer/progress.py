@@ -1,7 +1,7 @@
-"""Show the progress of work on stderr: a bar in terminals and notebooks, a line every half minute in logs.
+"""Show the progress of work on stderr: as a bar in a terminal or a notebook, elsewhere as a line every half minute.
 
-Work counts in plain attributes. A daemon thread reads and shows them at fixed intervals, so that counting costs next to
-nothing, and users see when work stands still.
+Work counts in plain attributes, which costs next to nothing. A thread shows them at fixed intervals, also when the work
+stands still.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Progress:
     Args:
         title: the name of the work.
         total: number of units, if it is known.
-        enabled: True shows it from the start, False never. None shows a bar in a terminal or a notebook, and elsewhere
-            lines: the first after :attr:`line_seconds`, so that short work writes nothing to logs.
+        enabled: True shows the progress from the start, False never. None shows a bar in a terminal or a notebook, and
+            elsewhere lines, the first after :attr:`line_seconds`, so that short work writes nothing to logs.
         unit: what is counted, in the singular.
     """
 
@@ -41,13 +41,13 @@ class Progress:
     bar_seconds: ClassVar[float] = 0.5
     """Seconds between two updates of the bar."""
     quiet_seconds: ClassVar[float] = 60.0
-    """Seconds without progress after which it says what the work is waiting for."""
+    """Seconds without progress after which the line says what the work is waiting for."""
 
     def __init__(self, title: str, total: int | None, enabled: bool | None, *, unit: str = "record") -> None:
         self.drawn = 0
-        """Units taken from the source, even if they are not written yet; sources add to it."""
+        """Units taken from the source, also those that are not written yet. Sources add to it."""
         self.waits_for = ""
-        """What the work is waiting for; empty if it is not."""
+        """What the work is waiting for; empty if it does not wait."""
         self._title = title
         self.total = total
         """Units of the whole work; None if that is not known."""
@@ -70,7 +70,7 @@ class Progress:
         self._nbytes += nbytes
 
     def skip(self, records: int) -> None:
-        """Count units that were done before this run; the rate leaves them out."""
+        """Count units that were done before this run. They do not count for the rate."""
         self._skipped += records
 
     def parts(self, done: int, count: int) -> None:
@@ -78,13 +78,13 @@ class Progress:
         self._parts = (done, count)
 
     def part_done(self, records: int, nbytes: int) -> None:
-        """Count a finished part. Units that were counted while the part was made do not count twice."""
+        """Count a finished part, whose units may have been counted before, while it was made: none counts twice."""
         if self._parts is not None:
             self._parts = (self._parts[0] + 1, self._parts[1])
         self._of_parts = (self._of_parts[0] + records, self._of_parts[1] + nbytes)
 
     def waiting_for(self, who: str, items: Iterator[R]) -> Iterator[R]:
-        """Yield the items; say that the work waits for ``who`` while each is made."""
+        """Yield items, and show that the work waits for ``who`` while the next item is made."""
         wait = f"{self._title or 'a part'}: {who}"
         while True:
             before, self.waits_for = self.waits_for, who
@@ -104,7 +104,7 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Units that are done, also before this run."""
+        """Units that are done, also those from before this run."""
         return self._skipped + self.counts[0]
 
     def __str__(self) -> str:
@@ -150,17 +150,22 @@ class Progress:
             self._show()
 
     def _show(self, end: str = "") -> None:
-        now, (records, nbytes) = time.monotonic(), self.counts
+        now = time.monotonic()
+        records, nbytes = self.counts
         if records + nbytes != self._seen:
-            self._seen, self._moved = records + nbytes, now
-        seconds, quiet, done = now - self._began, now - self._moved, self._skipped + records
+            self._seen = records + nbytes
+            self._moved = now
+        seconds = now - self._began
+        quiet = now - self._moved
+        done = self._skipped + records
         notes = [end]
         if nbytes:
             notes += [size(nbytes), f"{nbytes / max(seconds, 1e-9) / 1e6:.1f} MB/s"]
         if self._parts is not None:
             notes.append(f"{self._parts[0]:,} of {self._parts[1]:,} parts")
         if quiet >= self.quiet_seconds:
-            notes.append(f"nothing for {quiet:.0f} s{self.waits_for and ': waiting for '}{self.waits_for}")
+            reason = f": waiting for {self.waits_for}" if self.waits_for else ""
+            notes.append(f"nothing for {quiet:.0f} s{reason}")
         text = ", ".join(filter(None, notes))
         with harmless():
             if self._bar is None:
@@ -190,7 +195,8 @@ def _meter(done: int, total: int | None, seconds: float, unit: str, skipped: int
 
 def size(nbytes: int) -> str:
     """Format a number of bytes in powers of 1000, such as ``1.5 GB``."""
-    number, unit = float(nbytes), "B"
+    number = float(nbytes)
+    unit = "B"
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if number < 999.5 or unit == "PB":
             break
@@ -199,7 +205,7 @@ def size(nbytes: int) -> str:
 
 
 def unless_short(enabled: bool | None, pieces: int) -> bool | None:
-    """Return whether work of so many pieces shows its progress: work of one piece only if a user asks for it."""
+    """Return whether work of so many pieces shows its progress: work of one piece does only if a user asks for it."""
     return False if enabled is None and pieces < 2 else enabled
 
 
@@ -207,17 +213,17 @@ _CURRENT: ContextVar[Progress | None] = ContextVar("cachelayer_progress", defaul
 
 
 def current() -> Progress:
-    """Return the progress of the work that the caller is part of; one that is not shown if there is none."""
+    """Return the progress of the work that the caller is part of; if there is none, a progress that is not shown."""
     return _CURRENT.get() or Progress("", None, enabled=False)
 
 
 class Waiting:
-    """Says on stderr whom some work is waiting for, at first and every half minute.
+    """Says on stderr every half minute for whom some work is waiting.
 
     Args:
         title: the name of the work.
         enabled: False says nothing.
-        after: seconds before it says so for the first time.
+        after: seconds before it says something for the first time.
     """
 
     def __init__(self, title: str, enabled: bool | None, *, after: float = 0.0) -> None:
@@ -228,10 +234,10 @@ class Waiting:
         self._warns_next = self._next
 
     def wait_for(self, who: str) -> None:
-        """Say whom the work is waiting for, if it is time to; call this whenever the work has looked in vain."""
+        """Say for whom the work is waiting, if it is time to. Call this whenever the work has looked in vain."""
         now = time.monotonic()
         if now >= self._warns_next:
-            # It looks again and again, so no thread stands still for the watch over stalls.
+            # The watch over stalls sees nothing: the work looks again and again, and no thread stands still.
             _log.log(
                 logging.INFO if now - self._began < stall_seconds() else logging.WARNING,
                 "%s: waiting for %s",

@@ -1,6 +1,6 @@
-"""Warn of waits that last long: a thread looks now and then at what the others wait for.
+"""Warn of stalls, waits that last long: a thread looks now and then at what the other threads wait for.
 
-It is started by the first wait, ends when nobody waits, and ends before a fork.
+The first wait starts the thread. It ends when no thread waits, and before a fork.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cachelayer.logs import Room, logger_of
 from cachelayer.system_threads import start
 
 SECONDS = 10.0
-"""A wait counts as a stall after so many seconds, unless ``CACHELAYER_STALL_SECONDS`` says otherwise."""
+"""A wait is a stall after so many seconds, unless ``CACHELAYER_STALL_SECONDS`` says otherwise."""
 PAUSE = 60.0
 """Seconds between two warnings of one room."""
 _LOOKS_PER_STALL = 4
@@ -29,8 +29,8 @@ class Wait:
     """A wait of the thread that enters it: ``with Wait("stores", "gs://bucket/name"): ...``.
 
     Args:
-        room: what waits.
-        what: what is awaited, or what returns it, which is asked only if it lasts long.
+        room: the room that waits.
+        what: what it waits for, or a function that returns that, called only if the wait lasts long.
     """
 
     __slots__ = ("room", "since", "what")
@@ -63,7 +63,7 @@ def stall_seconds() -> float:
     """Return the seconds after which a wait is a stall.
 
     Raises:
-        InvalidArgumentError: if ``CACHELAYER_STALL_SECONDS`` is no such number.
+        InvalidArgumentError: if ``CACHELAYER_STALL_SECONDS`` is not a number above 0.
     """
     return seconds_of_environment("CACHELAYER_STALL_SECONDS", SECONDS)
 
@@ -80,7 +80,7 @@ class _Watch(threading.Thread):
         global _watch
         while not self.ended.wait(self._seconds / _LOOKS_PER_STALL):
             with _lock:
-                # A thread that begins to wait now sees that nobody watches, or this thread sees its wait.
+                # Either a thread that begins to wait now sees that there is no watch, or this thread sees its wait.
                 _watch = None
                 if not _waits:
                     return
@@ -104,13 +104,13 @@ class _Watch(threading.Thread):
 
 _waits: dict[int, Wait] = {}
 _warned: dict[Room, float] = {}
-"""When each room was last warned of."""
+"""The time of the last warning about each room."""
 _lock = threading.Lock()
 _watch: _Watch | None = None
 
 
 def _begin() -> None:
-    """Have a thread watch the waits; without a thread, nobody is warned."""
+    """Start the thread that watches the waits. If the system refuses a thread, there are no warnings."""
     global _watch
     with _lock:
         if _watch is None:

@@ -1,4 +1,4 @@
-"""Start threads, which the system may refuse: there is a limit of them, or of memory, or the program ends."""
+"""Start threads. The system may refuse one: there are too many, or too little memory, or the program ends."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def start(thread: threading.Thread, purpose: str) -> None:
 
 
 class Pool(ThreadPoolExecutor):
-    """Threads that do tasks; a thread that the system refuses is an error of ours.
+    """A pool of threads that raises StorageError if the system refuses a thread.
 
     Args:
         threads: the most threads that are started.
-        name: what the names of the threads begin with.
+        name: the first part of the names of the threads.
     """
 
     def __init__(self, threads: int, name: str) -> None:

@@ -23,11 +23,13 @@ def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning, *, ro
     Args:
         text: what went wrong, and what to do.
         category: the class of the warning.
-        room: whose log gets the text too, because who operates the program should see it; None for none.
+        room: the room whose log gets the text too, for people who operate the program; None for none.
     """
     if room is not None:
         logger_of(room).warning("%s", text)
-    frame, level = sys._getframe(1), 2
+    frame = sys._getframe(1)
+    level = 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_FILES):
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level += 1
     warnings.warn(text, category, stacklevel=level)

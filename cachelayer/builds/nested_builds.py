@@ -22,7 +22,8 @@ from pathlib import Path
 from cachelayer.engines.engine import is_worker
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import ProcessLock
-from cachelayer.temporary_files import maker_of, process_name
+from cachelayer.processes import process_name
+from cachelayer.temporary_files import maker_of
 
 WORKING_FOLDER = "CACHELAYER_WORKING_FOLDER"
 """The environment variable with the working folder of a build that runs: the build's children inherit it."""

@@ -30,6 +30,7 @@ from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
+from cachelayer.builds.disk_room import DiskRoom
 from cachelayer.errors import CacheLayerError, StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
@@ -42,7 +43,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.stalls import Wait
 from cachelayer.system_threads import Pool
-from cachelayer.temporary_files import DiskRoom, working_folder
+from cachelayer.temporary_files import working_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_table import ShardFile

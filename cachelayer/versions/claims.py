@@ -29,9 +29,9 @@ from cachelayer.errors import StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
+from cachelayer.processes import has_ended, is_running, process_name
 from cachelayer.progress import Progress
 from cachelayer.system_threads import start
-from cachelayer.temporary_files import has_ended, is_running, process_name
 
 _log = logger_of("builds")
 CLAIM = "claim"

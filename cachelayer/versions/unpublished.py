@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.temporary_files import host_and_pid
+from cachelayer.processes import host_and_pid
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, ClaimState, State, claim_state
 from cachelayer.versions.log import Log

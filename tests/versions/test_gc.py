@@ -20,7 +20,7 @@ from cachelayer import BuildRevokedError, Storage
 from cachelayer.builds.erase import Erasure
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.temporary_files import process_name
+from cachelayer.processes import process_name
 from cachelayer.versions.gc import Collected, collect
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion

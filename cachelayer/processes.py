@@ -1,0 +1,61 @@
+"""Names of processes, by which another process tells whether they still run: ``<host>.<numbering>-<number>``.
+
+The numbering is a namespace of Linux: containers with ``--network=host`` share a host name, and number their processes
+separately. Other systems have no such namespaces, and the names of their processes have none.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def _host() -> str:
+    with suppress(OSError):
+        return f"{platform.node()}.{Path('/proc/self/ns/pid').stat().st_ino}"
+    return platform.node()
+
+
+def process_name(pid: int | None = None) -> str:
+    """Return the name of this process, or of the process of this host that has a number."""
+    return f"{_host()}-{os.getpid() if pid is None else pid}"
+
+
+def host_and_pid(process: str) -> tuple[str, int | None]:
+    """Return the host name and the number in the name of a process; None if the name has no number."""
+    host, _, number = process.rpartition("-")
+    node, _, namespace = host.rpartition(".")
+    if node and namespace.isdigit():
+        host = node
+    return host, int(number) if _is_number(number) else None
+
+
+def has_ended(process: str) -> bool:
+    """Return whether a process of this host has ended; False for a process of another host."""
+    return _is_here(process) and not is_running(process)
+
+
+def is_running(process: str) -> bool:
+    """Return whether a process runs on this host."""
+    if not _is_here(process):
+        return False
+    # A process of another user runs too.
+    with suppress(PermissionError, OverflowError):
+        try:
+            os.kill(int(process.rpartition("-")[2]), 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _is_here(process: str) -> bool:
+    host, _, number = process.rpartition("-")
+    return host == _host() and _is_number(number)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
