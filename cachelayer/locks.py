@@ -12,7 +12,9 @@ _MISSING = object()
 
 
 class ProcessLock:
-    """A reentrant lock that is free in a forked child, even if another thread held it at the fork::
+    """A reentrant lock that is free in a forked child, even if another thread held it at the fork.
+
+    ::
 
         with lock.of_process():
             ...

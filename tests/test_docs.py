@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -119,3 +120,15 @@ def test_the_modules_that_a_page_names_are_there(page: str) -> None:
     named = set(re.findall(r"`((?:\w+/)+(?:\w+\.(?:py|md))?)`", (ROOT / page).read_text()))
     assert len(named) > 20
     assert [name for name in named if not any((place / name).exists() for place in (ROOT, ROOT / "cachelayer"))] == []
+
+
+def test_the_floors_of_contributing_are_those_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["name"] == "Imports point down")
+    floor_of = {
+        name.removeprefix("cachelayer."): floor for floor, layer in enumerate(layers) for name in layer.split(" | ")
+    }
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| floor | rooms |")[2].partition("\n\n")[0]
+    rooms = re.findall(r"`(\w+)/`", table)
+    assert [floor_of[room] for room in rooms] == sorted(floor_of[room] for room in rooms)
+    assert set(rooms) == {name for name in floor_of if (ROOT / "cachelayer" / name).is_dir()}
