@@ -247,11 +247,13 @@ class Digests(NamedTuple):
     """The digest of the rows, whichever leaves are read of them: orders and states refer to it."""
     original: str
     """The digest of the rows before any record was erased; the digest of the rows if they had other numbers then."""
+    planned: str
+    """What stood for the digest of the rows while their version was being built; their digest if that is unknown."""
 
     @classmethod
     def of(cls, digest: str) -> Digests:
-        """Return three digests that are the same."""
-        return cls(digest, digest, digest)
+        """Return one digest for all."""
+        return cls(digest, digest, digest, digest)
 
     @classmethod
     def joined(cls, name: bytes, several: Sequence[Digests]) -> Digests:
@@ -296,6 +298,13 @@ class Dataset(Protocol[T_co]):
 
     def begins_with(self, records: int, digest: str, /) -> bool:
         """Return whether the rows of the first elements have this digest: the others were appended since."""
+
+    def published(self, *, wait: bool = True) -> Dataset[T_co] | None:
+        """Return the same elements of a version that was being built, once it is published; else these.
+
+        Args:
+            wait: wait for the end of the build; without it, the result is None as long as the version is being built.
+        """
 
     def __len__(self) -> int:
         """Number of elements."""

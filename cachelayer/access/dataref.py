@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.growing_records import GrowingRecords
 from cachelayer.access.record_elements import StoredElements
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_records import VersionRecords
@@ -18,7 +20,6 @@ from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress
 from cachelayer.protocols import T
-from cachelayer.versions.view_calls import ViewCall
 
 if TYPE_CHECKING:
     from cachelayer.statistics import Statistics
@@ -73,6 +74,11 @@ class DataRef(View[T], Generic[T]):
         return cast(VersionRecords, self._elements.source)
 
     @property
+    def _named(self) -> VersionRecords | GrowingRecords:
+        """What knows the name of the version, also while it is being built."""
+        return cast(VersionRecords | GrowingRecords, cast(StoredElements, self._readable.base).source)
+
+    @property
     def dataset_id(self) -> str:
         """The id of the dataset.
 
@@ -81,7 +87,7 @@ class DataRef(View[T], Generic[T]):
             >>> storage.submit([3, 1, 2], "numbers", "v1")[1:].dataset_id
             'numbers'
         """
-        return self._base.version.dataset_id
+        return self._named.dataset_id
 
     @property
     def dataset_version(self) -> str:
@@ -93,7 +99,7 @@ class DataRef(View[T], Generic[T]):
             >>> storage.fetch("numbers@latest").dataset_version
             'v1'
         """
-        return self._base.version.info.version
+        return self._named.version_name
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -226,7 +232,7 @@ class DataRef(View[T], Generic[T]):
             >>> ref[0]["image"].shape, ref.raw()[0]["image"][:11]
             ((2, 4, 3), b'P6 4 2 255 ')
         """
-        return DataRef(self._records.with_base(self._elements.undecoded()).named_by(ViewCall("raw")))
+        return DataRef(cast(DatasetView, self._readable.undecoded()))
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""

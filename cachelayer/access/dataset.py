@@ -164,6 +164,9 @@ class BaseDataset(Dataset[Any], RowOrigins, Protocol):
         """Return one element."""
         return self.elements(np.array([number]))[0]
 
+    def published(self, *, wait: bool = True) -> BaseDataset | None:  # noqa: ARG002
+        return self
+
     @abstractmethod
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]: ...
 

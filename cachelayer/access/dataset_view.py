@@ -135,6 +135,15 @@ class DatasetView(BaseDataset):
     def sources(self, numbers: Ints) -> Sources:
         return self.base.sources(self.selection.numbers_of(numbers))
 
+    def published(self, *, wait: bool = True) -> DatasetView | None:
+        base = self.base.published(wait=wait)
+        if base is None:
+            return None
+        if base is self.base or self.own_digests is not None:
+            return self
+        name = None if self.name is None else replace(self.name, version=base.references[0])
+        return DatasetView(base, self.selection, name=name)
+
     def undecoded(self) -> DatasetView | None:
         base = self.base.undecoded()
         return None if base is None else self.with_base(base).named_by(ViewCall("raw"))
@@ -203,4 +212,6 @@ class DatasetView(BaseDataset):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={value}" for name, value in self.size_texts.items())
-        return f"{self.title[:-1]}, {sizes}, digest='sha256:{self.digests.elements}')"
+        published = self.published(wait=False)
+        known = "being built" if published is None else f"digest='sha256:{published.digests.elements}'"
+        return f"{self.title[:-1]}, {sizes}, {known})"

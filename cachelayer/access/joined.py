@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import is_
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -157,6 +158,13 @@ class Joined(BaseDataset):
 
     def sources(self, numbers: Ints) -> Sources:
         return Sources.joined([(rows, member.sources(own)) for member, rows, own in self.by_member(numbers)])
+
+    def published(self, *, wait: bool = True) -> Joined | None:
+        members = [member.published(wait=wait) for member in self.members]
+        published = [member for member in members if member is not None]
+        if len(published) < len(members):
+            return None
+        return self if all(map(is_, published, self.members)) else Joined(tuple(published))
 
     def element(self, number: int) -> Any:
         member, own = self.locate(number)

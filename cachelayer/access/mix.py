@@ -61,11 +61,11 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
         raise InvalidTypeError(f"concat takes a list of DataRefs, not a {type(refs).__name__}: pass concat([a, b])")
     members = []
     for ref in refs:
-        if not isinstance(ref, View) or ref._records.info.reading_cost == "foreign":
+        if not isinstance(ref, View) or ref._current.info.reading_cost == "foreign":
             raise InvalidTypeError(
                 f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
             )
-        members.append(ref._records)
+        members.append(ref._current)
     if not members:
         raise InvalidArgumentError("nothing to join: pass one DataRef or more")
     return View(DatasetView.all(join(members)))
@@ -97,7 +97,7 @@ class Mixture(Generic[T]):
         self._parts = tuple(parts)
         self._turns = turns
         self._length = length
-        members = [ref._records for ref, _ in parts]
+        members = [ref._current for ref, _ in parts]
         digests = Digests.joined(b"mixture", [member.digests for member in members])
         joined = join([member.with_base(member.base.with_declared_spec()) for member in members])
         self._records = replace(DatasetView.all(joined), own_digests=digests)
@@ -269,7 +269,7 @@ def mix(
     if stop is not None and not (isinstance(stop, str) and stop in ("first", "all")):
         raise InvalidArgumentError(f"stop {stop!r}: pass 'first', 'all' or None")
     refs = [ref for ref, _ in pairs]
-    members = [ref._records for ref in refs]
+    members = [ref._current for ref in refs]
     turns = scheduled(_stages([weight for _, weight in pairs], schedule), members, by)
     return Mixture(pairs, turns, ENDLESS if stop is None else _end(turns, refs, stop))
 

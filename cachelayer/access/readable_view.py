@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from cachelayer.streams.order.buckets import buckets_of
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Unmasked
 from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
-from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
+from cachelayer.streams.stream_options import StreamArguments, blocks_of, make_options, takes_stream_options
 from cachelayer.versions.diff import Diff, compare
 from cachelayer.versions.verify import VerifyReport, check
 
@@ -51,16 +51,29 @@ class ReadableView(Generic[T]):
     """
 
     def __init__(self, records: DatasetView) -> None:
-        self._records = records
+        self._readable = records
+        """The records; of a version that is being built, what can be read of them by number."""
+
+    @property
+    def _records(self) -> DatasetView:
+        """The records of a published version: if it is being built, this waits for the end of the build."""
+        self._readable = cast(DatasetView, self._readable.published())
+        return self._readable
+
+    @property
+    def _current(self) -> DatasetView:
+        """The records as they can be read now, by number: those of the published version once there is one."""
+        self._readable = self._readable.published(wait=False) or self._readable
+        return self._readable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._records,)
+        return type(self), (self._current,)
 
     def __records__(self) -> DatasetView:
-        return self._records
+        return self._current
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._readable)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> T: ...
@@ -74,7 +87,7 @@ class ReadableView(Generic[T]):
             >>> letters[0], letters[-1], list(letters[::-2]), list(letters[1:][2:])
             ('a', 'f', ['f', 'd', 'b'], ['d', 'e', 'f'])
         """
-        records = self._records
+        records = self._readable
         if isinstance(index, slice):
             rows = sliced(index, len(records))
             name = None if records.name is None else records.name.sliced(rows)
@@ -93,7 +106,7 @@ class ReadableView(Generic[T]):
             >>> letters.__getitems__([5, 0, -2]), letters.__getitems__(np.arange(6) > 3)
             (['f', 'a', 'e'], ['e', 'f'])
         """
-        return self._records.base.elements(self._records.selection.take(indices))
+        return self._readable.base.elements(self._readable.selection.take(indices))
 
     @overload
     def read(self: ReadableView[Untyped], indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
@@ -132,7 +145,7 @@ class ReadableView(Generic[T]):
             >>> ref.read(slice(2), fields="label")
             {'label': array([1, 2])}
         """
-        base, numbers = self._records.base, self._records.selection.take(indices)
+        base, numbers = self._readable.base, self._readable.selection.take(indices)
         if fields is None:
             return base.batch(numbers)
         keys: Any = fields
@@ -245,7 +258,10 @@ class ReadableView(Generic[T]):
         return self._stream(global_batch_size, options)
 
     def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
-        records = self._records
+        blocks = blocks_of(options.get("shuffle", False))
+        # Lengths, and the sizes of blocks that are left open, are known once a version is published.
+        needs_all = options.get("buckets") is not None or (blocks is not None and blocks.follow_from_bytes)
+        records = self._records if needs_all else self._current
         if options.get("buckets") is not None and records.base.leaves is not None:
             return bucketed_stream(records, buckets_of(options["buckets"]), global_batch_size, options)
         info = records.info
@@ -286,7 +302,7 @@ class ReadableView(Generic[T]):
             >>> cachelayer.Storage(folder).submit(rows, "rows", "v1").element_spec
             {'image': ArraySpec(uint8, (2, 2)), 'text': ArraySpec(str)}
         """
-        return self._records.element_spec
+        return self._readable.element_spec
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -299,7 +315,7 @@ class ReadableView(Generic[T]):
             >>> ref.metadata, ref[:1].metadata
             ({'license': 'CC0'}, {'license': 'CC0'})
         """
-        return dict(self._records.info.metadata)
+        return dict(self._readable.info.metadata)
 
     @property
     def categories(self) -> dict[str, list[Any]]:
@@ -314,7 +330,7 @@ class ReadableView(Generic[T]):
             >>> windows.categories, windows[0]["lang"].tolist()
             ({'lang': ['de', 'en']}, [1, 1, 1, 0])
         """
-        return {key: [*texts] for key, texts in self._records.categories.items()}
+        return {key: [*texts] for key, texts in self._readable.categories.items()}
 
     @property
     def digest(self) -> str:
@@ -368,7 +384,7 @@ class ReadableView(Generic[T]):
             >>> ref.erased.tolist(), ref.exclude(ref.erased).read(slice(None)).tolist()
             ([1], [3, 2])
         """
-        return self._records.erased
+        return self._readable.erased
 
     def lengths(self, leaf: str = "") -> NDArray[np.uint32]:
         """Return the length of a field in each record, without reading the records.
@@ -504,7 +520,7 @@ class ReadableView(Generic[T]):
         return compare(this_side, other_side, differing)
 
     def __repr__(self) -> str:
-        return repr(self._records)
+        return repr(self._readable)
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec, which notebooks show. It reads no record."""

@@ -61,6 +61,9 @@ class RecordSource(RowOrigins, Protocol):
     def home(self) -> StoredVersion | None:
         """The version beside which plans of the records are stored; None if they are of no single version."""
 
+    def published(self, *, wait: bool = True) -> RecordSource | None:
+        """Return the same records of a version that was being built; see :meth:`cachelayer.protocols.Dataset`."""
+
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it."""
 
@@ -165,6 +168,12 @@ class RecordElements(StoredElements):
 
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Self:
         return replace(self, source=change(self.source))
+
+    def published(self, *, wait: bool = True) -> Self | None:
+        source = self.source.published(wait=wait)
+        if source is None or source is self.source:
+            return None if source is None else self
+        return replace(self, source=source)
 
     def columns(self, numbers: Ints) -> list[Column]:
         try:

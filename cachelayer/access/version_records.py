@@ -42,7 +42,7 @@ from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.stored_version import StoredVersion
 
 # A read of so many records hides the cost of the call.
-_RECORDS_PER_READ = 8192
+RECORDS_PER_READ = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +65,14 @@ class VersionRecords:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
+    def dataset_id(self) -> str:
+        return self.version.dataset_id
+
+    @property
+    def version_name(self) -> str:
+        return self.version.info.version
+
+    @property
     def shard_set(self) -> ShardSet:
         """The files and the codec of the records, or of the rows of the group."""
         manifest = self.version.manifest
@@ -76,7 +84,10 @@ class VersionRecords:
         # Each erasure gives a version another digest, and keeps those that it had before, the oldest first.
         earlier = self.version.manifest.supersedes
         original = earlier[0] if earlier else digest
-        return Digests(digest, digest, original)
+        return Digests(digest, digest, original, self.version.manifest.provenance.get("plan", digest))
+
+    def published(self, *, wait: bool = True) -> VersionRecords:  # noqa: ARG002
+        return self
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -91,7 +102,7 @@ class VersionRecords:
             nbytes = manifest.unerased_nbytes
         record_nbytes = nbytes // max(1, len(self))
         metadata = manifest.provenance.get("metadata") or {}
-        return DatasetInfo(self.version.name, metadata, record_nbytes, record_nbytes, _RECORDS_PER_READ)
+        return DatasetInfo(self.version.name, metadata, record_nbytes, record_nbytes, RECORDS_PER_READ)
 
     def sources(self, numbers: Ints) -> Sources:
         selection = self.version.selection

@@ -75,10 +75,10 @@ def names_view(method: M) -> M:
     @wraps(method)
     def named(self: View[Any], *arguments: Any, **options: Any) -> View[Any]:
         view: View[Any] = method(self, *arguments, **options)
-        name = self._records.name
+        name = self._readable.name
         if name is not None:
             call = ViewCall(method.__name__, literal(arguments), literal(options))
-            view._records = replace(view._records, name=name.then(call))
+            view._readable = replace(view._readable, name=name.then(call))
         return view
 
     return cast(M, named)
@@ -106,8 +106,8 @@ class View(ReadableView[T]):
 
     def _select(self, selection: Selection, call: ViewCall) -> Self:
         """Return a view of the same base with another selection, named by the call that makes it."""
-        name = None if self._records.name is None else self._records.name.then(call)
-        return type(self)(DatasetView(self._records.base, selection, name=name))
+        name = None if self._readable.name is None else self._readable.name.then(call)
+        return type(self)(DatasetView(self._readable.base, selection, name=name))
 
     def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view of some records, in the order of their indices.
@@ -132,7 +132,7 @@ class View(ReadableView[T]):
         if isinstance(indices, slice):
             return self[indices]
         wanted = numbers_or_mask(indices, len(self))
-        return self._select(self._records.selection.select(wanted), rows_call("select", wanted))
+        return self._select(self._readable.selection.select(wanted), rows_call("select", wanted))
 
     def exclude(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view without some records. The others keep their order.
@@ -150,7 +150,7 @@ class View(ReadableView[T]):
             (['a', 'c', 'd', 'e'], ['b', 'd', 'f'])
         """
         unwanted = numbers_or_mask(indices, len(self))
-        return self._select(self._records.selection.exclude(unwanted), rows_call("exclude", unwanted))
+        return self._select(self._readable.selection.exclude(unwanted), rows_call("exclude", unwanted))
 
     def where(self, condition: str | Callable[[Mapping[str, Any]], Any]) -> Self:
         """Return a view of the records that a condition holds for, in their order.
@@ -376,9 +376,9 @@ class View(ReadableView[T]):
             >>> ref.fields("meta/lang")[0], ref.fields("meta")[0]
             ({'meta': {'lang': 'en'}}, {'meta': {'lang': 'en', 'url': 'u7'}})
         """
-        leaves = self._records.leaves_for("fields()")
+        leaves = self._readable.leaves_for("fields()")
         chosen = leaf_numbers(leaves.codec.spec, names)
-        return View(self._records.with_base(leaves.with_fields(chosen)))
+        return View(self._readable.with_base(leaves.with_fields(chosen)))
 
     @names_view
     def decoded(self, *names: str, size: tuple[int, int], crop: bool = False) -> Self:
@@ -409,11 +409,11 @@ class View(ReadableView[T]):
             >>> ref.decoded(size=(5, 5)).read([0, 1])["image"].shape
             (2, 5, 5, 3)
         """
-        base = self._records.base
+        base = self._readable.base
         if not isinstance(base, StoredElements):
             raise InvalidTypeError(f"{self!r} has no stored images: call decoded() on each dataset, before views of it")
         sizes = dict.fromkeys(image_leaves(base.undecoded().codec.spec, names), image_size(size, crop))
-        return type(self)(self._records.with_base(base.with_image_sizes(sizes)))
+        return type(self)(self._readable.with_base(base.with_image_sizes(sizes)))
 
     @names_view
     def windows(

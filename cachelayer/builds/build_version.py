@@ -72,21 +72,25 @@ def submit(request: BuildRequest) -> StoredVersion:
     return built
 
 
-def build_once(request: BuildRequest, hosts: Hosts | None = None) -> StoredVersion | None:
+def build_once(
+    request: BuildRequest, hosts: Hosts | None = None, plan: BuildPlan | None = None, *, waits: bool = True
+) -> StoredVersion | None:
     """Build and publish a version, once among all processes that ask for it.
 
     Args:
         request: what to build.
         hosts: the hosts that build it together; None if one process builds it.
+        plan: the plan, if it is made already.
+        waits: whether to wait for a process that builds it by itself.
 
     Returns:
-        The version; None if another process has published it meanwhile.
+        The version; None if another process has published it meanwhile, or builds it and ``waits`` is False.
     """
     with building(request.url):
         if hosts is None:
-            return _build_in_turn(request)
+            return _build_in_turn(request, plan, waits=waits)
         # Every host opens the source, to see which parts there are.
-        plan = BuildPlan.of(request)
+        plan = BuildPlan.of(request) if plan is None else plan
         if plan.parts is not None:
             return _build_together(plan, plan.parts, hosts)
         warn(
@@ -94,15 +98,16 @@ def build_once(request: BuildRequest, hosts: Hosts | None = None) -> StoredVersi
             "cachelayer.sharded(function, count), or a sequence with a length",
             room="builds",
         )
-        return _build_in_turn(request, plan)
+        return _build_in_turn(request, plan, waits=waits)
 
 
-def _build_in_turn(request: BuildRequest, plan: BuildPlan | None = None) -> StoredVersion | None:
-    """Wait until no other process builds the version, then build it; return None if another has published it.
+def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool) -> StoredVersion | None:
+    """Build the version once no other process builds it; return None if another publishes it.
 
     Args:
         request: what to build. The user's source is not touched before it is this process's turn.
         plan: the plan, if it is made already.
+        waits: whether to wait for a process that builds it; without it, the result is None then.
     """
     claims = Claims(request.log.folder.folder(paths.builds(request.version)))
     waiting = Waiting(request.name, request.options.progress)
@@ -113,6 +118,8 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None = None) -> Stor
                 return None
             if is_ours:
                 return _build_alone(BuildPlan.of(request) if plan is None else plan, progress)
+        if not waits:
+            return None
         # Another process has the claim. Looking at it again and again finds out whether that process has died; then
         # its claim is removed, and the next turn of this loop may get it.
         if claims.is_busy(CLAIM):
@@ -256,6 +263,7 @@ def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:
         **plan.recipe.provenance,
         **commit_of(code_file(plan.recipe.made_by)),
         **plan.source.provenance,
+        "plan": plan.notes.plan_hash,
         "source": plan.source.kind,
         "shard_bytes": plan.options.shard_bytes,
         "time": now(),

@@ -80,6 +80,11 @@ def marking_children(working_folder: Path) -> Iterator[None]:
                 os.environ.pop(WORKING_FOLDER, None)
 
 
+def leave_parent_build() -> None:
+    """Have this process be no child of a build that happened to run in the process that started it."""
+    os.environ.pop(WORKING_FOLDER, None)
+
+
 def refuse_to_await_parent(version: str, holder: str) -> None:
     """Raise if the process that builds a version is the one that started this process, and may wait for it.
 

@@ -103,20 +103,30 @@ def errors_of(name: str) -> Iterator[None]:
         raise SourceError(f"{name} failed: {type(error).__name__}: {error}") from error
 
 
-def pickled(task: Any, what: str = "the task", dumps: Callable[[Any], bytes] = cloudpickle.dumps) -> bytes:
+_ALONE = "build with engine=None and workers=1"
+
+
+def pickled(
+    task: Any,
+    what: str = "the task",
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps,
+    *,
+    otherwise: str = _ALONE,
+) -> bytes:
     """Return a task as bytes for other processes, with this process's search path of modules.
 
     Args:
         task: the task. What the main program defines is pickled by value, because other processes cannot import it.
         what: what errors call the task.
         dumps: pickles the task.
+        otherwise: what a user does if the task cannot be pickled.
     """
     try:
         return pickle.dumps((sys.path, dumps(task)))
     except Exception as error:
         raise InvalidTypeError(
             f"{what} cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "
-            "connections inside it, not before, or build with engine=None and workers=1"
+            f"connections inside it, not before, or {otherwise}"
         ) from error
 
 

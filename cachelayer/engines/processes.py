@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing import connection
 from multiprocessing.context import set_spawning_popen
 from typing import Any, Self, TypeVar
 
@@ -76,13 +77,8 @@ class ProcessPool:
     def __init__(self, function: Callable[..., Any], count: int, what: str) -> None:
         from loky import ProcessPoolExecutor
 
-        if multiprocessing.current_process().daemon:
-            raise InvalidArgumentError(
-                f"workers={count}: this process is daemonic, as the workers of a torch DataLoader and of "
-                "multiprocessing.Pool are, and may not start others: build with workers=1, or in the program that "
-                "started it"
-            )
-        begin = (pickled(function, what, _dumps), os.getpid())
+        _refuse_daemon(f"workers={count}", "build with workers=1, or in the program that started it")
+        begin = pickled(function, what, _dumps), os.getpid()
         self._names: dict[Future[bytes], str] = {}
         """What errors call the work of each call whose result was not asked for yet."""
         with self._errors():
@@ -127,19 +123,99 @@ class ProcessPool:
         self._executor.shutdown(wait=True, kill_workers=True)
 
 
+class ChildProcess:
+    """A process that makes one call, and ends with the process that started it.
+
+    Args:
+        call: the call.
+        name: what errors call its work.
+        what: what errors call the call if it cannot be pickled.
+        otherwise: what a user does then.
+    """
+
+    def __init__(self, call: Callable[[], object], name: str, what: str, otherwise: str) -> None:
+        from loky.backend import get_context
+
+        _refuse_daemon(what, "call it in the program that started this process")
+        self._name = name
+        context: Any = get_context("loky")
+        self._reply, self._sender = context.Pipe(duplex=False)
+        message = pickled(call, what, _dumps, otherwise=otherwise)
+        self._process = context.Process(target=_call_once, args=(message, os.getpid(), self._sender))
+
+    def start(self) -> None:
+        """Start the process.
+
+        Raises:
+            StorageError: if the system refuses.
+        """
+        try:
+            self._process.start()
+        except OSError as error:
+            raise StorageError(f"cannot start a process for {self._name}: {error}") from error
+        finally:
+            self._sender.close()
+
+    def has_returned(self) -> bool:
+        """Wait for the process; return whether the call has returned, rather than that something killed the process.
+
+        Raises:
+            CacheLayerError: if the call has raised it.
+            SourceError: if it has raised any other error.
+        """
+        with errors_of(self._name):
+            connection.wait([self._reply, self._process.sentinel])
+            try:
+                result(self._reply.recv_bytes() if self._reply.poll() else b"")
+            except EOFError:
+                return False
+            finally:
+                self._process.join()
+        return True
+
+    @property
+    def exit_code(self) -> int | None:
+        """The number with which the process has ended; that of a signal is negative."""
+        code: int | None = self._process.exitcode
+        return code
+
+    def kill(self) -> None:
+        """Kill the process, if it runs."""
+        if self._process.is_alive():
+            os.kill(self._process.pid, signal.SIGKILL)
+
+
+def _call_once(message: bytes, parent: int, sender: Any) -> None:
+    _end_with(parent)
+    sender.send_bytes(outcome(lambda: unpickled(message)()))
+
+
 _task: list[Any] = []
 """In a worker process: the function, as the bytes that were sent until it is first called."""
 
 
 def _begin(task: bytes, parent: int) -> None:
-    """Prepare a worker process: it ends when the process that started it ends, and ignores Ctrl-C.
+    """Prepare a worker process.
 
     Args:
         task: the function, as bytes.
-        parent: the number of the process that started this one, which handles Ctrl-C.
+        parent: the number of the process that started this one.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _task[:] = [task]
+    _end_with(parent)
+
+
+def _refuse_daemon(what: str, cure: str) -> None:
+    if multiprocessing.current_process().daemon:
+        raise InvalidArgumentError(
+            f"{what}: this process is daemonic, as the workers of a torch DataLoader and of multiprocessing.Pool are, "
+            f"and may not start others: {cure}"
+        )
+
+
+def _end_with(parent: int) -> None:
+    """Have this process end with the one that started it, and leave Ctrl-C to that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end_with_parent() -> None:
         while not ended.wait(_SECONDS_PER_LOOK):

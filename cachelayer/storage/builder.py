@@ -23,15 +23,17 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.access.sequences.packs import PackArguments
 from cachelayer.builds.as_source import sources_by_split
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_plan import BuildRequest
+from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.build_version import build_once, submit
 from cachelayer.builds.extensions import NEW_RECORDS, Appending, Extension
+from cachelayer.builds.nested_builds import building
 from cachelayer.builds.part_builds import Hosts
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
-from cachelayer.errors import AlreadyExistsError
+from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.objects import paths
 from cachelayer.storage.catalog import Catalog
+from cachelayer.storage.growing import begin_build
 from cachelayer.storage.staleness import OnChange, check_recipe, warn_of_incomparable, warn_of_varying_values
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import AUTO, Reference
@@ -85,8 +87,11 @@ class Builder:
         on_change: OnChange,
         hosts: tuple[int, int] | None,
         pack: PackArguments | None,
+        wait: bool,
     ) -> DataRef[Any]:
         """Return a version, built if it does not exist; see :meth:`cachelayer.Storage.cache`."""
+        if pack is not None and not wait:
+            raise InvalidArgumentError("pack and wait=False: packs need the whole version: leave out one of them")
 
         def cache_split(split: Any, split_id: str) -> DataRef[Any]:
             # A version that is not compared is found without a look at the source.
@@ -95,7 +100,8 @@ class Builder:
             if ref is None:
                 recipe = Recipe.of(split, options, record)
                 request = self.request(split, split_id, version, recipe, options)
-                ref = self.compare_or_build(request, on_change, hosts)
+                find = self.compare_or_build if wait else self.compare_or_begin
+                ref = find(request, on_change, hosts)
             if pack is not None:
                 # Makes and stores the plan of the packs.
                 ref.packed(**pack)
@@ -146,6 +152,23 @@ class Builder:
             check_recipe(ref, request.recipe, on_change)
         warn_of_incomparable(ref, request.recipe, on_change)
         return ref
+
+    def compare_or_begin(
+        self, request: BuildRequest, on_change: OnChange, hosts: tuple[int, int] | None
+    ) -> DataRef[Any]:
+        """Return a version: one that is being built if it does not exist, else compared with the recipe.
+
+        Raises:
+            InvalidArgumentError: if the records of the source cannot be read by number, or some are left out.
+        """
+        checked = None if hosts is None else Hosts.checked(hosts)
+        if self.catalog.find(request.log, request.version) is None:
+            with building(request.url):
+                plan = BuildPlan.of(replace(request, recipe=request.recipe.going_on(request.url)))
+            # A source that is empty is built at once, or refused.
+            if plan.length != 0:
+                return begin_build(self.catalog, plan, checked)
+        return self.compare_or_build(request, on_change, hosts)
 
     def warn_of_varying_values(self, request: BuildRequest) -> None:
         """Warn if an ``"auto"`` version is new although only values differ from the last ``"auto"`` version."""

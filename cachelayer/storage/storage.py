@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         on_change: OnChange
         record: Iterable[str]
         pack: PackArguments | None
+        wait: bool
 
 
 AS_BASE = "as base"
@@ -927,6 +928,7 @@ class Storage:
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
         pack: PackArguments | None = None,
+        wait: bool = True,
         **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
         """Return a version; build it if it does not exist. Of all threads and processes that ask for it, one builds.
@@ -943,6 +945,10 @@ class Storage:
             record: as in :meth:`submit`.
             pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
                 the plan of these packs is made now, if there is none, so that no training has to wait for it.
+            wait: False returns at once, and a process of its own builds. Elements, batches, orders, shards and states
+                are those of the finished version from the first step on; what needs the whole version, such as its
+                digest, waits for the end. The source has a length and items by number, and can be pickled; a function
+                that makes one is called in each process.
             options: as in :meth:`submit`. They are checked on each call.
 
         Raises:
@@ -978,11 +984,12 @@ class Storage:
             source,
             name.dataset_id,
             name.name,
-            BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack"),
+            BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack", "wait"),
             record,
             on_change=checked_on_change(on_change),
             hosts=hosts,
             pack=None if pack is None else checked_pack_arguments(pack),
+            wait=boolean("wait", wait),
         )
 
     def cacheable(

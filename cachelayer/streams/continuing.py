@@ -21,10 +21,20 @@ def restore_reader(reader: StepReader, state: Any) -> tuple[StepReader, int]:
     Raises:
         StateError: if the state belongs to other records or another order, or lies past the end.
     """
-    options, position = restore(reader.records.digests, reader.records.info.name, reader.options, state)
+    reader = _current(reader)
+    records = reader.records
+    try:
+        options, position = restore(records.digests, records.info.name, reader.options, state)
+    except StateError as error:
+        if records.published(wait=False) is not None:
+            raise
+        raise StateError(
+            f"{error}. {records.info.name} is being built: a state that holds its digest can be restored once it is "
+            "published"
+        ) from error
     steps = options.steps
     for phase in steps.earlier:
-        if not reader.records.begins_with(phase.first + phase.records, phase.digest):
+        if not records.begins_with(phase.first + phase.records, phase.digest):
             raise StateError(
                 f"the state has advanced from records with the digest {phase.digest!r}, with which these do not "
                 "begin: restore it over the version that advance_to() was given"
@@ -66,6 +76,7 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
         raise InvalidTypeError(
             f"advance_to takes a DataRef of a newer version, or a view of it, not a {type(newer).__name__}"
         )
+    reader = _current(reader)
     records = records_of(newer)
     old = reader.records
     if records.digests.rows == old.digests.rows:
@@ -87,3 +98,9 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
     steps = reader.options.steps.advanced(position, len(records), old.digests.rows, records.digests.rows)
     options = replace(reader.options, order=order_over(order, len(records)), steps=steps)
     return replace(reader, records=records, options=options)
+
+
+def _current(reader: StepReader) -> StepReader:
+    """Return the reader of the published version, if the records were those of a version that was being built."""
+    records = reader.records.published(wait=False)
+    return reader if records is None or records is reader.records else replace(reader, records=records)

@@ -72,9 +72,12 @@ def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> 
     if isinstance(options.order, BlockOrder) and isinstance(state.get("order"), dict):
         options = replace(options, order=options.order.with_sizes_of(state["order"].get("blocks")))
     mine = _plain(state_of(digests, name, options, 0))
+    # A state that was saved while the version was being built names the plan of the build.
+    is_planned = state.get("digest") == digests.planned
     # Records that were erased leave the numbers and the order as they are.
-    differs_in_erased = digests.rows != state.get("digest") and _original(mine) == _original(state)
-    ignored = {*options.order.past(0), *_NOT_COMPARED, *(["digest"] if differs_in_erased else [])}
+    is_original = _original(mine) == (digests.original if is_planned else _original(state))
+    differs_in_erased = is_original and digests.rows != (digests.original if is_planned else state.get("digest"))
+    ignored = {*options.order.past(0), *_NOT_COMPARED, *(["digest"] if is_planned or differs_in_erased else [])}
     differences = _differences(mine, state, ignored)
     if differences:
         raise StateError(

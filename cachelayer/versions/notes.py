@@ -87,9 +87,11 @@ class Notes:
 
     def __init__(self, dataset: Store, version: str, plan: Mapping[str, Any]) -> None:
         self.dataset = dataset
+        self.version = version
         self.plan = plan
         self.version_folder = dataset.folder(paths.builds(version))
-        self.folder = self.version_folder.folder(hashlib.sha256(canonical_json(plan)).hexdigest()[:32])
+        self.plan_hash = hashlib.sha256(canonical_json(plan)).hexdigest()
+        self.folder = self.version_folder.folder(self.plan_hash[:32])
 
     def begin(self) -> None:
         """Write the plan."""

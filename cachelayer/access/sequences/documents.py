@@ -264,7 +264,7 @@ class DocumentRows(BaseDataset):
         rows = derived_digest(digests.rows, self.kind, self.parameters)
         elements = derived_digest(digests.elements, self.kind, {**self.parameters, **self.element_parameters})
         # After an erasure rows have other numbers.
-        return Digests(elements, rows, rows)
+        return Digests(elements, rows, original=rows, planned=rows)
 
     @property
     def categories(self) -> dict[str, list[Any]]:

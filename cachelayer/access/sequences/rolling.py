@@ -70,7 +70,8 @@ class SeriesWindows(BaseDataset):
             "stride": self.stride,
         }
         rows = derived_digest(self.groups.digest, "rolling", parameters)
-        return Digests(derived_digest(self.records.digests.elements, "rolling", parameters), rows, rows)
+        elements = derived_digest(self.records.digests.elements, "rolling", parameters)
+        return Digests(elements, rows, original=rows, planned=rows)
 
     @cached_property
     def element_spec(self) -> Tree:

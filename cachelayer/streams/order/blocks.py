@@ -98,6 +98,11 @@ class Blocks:
                 f"window of at least {self.lanes}, or fewer lanes"
             )
 
+    @property
+    def follow_from_bytes(self) -> bool:
+        """True if a size follows from the bytes of the records."""
+        return self.records is None or self.window is None
+
     def order(
         self, records: int, record_nbytes: int, together: int = 1, *, seed: int, reshuffle: bool = True
     ) -> BlockOrder:

@@ -1,0 +1,286 @@
+"""The records of a version that is being built: from the shards of finished parts, or else from the source.
+
+::
+
+    part        0         1         2         3
+    note        yes       yes       no        no
+    records     0 .. 99   100..199  200..299  300..349
+    come from   shards    shards    the source, encoded as the build does it
+
+Once the version is published, all of them come from it. What a record holds is the same at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from cachelayer.access.dataset import ShardRows
+from cachelayer.access.version_records import RECORDS_PER_READ, VersionRecords
+from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.arrayrecord.local_shards import Verify
+from cachelayer.errors import InvalidArgumentError, SourceError
+from cachelayer.locks import ProcessLock, cached_property
+from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.progress import Waiting
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.memory import Ints, groups_of
+from cachelayer.records.null_marks import marked, marks
+from cachelayer.records.record_buffers import PackedRecords, Records, join_records
+from cachelayer.records.tree import Tree
+from cachelayer.versions.claims import CLAIM, Claims
+from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.notes import Notes, PartResult
+from cachelayer.versions.shard_set import ShardSet
+from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
+
+SECONDS_PER_LOOK = 1.0
+"""How often reads look whether more parts are finished."""
+
+
+class SourceReader(Protocol):
+    """Reads the records of a source by number. Picklable."""
+
+    def __call__(self, numbers: Ints, /) -> tuple[PackedRecords, frozenset[int]]:
+        """Return the records of these numbers, and the numbers of the null bits that are set in some of them."""
+
+
+class RunningBuild(Protocol):
+    """A build that this process looks after."""
+
+    def check(self) -> None:
+        """Raise the error of the build, if it has failed."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the build has ended, at most for so long."""
+
+
+class GrowingRecords:
+    """The records of a version that is being built: a :class:`cachelayer.access.record_elements.RecordSource`.
+
+    Args:
+        notes: the notes of the build.
+        starts: the first record of each part.
+        spec: the spec of the elements, marked with what is known to be None in some of them.
+        metadata: that of the version.
+        length: the number of records.
+        from_source: reads records that are not stored yet.
+        verify, copies: see :class:`cachelayer.access.version_records.VersionRecords`.
+        build: the build, if this process looks after it; None in other processes, which look at what is stored.
+    """
+
+    kind: ClassVar[str] = "DataRef"
+    reads_in_part: ClassVar[bool] = False
+    home: ClassVar[StoredVersion | None] = None
+    references: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        notes: Notes,
+        starts: Ints,
+        length: int,
+        spec: Tree,
+        metadata: Mapping[str, Any],
+        from_source: SourceReader,
+        verify: Verify,
+        copies: CacheFolder | None,
+        build: RunningBuild | None = None,
+    ) -> None:
+        self._notes = notes
+        self._starts = starts
+        self._length = length
+        self._spec = spec
+        self._metadata = metadata
+        self._from_source = from_source
+        self._verify: Verify = verify
+        self._copies = copies
+        self._build = build
+        self._process = os.getpid()
+        self._lock = ProcessLock()
+        self._parts: dict[int, VersionRecords] = {}
+        self._noted: dict[int, PartResult] = {}
+        self._published: VersionRecords | None = None
+        self._next_look = 0.0
+        """When this process looks again what is stored, in seconds of the monotonic clock."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Only the process that started the build knows how it goes.
+        known = (self._notes, self._starts, self._length, self._spec, self._metadata)
+        return GrowingRecords, (*known, self._from_source, self._verify, self._copies)
+
+    # What is known before anything is read.
+
+    @property
+    def dataset_id(self) -> str:
+        return self._notes.dataset.name
+
+    @property
+    def version_name(self) -> str:
+        return self._notes.version
+
+    @property
+    def _running_build(self) -> RunningBuild | None:
+        """The build, if this process looks after it: after a fork, its thread is in the parent."""
+        return self._build if self._process == os.getpid() else None
+
+    @property
+    def _name(self) -> str:
+        return f"{self.dataset_id}@{self.version_name}"
+
+    @property
+    def digests(self) -> Digests:
+        return Digests.of(self._notes.plan_hash)
+
+    @cached_property
+    def codec(self) -> Codec:
+        return codec_for(self._spec)
+
+    @cached_property
+    def info(self) -> DatasetInfo:
+        # What the records take is known once all are stored; no size of a block follows from this guess.
+        nbytes = self.codec.layout.fixed_nbytes
+        return DatasetInfo(self._name, self._metadata, nbytes, nbytes, RECORDS_PER_READ)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return (self._length,)
+
+    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
+        yield ShardRows(np.arange(len(numbers)), self.segments, numbers)
+
+    def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
+        return None
+
+    # What the published version knows.
+
+    def published(self, *, wait: bool = True) -> VersionRecords | None:
+        """Return the records of the published version; without ``wait`` None as long as there is none.
+
+        Raises:
+            CacheLayerError: if the build has failed, or the version was built from something else.
+        """
+        waiting = Waiting(self._name, None)
+        claims = Claims(self._notes.version_folder)
+        while (published := self._look(at_once=wait)) is None and wait:
+            waiting.wait_for("its build, for what is asked needs the whole version")
+            if self._running_build is not None:
+                self._running_build.wait(SECONDS_PER_LOOK)
+            elif claims.is_busy(CLAIM):
+                claims.pause()
+            elif self._look(at_once=True) is None:
+                raise InvalidArgumentError(
+                    f"{self._name} is not built, and no process builds it: call storage.cache() with its source again"
+                )
+        return published
+
+    @property
+    def erased(self) -> Ints:
+        return np.empty(0, np.int64) if self._published is None else self._published.erased
+
+    @property
+    def takes_requests(self) -> bool:
+        return self._published is not None and self._published.takes_requests
+
+    def needed(self, numbers: Ints) -> Needed:
+        return {} if self._published is None else self._published.needed(numbers)
+
+    def sources(self, numbers: Ints) -> Sources:
+        return self._whole().sources(numbers)
+
+    def lengths(self, leaf: int) -> LengthColumn:
+        return self._whole().lengths(leaf)
+
+    def _whole(self) -> VersionRecords:
+        published = self.published()
+        assert published is not None  # noqa: S101 - it waits
+        return published
+
+    # Records.
+
+    def record(self, number: int) -> bytearray:
+        records = self.records(np.array([number])).packed_copy()
+        return bytearray(records.memory())
+
+    def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
+        published = self._look()
+        if published is not None:
+            return published.records(numbers, held, videos=videos)
+        groups, rows_of_source = list[tuple[Ints, Records]](), list[Ints]()
+        part_of = self._starts.searchsorted(numbers, side="right") - 1
+        for part, rows in groups_of(part_of, len(self._starts)):
+            stored = self._parts.get(part)
+            if stored is None:
+                rows_of_source.append(rows)
+            else:
+                groups.append((rows, stored.records(numbers[rows] - self._starts[part], videos=videos)))
+        if rows_of_source:
+            rows = np.sort(np.concatenate(rows_of_source))
+            records, nulls = self._from_source(numbers[rows])
+            self._refuse_other_nulls(nulls)
+            groups.append((rows, records))
+        return join_records(len(numbers), groups)
+
+    # What is stored by now.
+
+    def _look(self, *, at_once: bool = False) -> VersionRecords | None:
+        """Look what is stored, if the last look is a while ago; return the version if it is published."""
+        if self._running_build is not None and self._published is None:
+            self._running_build.check()
+        now = time.monotonic()
+        if self._published is not None or (now < self._next_look and not at_once):
+            return self._published
+        with self._lock.of_process():
+            self._next_look = now + SECONDS_PER_LOOK
+            log = Log(self._notes.dataset)
+            info = log.head().versions.get(self.version_name)
+            if info is not None:
+                self._published = self._opened(StoredVersion(log.folder, info))
+            else:
+                self._noted = self._notes.finished(log, self._noted)
+                self._parts = {
+                    number: self._parts.get(number) or self._records_of(part) for number, part in self._noted.items()
+                }
+        return self._published
+
+    def _opened(self, version: StoredVersion) -> VersionRecords:
+        records = VersionRecords(version, self._verify, self._copies)
+        if records.digests.planned != self._notes.plan_hash:
+            raise SourceError(
+                f"{self._name} was published meanwhile, built from something else than here: storage.fetch() opens it"
+            )
+        if records.codec.spec != self._spec:
+            self._refuse_other_nulls(marks(records.codec.spec))
+        return records
+
+    def _records_of(self, part: PartResult) -> VersionRecords:
+        """Return the records of a finished part."""
+        self._refuse_other_nulls(part.nullable)
+        rows = ShardSet.of(self.codec.name, self._spec, ShardTable(part.shards))
+        info = VersionInfo(self.version_name, "", -1, "", part.records, part.nbytes, "")
+        version = StoredVersion.with_manifest(self._notes.dataset, info, Manifest(rows))
+        return VersionRecords(version, self._verify, self._copies)
+
+    def _refuse_other_nulls(self, nulls: frozenset[int]) -> None:
+        """Raise if something is None in a record that no record was known to be None in: batches have another form."""
+        others = nulls - marks(self._spec)
+        if not others:
+            return
+        before, after = (dict(tree.leaves(spec)) for spec in (self._spec, marked(self._spec, others)))
+        changed = [tree.leaf_title(path) for path, leaf in after.items() if before[path] != leaf]
+        raise SourceError(
+            f"{self._name}: {', '.join(changed) or 'a dict'} is None in a record, which the first records do not show, "
+            "so batches would change their form while it is built: declare it, by element_spec= with nullable=True, or "
+            "leave out wait=False"
+        )

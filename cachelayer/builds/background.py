@@ -1,0 +1,163 @@
+"""Build a version in a process of its own, while the program that asked for it goes on."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from contextvars import Context
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cachelayer.builds.build_plan import BuildPlan, BuildRequest
+from cachelayer.builds.build_version import build_once
+from cachelayer.builds.nested_builds import leave_parent_build
+from cachelayer.builds.part_builds import Hosts
+from cachelayer.engines.processes import ChildProcess
+from cachelayer.errors import CacheLayerError, SourceError
+from cachelayer.logs import logger_of
+from cachelayer.provenance.stored_values import Wording, differences
+from cachelayer.system_threads import start
+from cachelayer.user_warnings import warn
+from cachelayer.versions.claims import CLAIM, Claims, expiry
+from cachelayer.versions.notes import Notes, noted_numbers
+
+_log = logger_of("builds")
+_LOOKS_PER_EXPIRY = 15
+_running: weakref.WeakSet[BackgroundBuild] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Builds a version, in a process that has this task.
+
+    Args:
+        request: what to build.
+        hosts: the hosts that build it together; None for one.
+        facts: the facts of the plan that the program has made.
+    """
+
+    request: BuildRequest
+    hosts: Hosts | None
+    facts: Mapping[str, Any]
+
+    def __call__(self) -> None:
+        leave_parent_build()
+        # This process is no worker of a build: it may begin one, and others of its sources.
+        Context().run(self._build)
+
+    def _build(self) -> None:
+        plan = BuildPlan.of(self.request)
+        if plan.facts != self.facts:
+            differ = "; ".join(differences(self.facts, plan.facts, Wording.AMONG_HOSTS))
+            raise SourceError(
+                f"{self.request.name}: the process that builds it has another source than the program: {differ}. Pass "
+                "a function that makes the same source in each process"
+            )
+        build_once(self.request, self.hosts, plan, waits=False)
+
+
+class BackgroundBuild:
+    """A build that this process looks after: it builds in a child whenever no other process builds the version.
+
+    The child ends with this process. A child that was killed is started again, and goes on after the notes; one that
+    is killed twice without a further note has failed.
+
+    Args:
+        plan: how to build, as it was decided in this process.
+        hosts: the hosts that build the version together; None for one.
+
+    Raises:
+        InvalidTypeError: if the source cannot be sent to another process.
+    """
+
+    def __init__(self, plan: BuildPlan, hosts: Hosts | None) -> None:
+        request = plan.request
+        # A bar of the build would be drawn into those of the training.
+        options = replace(request.options, progress=request.options.progress or False)
+        self._task = _Task(replace(request, options=options), hosts, plan.facts)
+        self._notes: Notes = plan.notes
+        self._parts = 0 if plan.parts is None else plan.parts.count
+        self._process = os.getpid()
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._child: ChildProcess | None = self._new_child()
+        start(threading.Thread(target=self._run, name="cachelayer-build", daemon=True), "to look after a build")
+        if not _running:
+            # After multiprocessing, which waits for all children when the program ends.
+            atexit.unregister(_end_all)
+            atexit.register(_end_all)
+        _running.add(self)
+
+    def check(self) -> None:
+        """Raise the error of the build, if it has failed."""
+        if self._error is not None:
+            raise self._error
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the build has ended, at most for so long."""
+        self._ended.wait(seconds)
+
+    def _new_child(self) -> ChildProcess:
+        return ChildProcess(
+            self._task, self._task.request.name, "wait=False: the source", "pass a function that makes the source"
+        )
+
+    def _run(self) -> None:
+        try:
+            self._look_after()
+        except BaseException as error:  # noqa: BLE001 - whoever reads next raises it
+            _log.info("%s: the build has failed: %s", self._task.request.name, error)
+            self._error = error
+        finally:
+            self._ended.set()
+
+    def _look_after(self) -> None:
+        request = self._task.request
+        claims = Claims(self._notes.version_folder)
+        noted_at_death: set[int] | None = None
+        while not self._ended.is_set() and not request.is_published:
+            if self._task.hosts is None and claims.is_busy(CLAIM):
+                # What was pickled of the source may be large.
+                self._child = None
+                self._ended.wait(expiry() / _LOOKS_PER_EXPIRY)
+                continue
+            child = self._child = self._child or self._new_child()
+            child.start()
+            if not child.has_returned() and not self._ended.is_set():
+                noted = noted_numbers(self._notes.folder)
+                if noted == noted_at_death:
+                    raise SourceError(
+                        f"the process that builds {request.name} was killed twice without finishing a part, perhaps "
+                        f"because memory ran out (exit code {child.exit_code})"
+                    )
+                noted_at_death = noted
+                _log.warning("%s: the process that builds was killed; another goes on", request.name)
+            self._child = None
+
+    def end(self) -> None:
+        """End the build with this process, and say how far it is."""
+        if self._ended.is_set() or self._process != os.getpid():
+            return
+        self._ended.set()
+        child = self._child
+        if child is not None:
+            child.kill()
+        if self._task.request.is_published:
+            return
+        warn(
+            f"{self._task.request.name} is not finished: its build ends with this process, after "
+            f"{len(noted_numbers(self._notes.folder))} of {self._parts} parts. The next storage.cache() goes on after "
+            "them; without wait=False it waits for the end",
+            room="builds",
+        )
+
+
+def _end_all() -> None:
+    for build in list(_running):
+        try:
+            build.end()
+        except CacheLayerError as error:
+            _log.warning("a build ended with this process: %s", error)

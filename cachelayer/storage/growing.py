@@ -1,0 +1,68 @@
+"""Begin to build a version in the background, and read its records meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.growing_records import GrowingRecords
+from cachelayer.access.record_elements import RecordElements
+from cachelayer.builds.background import BackgroundBuild
+from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
+from cachelayer.builds.part_builds import Hosts
+from cachelayer.builds.parts import Ranges
+from cachelayer.builds.source_records import SourceRecords
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.records.infer import FIRST_ELEMENTS
+from cachelayer.records.null_marks import marked
+from cachelayer.storage.catalog import Catalog
+from cachelayer.versions.view_calls import ViewName
+
+
+def begin_build(catalog: Catalog, plan: BuildPlan, hosts: Hosts | None) -> DataRef[Any]:
+    """Begin the build of a plan in another process; return the version, whose records can be read at once.
+
+    Raises:
+        InvalidArgumentError: if its records cannot be read by number, or its options leave some of them out.
+        InvalidTypeError: if the source cannot be sent to another process.
+    """
+    request, parts, spec = plan.request, plan.parts, plan.options.element_spec
+    if catalog.store.url.startswith("memory:"):
+        raise InvalidArgumentError(
+            f"{request.name}: wait=False: {catalog.store.url} is the memory of this process, and another process "
+            "builds: choose a folder or a bucket"
+        )
+    if not isinstance(parts, Ranges):
+        raise InvalidArgumentError(
+            f"{request.name}: wait=False: a source of {plan.source.kind} has no items by number, so its records are "
+            "known once it is built: leave out wait=False, or pass a sequence with a length, such as a list or a "
+            "dataset with __len__ and __getitem__"
+        )
+    if plan.options.on_error == "skip":
+        raise InvalidArgumentError(
+            f"{request.name}: wait=False: with on_error='skip' the numbers of records are known once all are built: "
+            "leave out one of them"
+        )
+    if NOT_RESUMABLE in plan.facts:
+        raise InvalidArgumentError(
+            f"{request.name}: wait=False: with resume=False each process has a build of its own: leave out one of them"
+        )
+    from_source = SourceRecords(parts.source, parts.length, spec)
+    _, nulls = from_source(np.arange(min(FIRST_ELEMENTS, parts.length)))
+    records = GrowingRecords(
+        plan.notes,
+        np.asarray(parts.starts),
+        parts.length,
+        marked(spec, nulls),
+        {**plan.source.metadata, **plan.options.annotations["metadata"]},
+        from_source,
+        catalog.verify,
+        catalog.copies,
+        BackgroundBuild(plan, hosts),
+    )
+    name = ViewName(f"{request.log.folder.url}@{request.version}", parts.length)
+    return DataRef(replace(DatasetView.all(RecordElements(records)), name=name))
