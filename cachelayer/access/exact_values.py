@@ -1,8 +1,8 @@
-"""Arithmetic and comparisons of columns that give what Python gives for each row, or refuse it: pure functions.
+"""Arithmetic and comparisons of columns: they give for each row what Python gives, or refuse. Pure functions.
 
-Integers never wrap around and are never rounded: columns that fit are int64 or uint64, others are Python's integers.
-What has no value in a row, such as a quotient by zero, makes the row invalid, as None does. Kinds that are never equal,
-such as text and bytes, are refused.
+Integers never wrap around and are never rounded: they are int64 or uint64 if they fit, else integers of Python. A row
+without a result, such as a quotient by zero, becomes invalid, as one with None is. Kinds that are never equal, such as
+text and bytes, are refused.
 """
 
 from __future__ import annotations
@@ -40,20 +40,17 @@ _ORDERS = (operator.lt, operator.le, operator.gt, operator.ge)
 
 @dataclass(frozen=True)
 class Operand:
-    """A value for each row, or one for all.
-
-    Args:
-        kind: ``bool``, ``int``, ``float``, ``complex``, ``text``, ``bytes``, ``time`` or ``duration``; ``dict`` of
-            which only ``is None`` can be asked.
-        values: an array of shape ``[rows]``, or a value of Python.
-        valid: in which rows there is a value: an array of bools, or one.
-        dtype: that of a field of floats.
-    """
+    """A value for each row, or one value for all rows."""
 
     kind: str
+    """``bool``, ``int``, ``float``, ``complex``, ``text``, ``bytes``, ``time`` or ``duration``; or ``dict``, of which
+    only ``is None`` can be asked."""
     values: Any
+    """An array of shape ``[rows]``, or a value of Python."""
     valid: Any = True
+    """In which rows there is a value: an array of bools, or one bool."""
     dtype: np.dtype[Any] | None = None
+    """The dtype of a field of floats, whose values are computed in float64."""
 
     @property
     def is_literal(self) -> bool:
@@ -65,12 +62,12 @@ class NoValueError(ValueError):
 
 
 def column(dtype: DType, values: Any, valid: Any = True) -> Operand:
-    """Return a column of a field.
+    """Return the values of a field as an operand.
 
     Args:
         dtype: the dtype of the field.
         values: its values.
-        valid: in which rows there is one.
+        valid: in which rows there is a value.
     """
     if not isinstance(dtype, np.dtype):
         return Operand("text" if dtype is str else "bytes", values, valid)
@@ -99,11 +96,11 @@ def negative(operand: Operand) -> Operand:
     return compute(operator.sub, literal(0), operand)
 
 
-def compute(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Operand:
-    """Return the results of an operator of numbers.
+def compute(operation: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Operand:
+    """Return the results of an operation on numbers.
 
     Args:
-        how: one of ``operator.add``, ``sub``, ``mul``, ``truediv``, ``floordiv`` and ``mod``.
+        operation: one of ``operator.add``, ``sub``, ``mul``, ``truediv``, ``floordiv`` and ``mod``.
         left, right: integers or floats.
 
     Raises:
@@ -113,25 +110,26 @@ def compute(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Op
         if operand.kind not in ("int", "float"):
             raise NoValueError(f"is no arithmetic of numbers: one side is {_named(operand.kind)}")
     valid = left.valid & right.valid
-    if how in (operator.truediv, operator.floordiv, operator.mod):
+    if operation in (operator.truediv, operator.floordiv, operator.mod):
         is_zero = right.values == 0
         if right.is_literal and is_zero:
             raise NoValueError("divides by zero")
         if np.any(is_zero):
+            # These rows get no result: they divide by 1, so that numpy does not warn.
             valid = valid & ~is_zero
             right = Operand(right.kind, np.where(is_zero, right.values.dtype.type(1), right.values))
     is_int = left.kind == right.kind == "int"
     try:
         if not is_int:
             with np.errstate(all="ignore"):
-                return Operand("float", how(_floats(left), _floats(right)), valid)
-        if how is operator.truediv:
-            pair = _integers(left, right, _EXACT_IN_FLOAT)
-            quotients = how(*pair)
-            return Operand(
-                "float", quotients.astype(np.float64) if isinstance(quotients, np.ndarray) else quotients, valid
-            )
-        return Operand("int", how(*_integers(left, right, _result_bounds(how, left, right))), valid)
+                return Operand("float", operation(_floats(left), _floats(right)), valid)
+        if operation is operator.truediv:
+            quotients = operation(*_integers(left, right, _EXACT_IN_FLOAT))
+            if isinstance(quotients, np.ndarray):
+                quotients = quotients.astype(np.float64)
+            return Operand("float", quotients, valid)
+        bounds = _result_bounds(operation, left, right)
+        return Operand("int", operation(*_integers(left, right, bounds)), valid)
     except OverflowError as error:
         raise NoValueError(f"is too large for a float: {error}") from error
 
@@ -149,24 +147,30 @@ def _bounds(operand: Operand) -> tuple[int, int]:
     return (int(values.min()), int(values.max())) if len(values) else (0, 0)
 
 
-def _result_bounds(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tuple[int, int]:
-    """Return bounds of what an operator of integers gives."""
-    (a, b), (c, d) = _bounds(left), _bounds(right)
-    if how is operator.add:
-        return a + c, b + d
-    if how is operator.sub:
-        return a - d, b - c
-    if how is operator.mul:
-        products = (a * c, a * d, b * c, b * d)
+def _result_bounds(operation: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tuple[int, int]:
+    """Return bounds of the results of an operation on integers."""
+    low, high = _bounds(left)
+    right_low, right_high = _bounds(right)
+    if operation is operator.add:
+        return low + right_low, high + right_high
+    if operation is operator.sub:
+        return low - right_high, high - right_low
+    if operation is operator.mul:
+        products = (low * right_low, low * right_high, high * right_low, high * right_high)
         return min(products), max(products)
-    most = max(abs(a), abs(b)) if how is operator.floordiv else max(abs(c), abs(d))
+    # A quotient is no larger than the dividend, a remainder no larger than the divisor.
+    ends = (low, high) if operation is operator.floordiv else (right_low, right_high)
+    most = max(map(abs, ends))
     return -most, most
 
 
 def _integers(left: Operand, right: Operand, result: tuple[int, int]) -> tuple[Any, Any]:
-    """Return integers that an operator takes without loss: in 64 bits if the result fits too, else as Python's.
+    """Return integers in a dtype in which an operation is exact: of 64 bits if they and the result fit, else Python's.
 
-    With the limits of exact floats as result, integers that these hold are float64.
+    Args:
+        left, right: the integers.
+        result: bounds of the result. For a quotient, the bounds of the integers that float64 has exactly: integers
+            within them become float64.
     """
     bounds = [_bounds(left), _bounds(right)]
     if result == _EXACT_IN_FLOAT:
@@ -182,75 +186,79 @@ def _fit(bounds: Sequence[tuple[int, int]], limits: tuple[int, int]) -> bool:
 
 
 def _cast(left: Operand, right: Operand, dtype: Any) -> tuple[Any, Any]:
-    """Return both as a dtype; literals stay as they are, for numpy gives them the dtype of the other."""
-    first, second = (
-        each.values if each.is_literal else each.values.astype(dtype, copy=False) for each in (left, right)
-    )
+    """Return the values of both in a dtype. Literals stay as they are: numpy gives them the dtype of the other."""
+    first = left.values if left.is_literal else left.values.astype(dtype, copy=False)
+    second = right.values if right.is_literal else right.values.astype(dtype, copy=False)
     return first, second
 
 
-def compare(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tuple[Any, Any]:
-    """Return for each row whether a comparison holds, and whether it can be made.
+def compare(comparison: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tuple[Any, Any]:
+    """Return two masks: for which rows a comparison holds, and for which it can be made.
 
     Args:
-        how: one of ``operator.eq``, ``ne``, ``lt``, ``le``, ``gt`` and ``ge``.
+        comparison: one of ``operator.eq``, ``ne``, ``lt``, ``le``, ``gt`` and ``ge``.
         left, right: operands of one kind, or two of numbers; a text may stand for a time, such as ``"2026-01-31"``.
 
     Raises:
         NoValueError: if such kinds are never equal, or have no order.
     """
-    left, right = _with_times(left, right), _with_times(right, left)
+    left_time = _with_times(left, right)
+    right = _with_times(right, left)
+    left = left_time
     kinds = {left.kind, right.kind}
     if "dict" in kinds:
         raise NoValueError("is a dict, which is None or not: write 'is None', or compare a field of it")
     if len(kinds) > 1 and not kinds <= {"int", "float", "complex"}:
         raise NoValueError(_why_never(left, right))
-    if "complex" in kinds and how in _ORDERS:
+    if "complex" in kinds and comparison in _ORDERS:
         raise NoValueError("has complex numbers, which have no order: compare with == or !=")
     if kinds <= {"time", "duration"}:
-        holds = _compare_times(how, left, right)
+        holds = _compare_times(comparison, left, right)
     elif kinds == {"float"}:
-        holds = how(_as_field(left, right), _as_field(right, left))
+        holds = comparison(_as_field(left, right), _as_field(right, left))
     elif kinds == {"int", "float"}:
-        holds = how(*_mixed(left, right))
+        holds = comparison(*_mixed(left, right))
     else:
         # numpy compares integers of any two dtypes exactly.
-        holds = how(left.values, right.values)
+        holds = comparison(left.values, right.values)
     return np.asarray(holds, np.bool_), left.valid & right.valid
 
 
-def matches(how: str, operand: Operand, parts: Sequence[str | bytes]) -> Operand:
-    """Return whether texts begin with one of some parts, end with one, or have one in them.
+def matches(method: str, operand: Operand, parts: Sequence[str | bytes]) -> Operand:
+    """Return for each text whether it begins with, ends with, or has in it, at least one of some parts.
 
     Args:
-        how: ``startswith``, ``endswith`` or ``in``.
+        method: ``startswith``, ``endswith`` or ``in``.
         operand: a field of text or bytes.
-        parts: of the same type.
+        parts: texts, or bytes, as the field has.
 
     Raises:
-        NoValueError: if they are not.
+        NoValueError: if the types differ.
     """
     if operand.kind not in ("text", "bytes"):
-        raise NoValueError(f"has {how} of {_named(operand.kind)}: it is of text and bytes")
+        raise NoValueError(f"has {method} of {_named(operand.kind)}: it is of text and bytes")
     for part in parts:
         if literal(part).kind != operand.kind:
             raise NoValueError(_why_never(operand, literal(part)))
     values = operand.values.tolist()
-    if how == "in":
+    if method == "in":
         holds = [any(part in value for part in parts) for value in values]
     else:
-        holds = [getattr(value, how)(tuple(parts)) for value in values]
+        holds = [getattr(value, method)(tuple(parts)) for value in values]
     return Operand("bool", np.array(holds, np.bool_), operand.valid)
 
 
 def _mixed(left: Operand, right: Operand) -> tuple[Any, Any]:
-    """Return an integer and a float so that they are compared exactly, as Python does."""
-    whole = left if left.kind == "int" else right
-    return _cast(left, right, np.float64 if _fit([_bounds(whole)], _EXACT_IN_FLOAT) else object)
+    """Return integers and floats in a dtype in which numpy compares them exactly, as Python does."""
+    integers = left if left.kind == "int" else right
+    return _cast(left, right, np.float64 if _fit([_bounds(integers)], _EXACT_IN_FLOAT) else object)
 
 
 def _as_field(operand: Operand, other: Operand) -> Any:
-    """Return floats in 64 bits; a literal such as 0.1 as the value of the other, a field, that is written so."""
+    """Return floats as float64. A literal becomes the value of the other's dtype that is written like it.
+
+    A float32 field with the value that a user writes as 0.1 equals the literal 0.1, although the two float64 differ.
+    """
     values = operand.values
     if not operand.is_literal:
         return values.astype(np.float64, copy=False)
@@ -258,12 +266,12 @@ def _as_field(operand: Operand, other: Operand) -> Any:
         return values
     with np.errstate(over="ignore"):
         nearest = other.dtype.type(values)
-    # 0.1 is no float32, but the one that is written so; 2049.0 is no float16, and none is written so.
+    # The nearest float32 of 0.1 is written 0.1. The nearest float16 of 2049.0 is written 2048.0: the literal stays.
     return float(nearest) if float(str(nearest)) == values else values
 
 
 def _with_times(operand: Operand, other: Operand) -> Operand:
-    """Return a literal text as a time, if it stands beside times."""
+    """Return a literal text as a time if the other operand is of times; else the operand."""
     if other.kind != "time" or operand.kind != "text" or not operand.is_literal:
         return operand
     try:
@@ -275,21 +283,24 @@ def _with_times(operand: Operand, other: Operand) -> Operand:
     return Operand("time", time.reshape(1))
 
 
-def _compare_times(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Any:
-    """Compare times, or durations, of any two units as integers. What is no time equals nothing, as NaN."""
-    counts = [_counts(each.values) for each in (left, right)]
-    units = [unit for _, unit in counts]
-    if units[0] != units[1] and None in units:
+def _compare_times(comparison: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Any:
+    """Compare times, or durations, of any two units as integers of a common unit. NaT equals nothing, as NaN does."""
+    left_counts, left_unit = _counts(left.values)
+    right_counts, right_unit = _counts(right.values)
+    if left_unit != right_unit and None in (left_unit, right_unit):
         raise NoValueError("has times without a unit: compare them with times that have none either")
-    common = gcd(*(unit or 1 for unit in units))
-    scaled = [compute(operator.mul, Operand("int", count), literal((unit or 1) // common)) for count, unit in counts]
-    holds = how(scaled[0].values, scaled[1].values)
+    left_attoseconds = left_unit or 1
+    right_attoseconds = right_unit or 1
+    common = gcd(left_attoseconds, right_attoseconds)
+    left_scaled = compute(operator.mul, Operand("int", left_counts), literal(left_attoseconds // common))
+    right_scaled = compute(operator.mul, Operand("int", right_counts), literal(right_attoseconds // common))
+    holds = comparison(left_scaled.values, right_scaled.values)
     missing = np.isnat(left.values) | np.isnat(right.values)
-    return np.where(missing, how is operator.ne, holds)
+    return np.where(missing, comparison is operator.ne, holds)
 
 
 def _counts(times: NDArray[Any]) -> tuple[NDArray[np.int64], int | None]:
-    """Return times as counts of a unit, and the unit in attoseconds; None for times without a unit."""
+    """Return times as counts of a unit, and the unit in attoseconds, or None for times without a unit."""
     unit, count = np.datetime_data(times.dtype)
     if unit == "generic":
         return times.astype(np.int64), None
@@ -306,7 +317,7 @@ def _named(kind: str) -> str:
 
 
 def _why_never(left: Operand, right: Operand) -> str:
-    """Return why two kinds cannot be compared, and what to write."""
+    """Return why two kinds cannot be compared, and what to write instead."""
     kinds = {left.kind, right.kind}
     cure = "compare fields of one kind"
     if kinds == {"text", "bytes"}:

@@ -37,7 +37,7 @@ def is_integer(weight: Any) -> bool:
 
 
 def checked_weight(weight: Any) -> Fraction:
-    """Return a weight as the fraction that its decimal digits say."""
+    """Return a weight as an exact fraction: 0.7 is 7/10, not the nearest binary number."""
     if is_integer(weight):
         return Fraction(integer("weight", weight, 0))
     if not isinstance(weight, (float, np.floating, Fraction)):
@@ -50,7 +50,7 @@ def checked_weight(weight: Any) -> Fraction:
 
 
 def stages_of(schedule: Any, parts: int) -> dict[int, Weights]:
-    """Return the weights of all parts by the position at which they begin."""
+    """Return a schedule that a user passed: the weights of all parts, by the position from which they count."""
     if not isinstance(schedule, Mapping):
         raise InvalidTypeError(
             f"schedule {schedule!r} of type {type(schedule).__name__}: pass a dict of positions and weights, such as "
@@ -69,21 +69,27 @@ def stages_of(schedule: Any, parts: int) -> dict[int, Weights]:
 
 
 def _stage(position: int, weights: Any, parts: int) -> Weights:
-    where = f"the schedule at position {position}"
+    place = f"the schedule at position {position}"
     if isinstance(weights, np.ndarray):
         weights = weights.tolist()
     if isinstance(weights, (str, bytes)) or not isinstance(weights, Sequence):
-        raise InvalidTypeError(f"{where} has {weights!r}: pass a list of {parts} weights")
+        raise InvalidTypeError(f"{place} has {weights!r}: pass a list of {parts} weights")
     if len(weights) != parts:
-        raise InvalidArgumentError(f"{where} has {len(weights)} weights for {parts} datasets: pass one for each")
+        raise InvalidArgumentError(f"{place} has {len(weights)} weights for {parts} datasets: pass one for each")
     try:
         return tuple(map(checked_weight, weights))
     except (InvalidArgumentError, InvalidTypeError) as error:
-        raise type(error)(f"{where}: {error}") from error
+        raise type(error)(f"{place}: {error}") from error
 
 
 def scheduled(stages: Mapping[int, Weights], parts: Sequence[DatasetView], by: str) -> Turns:
-    """Return the turns of parts whose weights are shares of records, of bytes, or of the values of a leaf."""
+    """Return the turns that parts take.
+
+    Args:
+        stages: the weights of all parts, by the position from which they count.
+        parts: the datasets.
+        by: what weights are shares of; see :func:`cachelayer.mix`.
+    """
     for position, weights in stages.items():
         if not any(weights):
             raise InvalidArgumentError(f"all weights at position {position} are 0: give one dataset a weight or more")
@@ -105,7 +111,7 @@ def scheduled(stages: Mapping[int, Weights], parts: Sequence[DatasetView], by: s
 
 
 def mean_length(part: DatasetView, by: str) -> Fraction:
-    """Return the exact mean over the records of a part: 1, their bytes, or the length of a leaf.
+    """Return what a record of a part weighs in the mean, exactly: 1, its bytes, or the length or number in a field.
 
     Args:
         part: the part; it has at least one record.
@@ -123,8 +129,9 @@ def mean_length(part: DatasetView, by: str) -> Fraction:
 
 
 def _total(part: DatasetView, by: str) -> Fraction:
-    """Return the sum of the bytes of all records, of the lengths of a leaf, or of its numbers."""
-    base, stored = part.base, part.base.leaves
+    """Return the sum over all records of a part of their bytes, or of the lengths or numbers in a field."""
+    base = part.base
+    stored = base.leaves
     if isinstance(base, Joined) and stored is None and part.digests == base.digests:
         return sum((_total(member, by) for member in base.members if len(member)), Fraction(0))
     # As they are stored: images and sounds have the bytes of their files.

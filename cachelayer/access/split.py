@@ -1,4 +1,19 @@
-"""Split the records of a view at random, or deal them to folds, so that records that are appended move none."""
+"""Splits and folds: records are dealt to parts at random, so that records that are appended later move none.
+
+Records are dealt within each segment (the first build, and each append), in an order that the seed shuffles. A part
+gets the next records of a segment, as many as bring it to its share of all records so far. With shares of 3/4 and 1/4::
+
+    segment 0, shuffled    7 2 0 5 3 1 | 6 4        segment 1, appended    9 10 8 | 11
+                           train         val                               train    val
+
+What is dealt is one of three:
+
+=============  =====================================================  ====================================
+``split()``    records by their number in the shards of the version   ``_parts_by_number``
+``stratify=``  records of the view, among those with the same values  ``_parts_of_view``
+``by=``        values, by a hash; in folds evenly                     ``split``; ``_parts_of_values``
+=============  =====================================================  ====================================
+"""
 
 from __future__ import annotations
 
@@ -31,12 +46,12 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
 
-# Records that are dealt at a time.
 _AT_ONCE = 1 << 16
-# The rows of segment s are shuffled as those of epoch 2**63 + s, which no stream reaches.
+"""The number of records that are dealt at a time."""
 _FIRST_EPOCH = 1 << 63
-# Counts that lie so little below an integer are that integer.
+"""Segment s is shuffled as epoch 2**63 + s of a stream, which no stream reaches."""
 _SLACK = 2.0**-30
+"""A count that lies so little below an integer is that integer: shares such as 0.1 are not exact."""
 
 
 def split(
@@ -48,21 +63,18 @@ def split(
     *,
     warns: bool = False,
 ) -> dict[str, Selection]:
-    """Split a view at random: each record goes to at most one share, and the records of a share keep their order.
-
-    A record is dealt by its number in the shards, or by its values of some fields: not by the others of the view. So
-    views of a version, versions derived from it, and versions with more records appended agree. With ``stratify``, the
-    records of the view are dealt among each other.
+    """Return the records of each part of a random split, in the order of the view.
 
     Args:
         view: the records to split.
-        shares: the fraction of the records that each share gets, by the name of the share.
+        shares: the fraction of the records that a part gets, by the name of the part.
         seed: the seed of the random split.
-        by: a field, or several, whose values decide; None for the number.
-        stratify: a field, or several: each share has its fraction of the records with each value.
+        by: a field, or several, whose values are dealt; None to deal records.
+        stratify: a field, or several: of the records with one value, a part gets its fraction.
         warns: whether to warn of parts that are not what the user expects.
     """
-    fractions, key = tuple(_checked(shares)), check_seed(required("seed", seed))
+    fractions = tuple(_checked(shares))
+    key = check_seed(required("seed", seed))
     if by is not None:
         _refuse_both(by, stratify)
         values = _Values.read(view, key_names("by", by), "split(by=)")
@@ -84,12 +96,12 @@ def split(
 def folds(
     view: DatasetView, count: int, seed: int | None, by: Any = None, stratify: Any = None
 ) -> list[tuple[Selection, Selection]]:
-    """Deal the records of a view, or their values, evenly to folds; return the others, and those of the fold, for each.
+    """Return two selections for each fold: the records to train with, and the records that the fold holds out.
 
     Args:
-        view: the records.
+        view: the records, which are dealt evenly to the folds; with ``by``, their values are.
         count: the number of folds.
-        seed, by, stratify: see :func:`split`.
+        seed, by, stratify: as for :func:`split`.
     """
     count = integer("k", count, 2)
     key = check_seed(required("seed", seed))
@@ -120,19 +132,21 @@ def _refuse_both(by: Any, stratify: Any) -> None:
 
 
 def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed: int, by: Any) -> None:
-    """Warn if parts are far from their shares, as those of a part of a split with the same seed are, or have no value.
+    """Warn if parts are far from their shares, or a part has no value.
+
+    Parts are far from their shares if the view is itself a part of a split with the same seed.
 
     Args:
         dealt: the number of the part of each record or value.
         shares: the share of each part by its name.
-        seed: the seed.
+        seed: the seed of the split.
         by: the fields whose values were dealt; None for records.
     """
     total = len(dealt)
     counts = np.bincount(dealt, minlength=len(shares)).tolist()
     for (name, share), count in zip(shares.items(), counts, strict=True):
         wanted = total * share
-        # Records that are dealt at random go beyond five standard deviations once in a million times.
+        # Chance alone brings a count so far from its mean, five standard deviations, once in a million times.
         if abs(count - wanted) > 5 * math.sqrt(wanted * (1 - share)) + 5:
             warn(
                 f"split(seed={seed}): the part {name!r} has {count:,} of {total:,} in place of about {wanted:,.0f}: a "
@@ -148,27 +162,32 @@ def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed
 
 
 def _warn_of_new_numbers(view: DatasetView) -> None:
-    """Warn if the records of a view may have been split under other numbers: in another version that has them too."""
+    """Warn if another version may have the same records under other numbers, so that its split would differ."""
     leaves = view.base.leaves
     home = None if leaves is None else leaves.home
     if home is None:
         return
-    base, other = home.manifest.provenance.get("base") or {}, ""
+    base = home.manifest.provenance.get("base") or {}
+    earlier = None if base else _built_before(home)
+    why = ""
     if base.get("references"):
-        other = "its records were written from those of another version"
-    elif not base and (earlier := _built_before(home)):
-        other = f"it was built by itself, and so was {home.dataset_id}@{earlier}"
-    if other:
+        why = "its records were written from those of another version"
+    elif earlier is not None:
+        why = f"it was built by itself, and so was {home.dataset_id}@{earlier}"
+    if why:
         warn(
-            f"split() deals the records of {home.name} by their numbers in it, and {other}: a record of both may go to "
+            f"split() deals the records of {home.name} by their numbers in it, and {why}: a record of both may go to "
             "train in one and to val in the other. Pass by=, a field that tells records apart, to both splits; "
             "derive() and append() keep the numbers"
         )
 
 
 def _built_before(home: StoredVersion) -> str | None:
-    """Return the first version of the dataset, unless it has this name, as after an erasure, or the same records."""
-    # No warning is worth an error.
+    """Return the name of the first version of the dataset, if it has other records than this version.
+
+    An erasure replaces a version under its name.
+    """
+    # A log that cannot be read is no reason to fail: this is for a warning.
     with suppress(StorageError):
         versions = Log(home.folder).head().versions
         first = next(iter(versions.values()), home.info)
@@ -178,11 +197,11 @@ def _built_before(home: StoredVersion) -> str | None:
 
 
 def _parts_by_number(view: DatasetView, fractions: tuple[float, ...], key: int) -> Ints:
-    """Return the share of each record by its number in the shards.
+    """Return the part of each record, by its number in the shards, whatever else the view has.
 
     Args:
         view: the records.
-        fractions: the fraction of each share.
+        fractions: the fraction of each part.
         key: the seed.
     """
     part_of = np.empty(len(view), np.min_scalar_type(-len(fractions)))
@@ -190,17 +209,17 @@ def _parts_by_number(view: DatasetView, fractions: tuple[float, ...], key: int) 
         chunk = np.arange(start, min(start + _AT_ONCE, len(view)))
         for places, segments, numbers in view.in_shards(chunk):
             ends = _ends(segments, fractions)
-            for segment, rows, order in _places(segments, numbers, key):
+            for segment, rows, order in _shuffled_places(segments, numbers, key):
                 part_of[chunk[places[rows]]] = ends[segment].searchsorted(order, side="right")
     return part_of
 
 
-def _places(segments: tuple[int, ...], numbers: Ints, key: int) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield each segment that numbers lie in, their rows, and their places in the order of the segment.
+def _shuffled_places(segments: tuple[int, ...], numbers: Ints, key: int) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield each segment that some records lie in, the rows of these records, and their places in its shuffled order.
 
     Args:
-        segments: how many records each segment of the shards has.
-        numbers: record numbers in the shards.
+        segments: the number of records of each segment of the shards.
+        numbers: the numbers of the records in the shards.
         key: the seed.
     """
     splits = splits_of(np.array(segments, np.int64))
@@ -210,8 +229,9 @@ def _places(segments: tuple[int, ...], numbers: Ints, key: int) -> Iterator[tupl
 
 @lru_cache(maxsize=16)
 def _ends(segments: tuple[int, ...], fractions: tuple[float, ...]) -> list[Ints]:
-    """Return for each segment the place after the last one of each share."""
-    dealt, ends = [0] * len(fractions), []
+    """Return for each segment the places at which its parts end, in its shuffled order."""
+    dealt = [0] * len(fractions)
+    ends = []
     for size in segments:
         counts = _share_counts(size, fractions, dealt, dealt)
         dealt = [had + more for had, more in zip(dealt, counts, strict=True)]
@@ -221,15 +241,12 @@ def _ends(segments: tuple[int, ...], fractions: tuple[float, ...]) -> list[Ints]
 
 @dataclass(frozen=True)
 class _Values:
-    """The values of some fields in all records of a view.
-
-    Args:
-        texts: the different values, as JSON.
-        number_of: which of them each record has; -1 for erased records, of which nothing is known.
-    """
+    """The values of some fields in all records of a view."""
 
     texts: list[str]
+    """The distinct values, as JSON."""
     number_of: Ints
+    """The number of the value of each record; -1 for an erased record, of which nothing is known."""
 
     @classmethod
     def read(cls, view: DatasetView, names: Sequence[str], call: str) -> _Values:
@@ -243,18 +260,19 @@ class _Values:
         return cls(list(by_text), number_of)
 
     def spread(self, part_of_value: Ints) -> Ints:
-        """Return the part of each record, given that of each value; -1 for erased records."""
+        """Return the part of each record, given the part of each value; -1 for erased records."""
+        # The number -1 of an erased record reads the last item.
         return np.append(part_of_value, -1)[self.number_of]
 
 
 def _parts_of_view(view: DatasetView, fractions: tuple[float, ...], key: int, strata: _Values | None) -> Ints:
-    """Return the share of each record of a view, dealt among the records of the view with the same value.
+    """Return the part of each record of a view, dealt among the records of the view that have the same value.
 
     Args:
         view: the records.
-        fractions: the fraction of each share.
+        fractions: the fraction of each part.
         key: the seed.
-        strata: the values; None to deal all records alike.
+        strata: the values; None to deal all records as one stratum.
     """
     if strata is None:
         strata = _Values([""], np.zeros(len(view), np.int64))
@@ -262,7 +280,7 @@ def _parts_of_view(view: DatasetView, fractions: tuple[float, ...], key: int, st
     rows = np.flatnonzero(strata.number_of >= 0)
     stratum = order_of_text[strata.number_of[rows]]
     segment, number, place = _in_segments(view, rows, key)
-    # A record that is there several times is dealt once.
+    # A record that the view has several times is dealt once, and all its rows go to its part.
     by_record = np.lexsort((stratum, number))
     is_first = np.ones(len(rows), np.bool_)
     is_first[1:] = (np.diff(number[by_record]) != 0) | (np.diff(stratum[by_record]) != 0)
@@ -273,9 +291,9 @@ def _parts_of_view(view: DatasetView, fractions: tuple[float, ...], key: int, st
 
 
 def _parts_of_values(view: DatasetView, fractions: tuple[float, ...], key: int, values: _Values) -> Ints:
-    """Return the share of each record of a view, whose values are dealt among each other.
+    """Return the part of each record of a view, dealt by its value among all values.
 
-    A value belongs to the first segment that a record with it lies in, so that those that are appended move none.
+    A value belongs to the first segment that has a record with it, so that values that are appended later move none.
     """
     rows = np.flatnonzero(values.number_of >= 0)
     segment, _, _ = _in_segments(view, rows, key)
@@ -286,9 +304,9 @@ def _parts_of_values(view: DatasetView, fractions: tuple[float, ...], key: int, 
 
 
 def _in_segments(view: DatasetView, rows: Ints, key: int) -> tuple[Ints, Ints, Ints]:
-    """Return where records lie in the shards: their segments, their numbers, and their places in the segments' orders.
+    """Return the segments of records in the shards, their numbers there, and their places in the shuffled segments.
 
-    Versions with segments of equal sizes are dealt as one, as the records of several views of one version must be.
+    Versions with segments of equal sizes count as one version: views of one version, concatenated, are dealt alike.
     """
     segment, number, place = np.empty((3, len(rows)), np.int64)
     firsts: dict[tuple[int, ...], tuple[int, int]] = {}
@@ -300,21 +318,22 @@ def _in_segments(view: DatasetView, rows: Ints, key: int) -> tuple[Ints, Ints, I
             next_number += sum(segments)
         first_segment, first_number = firsts[segments]
         number[places] = numbers + first_number
-        for own_segment, own, order in _places(segments, numbers, key):
+        for own_segment, own, order in _shuffled_places(segments, numbers, key):
             segment[places[own]] = own_segment + first_segment
             place[places[own]] = order
     return segment, number, place
 
 
 def _deal(segment: Ints, stratum: Ints, order: NDArray[Any], fractions: tuple[float, ...]) -> Ints:
-    """Return the share of each item, so that those of each stratum are divided as evenly as they go.
+    """Return the part of each item: the items of a stratum are divided as evenly as they go.
 
-    The items of a segment are dealt after those of earlier segments, which they do not move.
+    The items of a segment are dealt after the items of earlier segments, and do not move them.
 
     Args:
-        segment, stratum: the segment and the stratum of each item.
-        order: what the items of a stratum in a segment are ordered by.
-        fractions: the fraction of each share.
+        segment: the segment of each item.
+        stratum: the stratum of each item.
+        order: the sort key of each item within its stratum and segment.
+        fractions: the fraction of each part.
     """
     out = np.empty(len(segment), np.int64)
     ordered = np.lexsort((order, stratum, segment))
@@ -326,9 +345,9 @@ def _deal(segment: Ints, stratum: Ints, order: NDArray[Any], fractions: tuple[fl
         of_stratum = dealt_of.setdefault(int(stratum[ordered[start]]), [0] * len(fractions))
         counts = _share_counts(stop - start, fractions, of_stratum, dealt)
         out[ordered[start:stop]] = np.repeat(np.arange(len(fractions)), counts)
-        for share, count in enumerate(counts):
-            of_stratum[share] += count
-            dealt[share] += count
+        for part, count in enumerate(counts):
+            of_stratum[part] += count
+            dealt[part] += count
     return out
 
 
@@ -351,16 +370,16 @@ def _json_value(value: Any) -> Any:
 
 
 def _share_counts(size: int, shares: Sequence[float], dealt: Sequence[int], dealt_of_all: Sequence[int]) -> list[int]:
-    """Return how many of the ``size`` records of a stratum in a segment each share gets.
+    """Return how many records of a stratum in a segment each part gets.
 
-    Together with those of earlier segments, the counts approach the shares. Where they must be rounded, the shares that
-    lack most of all records get one more.
+    With what it got in earlier segments, each part comes as near to its share as it can. Counts are rounded down; then
+    the parts that lack most of all records, over all strata, get one more.
 
     Args:
-        size: the number of records.
-        shares: the fraction of each share.
-        dealt: how many of the stratum each share has got before.
-        dealt_of_all: how many of all strata.
+        size: the number of records of the stratum in the segment.
+        shares: the fraction of each part.
+        dealt: how many records of the stratum each part got in earlier segments.
+        dealt_of_all: how many records each part got so far, of all strata.
     """
     total = size + sum(dealt)
     wanted = [max(0.0, share * total - had) for share, had in zip(shares, dealt, strict=True)]
@@ -369,12 +388,14 @@ def _share_counts(size: int, shares: Sequence[float], dealt: Sequence[int], deal
     counts = [min(size, int(value + _SLACK)) for value in exact]
     total_of_all = size + sum(dealt_of_all)
 
-    def rank(share: int) -> tuple[bool, float, int]:
-        lacks = shares[share] * total_of_all - dealt_of_all[share] - counts[share]
-        return exact[share] - counts[share] <= _SLACK, -lacks, share
+    def rank(part: int) -> tuple[bool, float, int]:
+        # Parts whose count is exact come last: they get no more than their share.
+        is_exact = exact[part] - counts[part] <= _SLACK
+        lacking = shares[part] * total_of_all - dealt_of_all[part] - counts[part]
+        return is_exact, -lacking, part
 
-    for share in sorted(range(len(shares)), key=rank)[: size - sum(counts)]:
-        counts[share] += 1
+    for part in sorted(range(len(shares)), key=rank)[: size - sum(counts)]:
+        counts[part] += 1
     return counts
 
 
@@ -386,6 +407,7 @@ def _float(share: Any) -> float:
 
 
 def _checked(shares: Mapping[str, Any]) -> list[float]:
+    """Return the shares that a user passed, if they are fractions that sum to 1."""
     if not isinstance(shares, Mapping):
         raise InvalidTypeError(
             f'shares {shares!r}: pass a dict of names and numbers, such as {{"train": 0.9, "val": 0.1}}'

@@ -1,8 +1,12 @@
-"""Conditions on records: a text such as ``"score > 0.5 and lang == 3"``, a function of columns, or one of an element.
+"""Conditions on records: a text such as ``"score > 0.5 and lang == 3"``, a function of columns, or of an element.
 
-A text is parsed with :mod:`ast`, and nothing but the nodes that are listed here is evaluated, as Python does for a row.
-A comparison with a field that is None is neither true nor false, as in SQL: such a record is not chosen by it, nor by
-its opposite. The same holds for a quotient by zero.
+A text is parsed with :mod:`ast`. Only the nodes that are listed here are evaluated, and they give what Python gives for
+a row. A comparison with a field that is None is neither true nor false, as in SQL: it chooses the record neither as it
+stands nor with ``not``. The same holds for a quotient by zero. So each part of a condition has two masks::
+
+    score             0.9     None    0.2
+    score > 0.5       true    -       false        true: rows it holds for     false: rows it does not hold for
+    not score > 0.5   false   -       true
 """
 
 from __future__ import annotations
@@ -63,14 +67,14 @@ _SIGNS = {
     r"!(?!=)": "not",
     r"(?<![=!<>])=(?!=)": "== to compare",
 }
-"""Signs of other languages, as patterns, and what to write here in place of each."""
+"""Patterns of signs of other languages, and what to write here in place of each."""
 _WORDS = {"AND": "and", "OR": "or", "NOT": "not", "IN": "in", "IS": "is", "NULL": "None", "LIKE": ".startswith('a')"}
 _PYTHONS = {"and", "or", "not", "in", "is", "None", "True", "False"}
-"""The keywords of Python that a condition has."""
+"""The keywords of Python that a condition may have."""
 _DEEPEST = 100
 """How deep expressions may be nested: Python's own stack is the limit."""
 _PART_OF_MEMORY = 4
-"""A whole column takes at most this part of the memory, since the function that gets it makes others of it."""
+"""A whole column takes at most a fourth of the memory, because a function makes more columns of it."""
 _TOKENS = re.compile(
     r"""(?P<text>[rRbBuU]{0,2}(?:'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"))
     |(?P<number>(?:\d|\.\d)[\w.]*(?:(?<=[eE])[+-]\d+)?)
@@ -83,25 +87,22 @@ _STAND_IN = re.compile(r"__(\d+)__")
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on records.
-
-    Args:
-        text: how the user wrote it; of a function, its name.
-        names: the fields that it reads; None if only running it tells.
-        chosen: given the columns, and the lengths of fields, returns which rows it holds for.
-        lengths: the fields whose lengths it has.
-    """
+    """A condition on records, checked and ready to be evaluated."""
 
     text: str
+    """The condition as the user wrote it; of a function, its name."""
     names: tuple[str, ...] | None
-    chosen: Callable[[Mapping[str, Any], Mapping[str, Operand]], Any]
+    """The fields that the condition reads; None for a function, which asks for columns as it runs."""
+    holds: Callable[[Mapping[str, Any], Mapping[str, Operand]], Any]
+    """Returns for which rows the condition holds, given their columns and the lengths of fields, by name."""
     lengths: tuple[str, ...] = ()
+    """The fields whose lengths the condition reads."""
 
     @classmethod
     def of(cls, condition: Any) -> Condition:
-        """Return what a user passed as a condition."""
+        """Return the condition that a user passed: a text, or a function of columns."""
         if isinstance(condition, str):
-            return parsed(condition)
+            return parse_condition(condition)
         if not callable(condition):
             raise InvalidTypeError(
                 f"where() takes a text such as 'score > 0.5' or a function of columns, not {tree.describe(condition)}; "
@@ -114,11 +115,11 @@ def _name_of(function: Any) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-def parsed(text: str) -> Condition:
-    """Return a condition in a text.
+def parse_condition(text: str) -> Condition:
+    """Return the condition that a text says.
 
     Raises:
-        InvalidArgumentError: if it is none; the message names the part.
+        InvalidArgumentError: if a part of the text belongs to no condition; the message names it.
     """
     source = _Source.of(text)
     try:
@@ -132,24 +133,27 @@ def parsed(text: str) -> Condition:
         raise InvalidArgumentError(f"the condition {text!r} names no field")
     names = tuple(name for name, is_length in fields if not is_length)
     lengths = tuple(name for name, is_length in fields if is_length)
-    return Condition(
-        text, names, lambda columns, sizes: _Evaluation(source, columns, sizes).truth(node)[0], lengths=lengths
-    )
+
+    def holds(columns: Mapping[str, Operand], lengths_of: Mapping[str, Operand]) -> Any:
+        true, _ = _Evaluation(source, columns, lengths_of).truth(node)
+        return true
+
+    return Condition(text, names, holds, lengths)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A condition with a stand-in for each name, since Python changes letters of identifiers, such as µ.
+    """The text of a condition, in which ``__0__`` stands for the first name, ``__1__`` for the second.
 
-    Args:
-        text: the condition.
-        code: the same with stand-ins.
-        names: the name that each stands for.
+    Python's parser would change letters of names, such as µ, and takes no name like ``a-b``.
     """
 
     text: str
+    """The condition as the user wrote it."""
     code: str
+    """The same with stand-ins."""
     names: tuple[str, ...]
+    """The names that the stand-ins are for, by their numbers."""
 
     @classmethod
     def of(cls, text: str) -> _Source:
@@ -166,7 +170,7 @@ class _Source:
         return cls(text, code, tuple(names))
 
     def field(self, node: ast.AST) -> str | None:
-        """Return the name of the field that a node is, ``meta/lang`` for ``meta.lang``; None for other nodes."""
+        """Return the name of the field that a node names, ``meta/lang`` for ``meta.lang``; None for other nodes."""
         if isinstance(node, ast.Name) and (match := _STAND_IN.fullmatch(node.id)) is not None:
             return self.names[int(match[1])]
         if isinstance(node, ast.Attribute) and (match := _STAND_IN.fullmatch(node.attr)) is not None:
@@ -175,7 +179,7 @@ class _Source:
         return None
 
     def call(self, node: ast.AST) -> tuple[str, ast.expr, list[ast.expr]] | None:
-        """Return the function of a call, what it is of, and its other arguments; None for other nodes."""
+        """Return the function of a call, its first operand, and its other arguments; None for other nodes."""
         if not isinstance(node, ast.Call) or node.keywords:
             return None
         function = node.func
@@ -188,7 +192,7 @@ class _Source:
 
     @property
     def hint(self) -> str:
-        """The advice for signs and words that no condition has; empty if there is none."""
+        """What to write in place of signs and words that no condition has; empty if the code has none."""
         code = _TOKENS.sub(lambda match: "''" if match["text"] else match[0], self.code)
         words = [word for word in re.findall(r"[^\W\d]\w*", code) if keyword.iskeyword(word) and word not in _PYTHONS]
         hints = [f"write {word}" for sign, word in _SIGNS.items() if re.search(sign, code)]
@@ -197,7 +201,7 @@ class _Source:
         return ", ".join(hints)
 
     def refused(self, node: ast.AST, why: str = "") -> InvalidArgumentError:
-        """Return the error for a part of the condition."""
+        """Return the error that names a part of the condition and says why it is refused."""
         part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
         part = _STAND_IN.sub(lambda match: self.names[int(match[1])], part)
         why = why or f"is no part of one: it has {_GRAMMAR}"
@@ -205,7 +209,7 @@ class _Source:
 
 
 def _fields(root: ast.expr, source: _Source) -> Iterator[tuple[str, bool]]:
-    """Yield the names of fields, and whether only their lengths are read; refuse what is no part of a condition."""
+    """Yield the names of fields, with True if only their length is read. Raise for a node that no condition has."""
     left: list[tuple[ast.AST, int]] = [(root, 0)]
     while left:
         node, depth = left.pop()
@@ -228,8 +232,7 @@ def _fields(root: ast.expr, source: _Source) -> Iterator[tuple[str, bool]]:
             left += [(argument, depth + 1) for argument in arguments]
             continue
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
-            sign, word = ("&", "and") if isinstance(node.op, ast.BitAnd) else ("|", "or")
-            raise source.refused(node, f"has {sign}: write {word}")
+            raise source.refused(node, "has &: write and" if isinstance(node.op, ast.BitAnd) else "has |: write or")
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
             raise source.refused(node, "has ~: write not")
         if not (isinstance(node, _NODES) or type(node) in _COMPUTE):
@@ -238,12 +241,12 @@ def _fields(root: ast.expr, source: _Source) -> Iterator[tuple[str, bool]]:
 
 
 class _Evaluation:
-    """Evaluates a condition over some rows.
+    """Evaluates the nodes of a condition over some rows.
 
     Args:
         source: the condition.
-        columns: the fields of the rows.
-        lengths: the lengths of fields.
+        columns: the values of the fields in the rows, by name.
+        lengths: the lengths of fields in the rows, by name.
     """
 
     def __init__(self, source: _Source, columns: Mapping[str, Operand], lengths: Mapping[str, Operand]) -> None:
@@ -252,15 +255,17 @@ class _Evaluation:
         self._lengths = lengths
 
     def truth(self, node: ast.expr) -> tuple[Any, Any]:
-        """Return for which rows a condition is true, and for which false; it is neither where there is no value."""
+        """Return two masks: for which rows a condition is true, and for which it is false."""
         if isinstance(node, ast.BoolOp):
-            parts = [self.truth(value) for value in node.values]
-            every, some = (
-                (operator.and_, operator.or_) if isinstance(node.op, ast.And) else (operator.or_, operator.and_)
-            )
-            true, false = parts[0]
-            for more_true, more_false in parts[1:]:
-                true, false = every(true, more_true), some(false, more_false)
+            true, false = self.truth(node.values[0])
+            for part in node.values[1:]:
+                part_true, part_false = self.truth(part)
+                if isinstance(node.op, ast.And):
+                    true = true & part_true
+                    false = false | part_false
+                else:
+                    true = true | part_true
+                    false = false & part_false
             return true, false
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             true, false = self.truth(node.operand)
@@ -278,13 +283,13 @@ class _Evaluation:
         operands = [node.left, *node.comparators]
         for left, how, right in zip(operands, node.ops, operands[1:], strict=False):
             holds, valid = self._compare(left, how, right)
-            now_true, now_false = holds & valid, ~holds & valid
-            true = now_true if true is None else true & now_true
-            false = now_false if false is None else false | now_false
+            # a < b < c holds if both comparisons hold.
+            true = holds & valid if true is None else true & holds & valid
+            false = ~holds & valid if false is None else false | (~holds & valid)
         return true, false
 
     def _compare(self, left: ast.expr, how: ast.cmpop, right: ast.expr) -> tuple[Any, Any]:
-        """Return which rows a comparison holds for, and for which it can be made."""
+        """Return two masks: for which rows a comparison holds, and for which it can be made."""
         operand = self.value(left)
         if isinstance(how, (ast.Is, ast.IsNot)):
             if not (isinstance(right, ast.Constant) and right.value is None):
@@ -371,20 +376,20 @@ class _Evaluation:
 
 
 def mask_of(view: DatasetView, condition: Condition) -> Mask:
-    """Return which records of a view a condition holds for; of erased ones it does not.
+    """Return for each record of a view whether a condition holds; False for erased records.
 
-    A text is evaluated for some records at a time; a function is called once, with whole columns.
+    A text is evaluated for some records at a time. A function is called once, with whole columns.
 
     Raises:
-        InvalidArgumentError: if a field does not exist, has more than one value a record, or a column is too large.
+        InvalidArgumentError: if a field does not exist, it has more than one value a record, or a column is too large.
     """
     refuse_made_of_records(view, "where()")
     reader = FieldReader(view, "where()")
     mask = np.zeros(len(view), np.bool_)
     if condition.names is None:
         with np.errstate(invalid="ignore"):
-            chosen = condition.chosen(_WholeColumns(reader), {})
-        mask[reader.rows] = _checked(chosen, len(reader.rows), condition)
+            holds = condition.holds(_WholeColumns(reader), {})
+        mask[reader.rows] = _checked(holds, len(reader.rows), condition)
         return mask
     _check_quotes(condition, names_of_leaves(reader.spec))
     dicts = list(filter(reader.is_dict, condition.names))
@@ -394,30 +399,36 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
     pieces = list(reader.pieces(names))
     with Progress(f"where {condition.text[:40]!r}", len(view), unless_short(None, len(pieces))) as progress:
         for numbers in pieces:
-            sizes = {name: Operand("int", *reader.lengths(numbers, name)) for name in condition.lengths}
+            lengths = {}
+            for name in condition.lengths:
+                values, valid = reader.lengths(numbers, name)
+                lengths[name] = Operand("int", values, valid)
             columns = {}
             for name in dicts:
                 columns[name] = Operand("dict", np.zeros(len(numbers), np.bool_), reader.has_dict(numbers, name))
-            for name, values in reader.read(numbers, fields).items():
-                array, valid = (values.values, values.valid) if isinstance(values, Nullable) else (values, np.True_)
-                columns[name] = exact_values.column(dtypes[name], array, valid)
-            mask[numbers] = condition.chosen(columns, sizes)
+            for name, column in reader.read(numbers, fields).items():
+                if isinstance(column, Nullable):
+                    columns[name] = exact_values.column(dtypes[name], column.values, column.valid)
+                else:
+                    columns[name] = exact_values.column(dtypes[name], column, np.True_)
+            mask[numbers] = condition.holds(columns, lengths)
             progress.update(len(numbers), 0)
     return mask
 
 
 def _check_quotes(condition: Condition, fields: Sequence[str]) -> None:
-    """Raise if the name of a field was written without the backquotes that it needs, such as that of ``a/b``."""
+    """Raise if a name such as ``a-b``, which Python takes for a difference, was written without backquotes."""
     named = {*(condition.names or ()), *condition.lengths}
     for name in fields:
         if name not in named and not name.isidentifier() and not named <= {*fields} and name in condition.text:
             raise InvalidArgumentError(f"the condition {condition.text!r}: write `{name}` for the field of this name")
 
 
-def _checked(chosen: Any, rows: int, condition: Condition) -> Mask:
-    if isinstance(chosen, Nullable):
-        chosen = chosen.values & chosen.valid
-    mask = np.asarray(chosen)
+def _checked(holds: Any, rows: int, condition: Condition) -> Mask:
+    """Return what a function of columns returned, if it is a mask of the rows. None in it counts as False."""
+    if isinstance(holds, Nullable):
+        holds = holds.values & holds.valid
+    mask = np.asarray(holds)
     if mask.dtype != np.bool_ or mask.shape != (rows,):
         raise InvalidTypeError(
             f"where({condition.text}) gave {mask.dtype} {list(mask.shape)} for {rows} records: return one bool for "
@@ -429,11 +440,11 @@ def _checked(chosen: Any, rows: int, condition: Condition) -> Mask:
 def mask_of_elements(
     elements: Iterable[Any], numbers: Ints, records: int, function: Callable[[Any], Any], progress: bool | None
 ) -> Mask:
-    """Return which records a function of an element holds for.
+    """Return for each record whether a function of its element holds; False for records without an element here.
 
     Args:
-        elements: the elements that are read.
-        numbers: the number of the record of each.
+        elements: the elements, in order.
+        numbers: the record number of each element.
         records: the number of all records.
         function: given an element, returns a bool.
         progress: as in :class:`Progress`.
@@ -456,7 +467,7 @@ def mask_of_elements(
 
 
 class _WholeColumns(dict[str, Any]):
-    """The columns of all records, each read when it is asked for."""
+    """The columns of all records by name. A column is read when it is first asked for."""
 
     def __init__(self, reader: FieldReader) -> None:
         super().__init__()
