@@ -6,7 +6,7 @@
     what is decided       build_plan.py
     sources               as_source.py makes a Source (source.py) of what the user passes: array_source.py,
                           item_source.py, unbatched_source.py, sharded_source.py, source_files.py and the adapters;
-                          column_sources.py and joined_columns.py for columns that are added
+                          column_sources.py for columns that are added
     batches to records    batches.py, alike_elements.py, element_specs.py, encode.py
     records to shards     write_source.py, shard_pipeline.py; in parts: parts.py, part_builds.py
     shards to a version   build_version.py, where to begin reading; extensions.py; nested_builds.py

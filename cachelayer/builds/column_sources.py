@@ -1,21 +1,37 @@
-"""The source of columns that a function makes of the records of a version."""
+"""Sources of columns that are added to a version: what a function makes of its records, or the rows of a table.
+
+The row of a record is the one that has the record's key::
+
+    records     user: 7 9 7          table    user: 8 7      columns that are added      age: 30 None 30
+                                              age: 40 30     (how="left")
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from cachelayer.builds.batches import Batch, RowBatch, batch_records
+from cachelayer.builds.batches import Batch, EncodedBatch, RowBatch, batch_records
+from cachelayer.builds.element_specs import spec_of_batches
+from cachelayer.builds.encode import Encoder
 from cachelayer.builds.item_source import source_of_items
 from cachelayer.builds.source import Source, errors_named, failure_at
-from cachelayer.errors import InvalidTypeError, SourceError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import HasRecords, records_of
 from cachelayer.records import tree
+from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.frames import Frames
+from cachelayer.records.keys import KeyColumn, Keys, key_dtype, key_names, numbered, rows_by_number, shown_names
+from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
+from cachelayer.records.null_marks import marked
+from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
 
 
 def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *, batched: bool) -> Source:
@@ -95,3 +111,171 @@ def _check_rows(path: str, leaf: Any, rows: int) -> None:
         )
     if len(leaf) != rows:
         raise SourceError(f"the function returned {len(leaf)} rows of {path} for {rows} records")
+
+
+@dataclass(frozen=True)
+class Join:
+    """How records find their rows in a table."""
+
+    on: tuple[str, ...]
+    """The fields of the key."""
+    how: Literal["inner", "left"] = "inner"
+    """``"inner"`` if each record must find a row, ``"left"`` if it may find none."""
+    fill: Any = None
+    """The values of the columns of a record that finds no row, by name: None for a column that is not named. Anything
+    but a dict is the value of every column."""
+
+    @classmethod
+    def of(cls, on: Any, how: Any, fill: Any) -> Join | None:
+        """Check the arguments of a user, and return the join; None if ``on`` is None.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: if the arguments do not fit together.
+        """
+        if how not in ("inner", "left"):
+            raise InvalidArgumentError(
+                f"how={how!r}: pass 'inner' if each record must find a row of the table, 'left' if it may find none"
+            )
+        if on is None and (how == "left" or fill is not None):
+            raise InvalidArgumentError("how= and fill= are for a table with a key: pass on=, the name of a field")
+        if how == "inner" and fill is not None:
+            raise InvalidArgumentError(f"fill={fill!r} is for records that find no row: pass how='left' too")
+        return None if on is None else cls(key_names("on", on), how, fill)
+
+    def filler(self, codec: Codec) -> PackedRow:
+        """Return the row of a record that finds none: its values are those of ``fill``, and its key is None.
+
+        Args:
+            codec: the codec of the table's rows.
+
+        Raises:
+            InvalidArgumentError: if ``fill`` has a value for no column that is added, or one that does not fit.
+        """
+        added = [name for name in codec.spec if name not in self.on]
+        fill = self.fill if isinstance(self.fill, Mapping) else dict.fromkeys(added, self.fill)
+        for name in fill:
+            if name not in added:
+                raise InvalidArgumentError(f"fill: {name!r} is no column that is added: these are {', '.join(added)}")
+        row = {}
+        for name, child in codec.spec.items():
+            row[name] = _nothing(child) if fill.get(name) is None else fill[name]
+        try:
+            columns = codec.columns([row])
+        except ElementError as error:
+            got = f"leaf {error.path}: expected {error.expected}, got {error.got}"
+            raise InvalidArgumentError(f"fill: {got}") from error
+        return codec.encode(columns, 1), codec.null_bits_in(columns)
+
+    def rows(self, keys: Keys, table: Keys) -> Ints:
+        """Return the number of the row of each record, -1 if it finds none.
+
+        Args:
+            keys: the keys of the records.
+            table: the keys of the rows.
+
+        Raises:
+            InvalidArgumentError: if two rows have the same key, or a record that must find a row finds none.
+        """
+        wanted, known = numbered(keys, table)
+        row_of = rows_by_number(table, known, max(wanted.max(initial=0), known.max(initial=0)) + 1)
+        rows = row_of[wanted]
+        missing = np.flatnonzero(rows < 0)
+        if len(missing) and self.how == "inner":
+            first = int(missing[0])
+            raise InvalidArgumentError(
+                f"on={shown_names(self.on)}: {len(missing)} of {len(keys)} records have no row in the table, such as "
+                f"record {first}, whose key is {keys.value(first)!r}. All records stay: pass how='left' for None in "
+                "their columns, with fill={...} for other values; or derive a version without them first"
+            )
+        if len(missing) == len(rows) > 0:
+            warn(f"on={shown_names(self.on)}: none of the {len(rows)} records has a row in the table: compare the keys")
+        return rows
+
+
+def _nothing(spec: Tree) -> Any:
+    """Return None for a leaf or a dict, and a structure of Nones for tuples and lists."""
+    return None if isinstance(spec, dict) else tree.map_structure(spec, lambda _path, _leaf: None)
+
+
+PackedRow = tuple[Frames, frozenset[int]]
+"""A row as a record, and the numbers of its null bits that are set."""
+
+
+def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join) -> Source:
+    """Return the source of the columns that are added: for each record, in order, the row that has its key.
+
+    Args:
+        source: the table, which has the fields of the key among its columns.
+        declared: the spec that the user declares of the table's rows; None for none.
+        keys: the key of each record.
+        join: how rows are found.
+
+    Raises:
+        InvalidArgumentError: if two rows have the same key, or a record that must find a row finds none; it names the
+            first such key or record.
+    """
+    spec = source.element_spec
+    batches = source.batches()
+    if spec is None:
+        spec, batches = spec_of_batches(batches, declared, as_json=source.as_json)
+    if not isinstance(spec, dict) or any(name not in spec for name in join.on) or len(spec) == len(join.on):
+        raise InvalidArgumentError(
+            f"on={shown_names(join.on)}: pass a table with this key and columns to add, such as a frame, not "
+            f"{'one without rows' if spec is None else tree.describe(spec)}"
+        )
+    encoder = Encoder(codec_for(spec), "raise")
+    frames = Frames.joined(list(map(encoder.encode, batches)))
+    nullable = encoder.result.nullable
+    rows = join.rows(keys, _keys_of_table(frames, marked(spec, nullable), join.on))
+    facts = {
+        "on": list(join.on),
+        "how": join.how,
+        "without_row": int(np.count_nonzero(rows < 0)),
+        "unused_rows": len(frames) - len(np.unique(rows[rows >= 0])),
+    }
+    if join.how == "left":
+        filler, is_none = join.filler(codec_for(spec))
+        if facts["without_row"]:
+            # The filler becomes one more row at the end of the table.
+            rows = np.where(rows < 0, len(frames), rows)
+            frames = Frames.joined([frames, filler])
+            nullable = nullable | is_none
+    columns, columns_spec = _added_columns(frames, codec_for(marked(spec, nullable)), rows, join.on)
+    return Source(
+        "columns",
+        partial(_read_frames, columns),
+        element_spec=columns_spec,
+        length=len(columns),
+        files=source.files,
+        provenance={"join": facts},
+    )
+
+
+def _keys_of_table(frames: Frames, spec: Mapping[str, Tree], on: Sequence[str]) -> Keys:
+    """Return the keys of a table whose rows are encoded."""
+    records = PackedRecords(frames.buffer, frames.starts, frames.lengths)
+    columns = {}
+    for name in on:
+        dtype = key_dtype("on", name, spec[name], "the table")
+        own = codec_for(spec).chosen([leaf_number(spec, name)])
+        columns[name] = KeyColumn.of(dtype, own.batch(own.decode(records))[name])
+    return Keys("on", "the table", columns, np.arange(len(frames)))
+
+
+def _added_columns(frames: Frames, codec: Codec, rows: Ints, on: Sequence[str]) -> tuple[Frames, Tree]:
+    """Return some rows of a table without the fields of the key, and the spec of these.
+
+    Args:
+        frames: the rows of the table, encoded.
+        codec: the codec of these rows.
+        rows: the numbers of the rows to return.
+        on: the fields of the key.
+    """
+    of_key = {leaf_number(codec.spec, name) for name in on}
+    others = codec.chosen([leaf.number for leaf in codec.leaves if leaf.number not in of_key])
+    columns = others.decode(PackedRecords(frames.buffer, frames.starts, frames.lengths)[rows])
+    return codec_for(others.spec).encode(columns, len(rows)), others.spec
+
+
+def _read_frames(frames: Frames, start: int, stop: int | None) -> Iterator[Batch]:
+    yield EncodedBatch(frames[start:stop])

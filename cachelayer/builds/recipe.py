@@ -103,12 +103,7 @@ class Recipe:
         )
 
     def completed(self, source: Source, files: Sequence[FileFacts]) -> Self:
-        """Return the recipe with the identity of the source, which is known when the user's function has returned it.
-
-        Args:
-            source: the source.
-            files: the files that the source reads.
-        """
+        """Return the recipe with the identity of the source that the user's function has returned."""
         known = {**identity_of_files(files), **self.identity.facts}
         identity = self.identity
         has_content = any(name == "elements" or name.startswith("column") for name in known)
@@ -206,11 +201,7 @@ class Recipe:
         return account_of(self.made_by, self.values, hashes_of_held_table).state
 
     def changes(self, built: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Return a phrase for everything that differs from the provenance of a version, by what kind of change it is.
-
-        Args:
-            built: the provenance.
-        """
+        """Return a phrase for everything that differs from the provenance of a version, by the kind of change."""
         return {
             "by other code or values": self.code_changes(built),
             "with other options": self._option_changes(built),

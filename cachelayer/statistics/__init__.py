@@ -2,10 +2,9 @@
 
 ::
 
-    batch of records ──unpack──> values, lengths and nulls of a leaf      unpack_leaf.py
-                                   NumberSummary, StringSummary           numbers.py, texts_and_images.py
-    Survey: all leaves of all batches ──> Statistics                      survey.py
-    Statistics ──> bars and words, in text and in HTML                    shown.py
+    batch of records ──unpack──> values, lengths and nulls of a leaf ──> Statistics      survey.py
+                                   NumberSummary, StringSummary          numbers.py, texts_and_images.py
+    Statistics ──> bars and words, in text and in HTML                   shown.py
 """
 
 from cachelayer.statistics.numbers import NumberStats

@@ -10,9 +10,8 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.access.field_values import keys_of_view
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.column_sources import columns_of_function
+from cachelayer.builds.column_sources import Join, columns_by_key, columns_of_function
 from cachelayer.builds.extensions import AddingColumns
-from cachelayer.builds.joined_columns import Join, columns_by_key
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
@@ -32,19 +31,7 @@ def add_columns(
     replaces: bool,
     hosts: tuple[int, int] | None,
 ) -> DataRef[Any]:
-    """Publish a version with the records of a base and more columns.
-
-    Args:
-        builder: builds the version.
-        base: the base.
-        new: the name of the new version.
-        columns: a function, or the columns.
-        options: the options of the build.
-        batched: whether the function takes batches.
-        join: how records find their rows, if the columns are a table with a key; None if row i is that of record i.
-        replaces: whether columns may take the places of fields of the base.
-        hosts: as in :meth:`cachelayer.Storage.cache`.
-    """
+    """Publish a version with the records of a base and more columns. Without ``join``, row i is that of record i."""
     extension = AddingColumns(base._base.version, replaces)
     is_function = callable(columns) and not isinstance(columns, Mapping)
     if join is not None and (is_function or batched):
@@ -73,13 +60,7 @@ def add_columns(
 
 
 def _refuse_other(ref: DataRef[Any], base: DataRef[Any], recipe: Recipe) -> None:
-    """Raise if a version that exists was made of another base, or of other columns.
-
-    Args:
-        ref: the version.
-        base: the base of this call.
-        recipe: the recipe of the columns of this call.
-    """
+    """Raise if a version that exists was made of another base, or of columns with another recipe."""
     built = ref.provenance
     name = f"{ref.dataset_id}@{ref.dataset_version}"
     made_of = built.get("base") or {}

@@ -25,15 +25,7 @@ def derive_version(
     description: str | None,
     metadata: Mapping[str, Any] | None,
 ) -> StoredVersion:
-    """Publish a version with some of the records of a base.
-
-    Args:
-        base: the base.
-        version: the name of the new version.
-        keep, exclude: which records, as in :meth:`cachelayer.Storage.derive`; one of the two is None.
-        allow_empty: whether the new version may have no records.
-        description, metadata: what is stored with the new version.
-    """
+    """Publish a version with some of the records of a base. One of ``keep`` and ``exclude`` is None."""
     view = _view_to_keep(base, keep)
     selection = view.selection
     if exclude is not None:
@@ -56,7 +48,7 @@ def derive_version(
 
 
 def _view_to_keep(base: DataRef[Any], keep: Any) -> DatasetView:
-    """Return the records of the view, or those for which the condition is true, that a user keeps; else all records."""
+    """Return the view that ``keep`` is, or the records that fulfil the condition that it is; else all records."""
     if isinstance(keep, View):
         view = keep._records
         leaves = view.base.leaves

@@ -35,16 +35,7 @@ def repair_version(
     dry_run: bool,
     options: Mapping[str, Any],
 ) -> RepairReport:
-    """Find what is damaged of a version, and put it again from another place or from its source.
-
-    Args:
-        catalog: the catalog of the version.
-        reference: the version.
-        place: where the version is too; None for nowhere.
-        source: the source of the version; None for none.
-        dry_run: put and build nothing.
-        options: the options of the build of the source, and ``progress``.
-    """
+    """Find what is damaged of a version, and put it again from another place, or from its source."""
     if (place is not None and source is not None) or (place is source is None and not dry_run):
         raise InvalidArgumentError(
             "repair takes one of from_=, another storage that has the version, and source=, what it was built "

@@ -48,16 +48,7 @@ def rewrite(
 ) -> DataRef[Any]:
     """Publish the records of a view as a version, or return the version that an equal call has made.
 
-    Args:
-        builder: builds the version.
-        dataset_id: the dataset of the new version.
-        version: the name of the new version.
-        view: the base: a ref, a view, or refs that are joined.
-        options: the options of the build.
-        seed: the seed of the shuffle; None keeps the order.
-        fields: the fields to keep; None for all.
-        as_base: whether the compression is that of the base's first shard, instead of the option.
-        hosts: as in :meth:`cachelayer.Storage.cache`.
+    With ``as_base``, the compression is that of the base's first shard, whatever the options say.
     """
     name = f"{dataset_id}@{version}"
     is_alone = hosts is None and (options.engine is None or isinstance(options.engine, Processes))
@@ -96,15 +87,7 @@ def rewrite(
 def _ordered(
     name: str, records: StoredRecords, references: tuple[str, ...], seed: int | None, made_by: Mapping[str, Any]
 ) -> Source:
-    """Return the source of the records of a base, in the order of the new version.
-
-    Args:
-        name: the new version, for warnings.
-        records: the records of the base.
-        references: the references of the base.
-        seed: the seed of the shuffle; None keeps the order.
-        made_by: the arguments of the call, for the provenance.
-    """
+    """Return the source of the records of a base, in the order of the new version."""
     nbytes = records.record_nbytes
     length = len(records)
     if seed is not None and not records.is_local and nbytes < _LARGE_RECORD:
@@ -133,14 +116,7 @@ def _ordered(
 
 
 def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[str, Any]) -> None:
-    """Raise if a version that exists was not made by an equal call.
-
-    Args:
-        ref: the version.
-        name: its name.
-        digest: the digest of the base of this call.
-        made_by: the arguments of this call.
-    """
+    """Raise if a version that exists was not made by an equal call: of a base with this digest, by these arguments."""
     before = ref.provenance.get("rewrite")
     base = ref.provenance.get("base")
     if not isinstance(before, dict) or not isinstance(base, dict):

@@ -737,7 +737,7 @@ class Storage:
             [30, -1, 30]
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.builds.joined_columns import Join
+        from cachelayer.builds.column_sources import Join
         from cachelayer.storage.add_columns import add_columns
 
         reference = self._catalog.parse(dataset_id, base, "base", "base")
