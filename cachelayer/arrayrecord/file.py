@@ -1,4 +1,13 @@
-"""Read the records of any ArrayRecord file, mapped or in an object store: its footer is enough, no index is needed."""
+"""Read the records of any ArrayRecord file, mapped or in an object store. The footer of the file is enough: no index.
+
+::
+
+    footer    chunk 0: position, 3 records    chunk 1: position, 1 record    ...
+    read      record 3 is the first record of chunk 1, which is read and parsed
+
+Files that this library writes have one record in each chunk; files of others may have many, and compressions that only
+array_record's own reader knows.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +41,17 @@ from cachelayer.records.record_buffers import PackedRecords, Records
 _SAMPLED_HEADERS = 256
 _TAIL_NBYTES = 4 * BLOCK
 _PLAIN, _ZSTD = 0, ord("z")
-# Callers read runs of records: array_record's readahead would read most of them twice.
+# Callers read consecutive records: array_record's readahead would read most of them twice.
 _STOCK_OPTIONS = "readahead_buffer_size:0,max_parallelism:1"
 
 
 class RecordFile(Protocol):
-    """The records of a file, by number. Safe to use from threads."""
+    """The records of a file, by number. Thread-safe."""
 
     def __len__(self) -> int: ...
 
     def read(self, numbers: Ints) -> list[bytes]:
-        """Return the records of these numbers, all within the file."""
+        """Return the records of these numbers, all in [0, len)."""
 
 
 def map_file(path: Path) -> MappedFile:
@@ -53,10 +62,14 @@ def map_file(path: Path) -> MappedFile:
 
 
 def open_file(path: Path, *, checks: bool) -> RecordFile:
-    """Open a local file with our own reader, or with array_record's if ours cannot read it.
+    """Open a local file with our own reader, or with array_record's reader if ours cannot read it.
 
-    Our reader cannot read a footer that is transposed, or compressed by brotli or snappy. To check each chunk that is
-    read takes array_record's reader too: the checksums of a foreign file are HighwayHashes.
+    Our reader knows no footer that is transposed, or compressed by brotli or snappy. Nor does it know HighwayHash, the
+    checksum of chunks.
+
+    Args:
+        path: the path of the file.
+        checks: whether the checksum of each chunk that is read is checked.
     """
     mapped = map_file(path)
     if checks:
@@ -75,7 +88,7 @@ def fingerprint(file: ByteFile) -> str:
     try:
         offsets = read_footer(file).chunk_offsets
     except FormatError:
-        # We cannot read its compression. The header of the footer chunk, which is hashed, holds a hash of the offsets.
+        # The compression of the footer is unknown here. Its header, which is hashed, holds a hash of the offsets.
         return state.hexdigest()
     sampled = offsets[np.linspace(0, len(offsets) - 1, min(len(offsets), _SAMPLED_HEADERS)).astype(np.int64)]
     state.update(file.records(to_logical(sampled), np.full(len(sampled), CHUNK_HEADER)).packed_copy().memory())
@@ -102,11 +115,11 @@ class StockReader:
         return self._records
 
     def read(self, numbers: Ints) -> list[bytes]:
-        # Given a list of numbers, it visits all chunks of the file; given a range, it does not.
+        # Of a list of numbers, array_record's reader visits all chunks of the file; of a range it does not.
         return [self.read_range(number, number + 1)[0] for number in numbers.tolist()]
 
     def read_range(self, start: int, stop: int) -> list[bytes]:
-        """Return the records from ``start`` to before ``stop``, all within the file."""
+        """Return the records from ``start`` to before ``stop``, all in [0, len)."""
         try:
             return list(self._reader.read(start, stop))
         except (RuntimeError, ValueError, IndexError) as error:
@@ -116,12 +129,12 @@ class StockReader:
 
 
 class RangedFile:
-    """A file in an object store, read by ranges. Its end is kept in memory.
+    """A file in an object store, read by ranges. Its end is kept in memory, because the footer is there.
 
     Args:
-        path: the name of the file in error messages.
-        name: the object.
-        nbytes: its size.
+        path: the name of the file in errors.
+        name: the name of the object.
+        nbytes: the size of the file.
         read_ranges: reads ranges of objects.
     """
 
@@ -130,7 +143,8 @@ class RangedFile:
         self.nbytes = nbytes
         self._name = name
         self._read_ranges = read_ranges
-        self._begin, self._end = nbytes, b""
+        self._begin = nbytes
+        self._end = b""
         self._keep(max(0, nbytes - _TAIL_NBYTES))
         self._keep(min(self._begin, read_postscript(self)))
 
@@ -138,30 +152,32 @@ class RangedFile:
         """Make sure that all bytes from a position to the end are in memory."""
         if begin < self._begin:
             (raw,) = self._read_ranges([(self._name, begin, self._begin)])
-            self._begin, self._end = begin, bytes(raw) + self._end
+            self._begin = begin
+            self._end = bytes(raw) + self._end
 
     def records(self, logical: Ints, lengths: Ints) -> Records:
-        """Return ranges; fetch those that are not in memory, all at once."""
+        """Return ranges as records. Ranges that are not in memory are fetched, all at once."""
         check_inside(logical, lengths, int(to_logical(self.nbytes)), lambda _: f"{self.path}: a record")
         return fetch_ranges(self._read, [self._name], np.zeros_like(logical), logical, lengths, str)
 
     def _read(self, ranges: Sequence[Range]) -> list[bytes | memoryview]:
-        away = [wanted for wanted in ranges if wanted[1] < self._begin]
-        bodies = iter(self._read_ranges(away) if away else [])
+        remote = [wanted for wanted in ranges if wanted[1] < self._begin]
+        fetched = iter(self._read_ranges(remote) if remote else [])
         return [
-            next(bodies) if begin < self._begin else self._end[begin - self._begin : end - self._begin]
+            next(fetched) if begin < self._begin else self._end[begin - self._begin : end - self._begin]
             for _, begin, end in ranges
         ]
 
 
 class ArrayRecordFile:
-    """The records of a file. Safe to use from threads.
+    """The records of a file. Thread-safe.
 
-    The structure of the file is checked, but not its bytes: the checksums of a foreign file are HighwayHashes.
+    The structure of the file is checked, but not its bytes: the checksums of chunks are HighwayHashes.
 
     Args:
-        file, footer: the file and its footer.
-        stock: the path at which array_record's reader reads chunks that ours cannot; None to refuse them.
+        file: the file.
+        footer: the footer of the file.
+        stock: the path at which array_record's reader reads chunks that ours cannot; None to refuse such chunks.
     """
 
     def __init__(self, file: ByteFile, footer: Footer, stock: Path | None = None) -> None:
@@ -176,11 +192,15 @@ class ArrayRecordFile:
     def read(self, numbers: Ints) -> list[bytes]:
         chunk_of = self._splits[1:].searchsorted(numbers, side="right")
         chunks = distinct(chunk_of)
-        found = self._chunks(chunks) if len(chunks) else []
+        records_of_chunks = self._read_chunks(chunks) if len(chunks) else []
         places = zip(chunks.searchsorted(chunk_of).tolist(), (numbers - self._splits[chunk_of]).tolist(), strict=True)
-        return [found[chunk][place] for chunk, place in places]
+        return [records_of_chunks[chunk][place] for chunk, place in places]
 
-    def _chunks(self, chunks: Ints) -> list[Sequence[bytes]]:
+    def _read_chunks(self, chunks: Ints) -> list[Sequence[bytes]]:
+        """Return the records of each of these chunks.
+
+        Chunks of one record, plain or of zstd, are read all at once. All other chunks are parsed one by one.
+        """
         stored = self._file.records(self._bounds[chunks], self._bounds[chunks + 1] - self._bounds[chunks]).packed()
         if (stored.lengths <= CHUNK_HEADER).any():
             raise CorruptionError(f"{self._file.path}: a chunk is too short")
@@ -192,17 +212,17 @@ class ArrayRecordFile:
         is_single = (heads[:, 24] == ord("r")) & (heads[:, 25] == 1) & ~heads[:, 26:32].any(axis=1) & (nbytes > 0)
         is_single &= self._splits[chunks + 1] - self._splits[chunks] == 1
         codes = np.where(is_single, heads[:, CHUNK_HEADER].astype(np.int64), -1)
-        found: list[Sequence[bytes]] = [()] * len(chunks)
+        records: list[Sequence[bytes]] = [()] * len(chunks)
         for code in (_PLAIN, _ZSTD):
             rows = np.flatnonzero(codes == code)
-            for row, value in zip(rows.tolist(), self._values(data[rows], chunks[rows], code), strict=True):
-                found[row] = (value,)
+            for row, record in zip(rows.tolist(), self._single_records(data[rows], chunks[rows], code), strict=True):
+                records[row] = (record,)
         for row in np.flatnonzero((codes != _PLAIN) & (codes != _ZSTD)).tolist():
-            found[row] = self._records(int(chunks[row]), heads[row], data, row)
-        return found
+            records[row] = self._parsed_records(int(chunks[row]), heads[row], data, row)
+        return records
 
-    def _values(self, data: PackedRecords, chunks: Ints, compression: int) -> list[bytes]:
-        """Return the records of chunks that hold one record each, given their data."""
+    def _single_records(self, data: PackedRecords, chunks: Ints, compression: int) -> list[bytes]:
+        """Return the records of chunks that hold one record each, from the data of the chunks."""
         if len(data) == 0:
             return []
         ends = data.starts + data.lengths
@@ -219,9 +239,12 @@ class ArrayRecordFile:
             values = decompress(named)
         return values.to_list()
 
-    def _records(self, chunk: int, header: Bytes, data: PackedRecords, row: int) -> Sequence[bytes]:
-        first, last = int(self._splits[chunk]), int(self._splits[chunk + 1])
-        begin, end = data.starts.item(row), data.starts.item(row) + data.lengths.item(row)
+    def _parsed_records(self, chunk: int, header: Bytes, data: PackedRecords, row: int) -> Sequence[bytes]:
+        """Return the records of a chunk of any kind, from its header and its data."""
+        first = int(self._splits[chunk])
+        last = int(self._splits[chunk + 1])
+        begin = data.starts.item(row)
+        end = begin + data.lengths.item(row)
         try:
             values, sizes = parse_chunk(header, data.buffer[begin:end], f"{self._file.path}: chunk {chunk}")
         except FormatError:

@@ -1,16 +1,18 @@
-"""The index of a shard: the place and the checksum of each record, in a file that can be mapped and needs no parsing.
+"""The index of a shard: the place and the checksum of each record. It is read in place, without parsing.
 
-It has 16 bytes that identify the records, and a row of 16 bytes for each record, little-endian; the manifest has the
-CRC32C of all::
+16 bytes identify the records. A row of 16 bytes follows for each record, little-endian. The manifest has the CRC32C of
+the whole index::
 
     the first 16 bytes of the SHA-256 of the records of the shard
-    u64 position, u32 length, u32 CRC32C of the record
+    u64 position, u32 length, u32 CRC32C of record 0
+    u64 position, u32 length, u32 CRC32C of record 1
     ...
 
-Position and length give the stored bytes of a record: the record itself, or a varint with its length and then its
-zstd frame. The length in a row does not count block headers. If all records have n bytes and are not compressed, record
-i lies at logical offset ``logical(first) + i * (42 + varint_nbytes(n) + n)``; the manifest has n and the position of
-the first one.
+Position and length give the stored bytes of a record: the record itself, or if it is compressed a varint with its
+length and then its zstd frame. The length does not count block headers; the checksum is that of the record itself.
+
+If all records have n bytes and are not compressed, readers need no rows: record i lies at the logical offset
+``to_logical(first) + i * (42 + varint_nbytes(n) + n)``. The manifest has n and the position of the first record.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ def chunk_nbytes(record_nbytes: int) -> int:
 
 
 def nbytes_of(records: Any) -> Any:
-    """Return the bytes of an index, for a number of records or an array of numbers."""
+    """Return the bytes of the index of so many records, or of each of several indices."""
     return IDENTITY_NBYTES + records * ROW.itemsize
 
 
 def encode(sha256: str, rows: NDArray[np.void]) -> bytes:
-    """Return an index, given the SHA-256 of the records in hexadecimal."""
+    """Return the bytes of an index, from the SHA-256 of the records in hexadecimal and the rows."""
     return identity_of(sha256) + rows.tobytes()
 
 
@@ -65,18 +67,18 @@ def rows_of(raw: bytes) -> NDArray[np.void]:
 
 
 def check(raw: Bytes | bytes, checksum: int, name: str) -> None:
-    """Raise unless these are all bytes of an index that was published."""
+    """Raise unless these bytes are the index that was published, as its checksum says."""
     if google_crc32c.value(raw) != checksum:
         raise CorruptionError(f"{name}: not the index that was published: it does not match its checksum")
 
 
 def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.void]:
-    """Return a copy of rows of indices that are in memory.
+    """Return copies of rows of indices that are in memory.
 
     Args:
-        memory: the memory.
-        begin: where the index of each row begins in it: multiples of the bytes of a row.
-        numbers: the number of each row in its index, which must have such a row.
+        memory: holds the indices.
+        begin: where the index of each row begins in the memory: multiples of the bytes of a row.
+        numbers: the number of each row in its index.
     """
     # numpy copies items that are aligned several times as fast as others.
     rows: NDArray[np.void] = memory.view(ROW)[(begin + IDENTITY_NBYTES) // ROW.itemsize + numbers]

@@ -1,8 +1,13 @@
 """The lengths of leaves, as running sums: a ``.npy`` file beside each shard, and columns of such sums over many shards.
 
-The file of a shard is an int64 array of shape ``[leaves, records + 1]``: for each leaf of varying length, how many
-values all records before each have, from 0 on. So a length is a difference, and a value is found by bisection. The
-manifest has the last sum and the CRC32C of each row.
+The file of a shard is an int64 array of shape ``[leaves, records + 1]``. For each leaf of varying length it has the
+number of values before each record, and the number of all. So a length is a difference, and the record of a value is
+found by bisection::
+
+    lengths    3 0 2
+    sums       0 3 3 5    value 4 lies in record 2, at place 4 - 3
+
+The manifest has the last sum and the CRC32C of each row.
 """
 
 from __future__ import annotations
@@ -25,25 +30,22 @@ MOST = 2**32 - 1
 """The largest length: no record has more bytes, so no leaf has more values."""
 LENGTH = np.dtype("<u4")
 _SUM = np.dtype("<i8")
-_AT_ONCE = 1 << 20
-Load: TypeAlias = Callable[[Sequence[int]], list[Ints]]
+_RECORDS_AT_ONCE = 1 << 20
+LoadSums: TypeAlias = Callable[[Sequence[int]], list[Ints]]
 _FEW_RECORDS = 1 << 20
 _FEW_PARTS = 256
 
 
 @dataclass(frozen=True)
 class LengthsFile:
-    """What a manifest says of the file of lengths of a shard.
-
-    Args:
-        records: the number of records.
-        checksums: the CRC32C of the sums of each leaf.
-        totals: the sum of the lengths of each leaf.
-    """
+    """The facts about the file of lengths of a shard that a manifest records."""
 
     records: int
+    """The number of records."""
     checksums: Sequence[int]
+    """The CRC32C of the sums of each leaf."""
     totals: Sequence[int]
+    """The sum of the lengths of each leaf."""
 
     @cached_property
     def header(self) -> bytes:
@@ -54,7 +56,7 @@ class LengthsFile:
         return out.getvalue()
 
     def place(self, leaf: int) -> tuple[int, int]:
-        """Return the begin and the end of a leaf's sums in the file."""
+        """Return where the sums of a leaf begin and end in the file."""
         nbytes = (self.records + 1) * _SUM.itemsize
         return len(self.header) + leaf * nbytes, len(self.header) + (leaf + 1) * nbytes
 
@@ -82,7 +84,7 @@ class LengthsFile:
 
 
 def encode_lengths(lengths: NDArray[np.integer]) -> tuple[bytes, LengthsFile]:
-    """Return the file of these lengths, of shape ``[records, leaves]``, and what a manifest says of it."""
+    """Return the file of lengths of shape ``[records, leaves]``, and the facts about it for a manifest."""
     rows = [splits_of(leaf).astype(_SUM, copy=False) for leaf in lengths.T]
     raw = [row.tobytes() for row in rows]
     file = LengthsFile(len(lengths), tuple(map(google_crc32c.value, raw)), tuple(int(row[-1]) for row in rows))
@@ -90,20 +92,21 @@ def encode_lengths(lengths: NDArray[np.integer]) -> tuple[bytes, LengthsFile]:
 
 
 class LengthColumn:
-    """The lengths of one leaf of some records, in their order, without the records. Thread-safe.
+    """The lengths of one leaf of some records, without the records. Thread-safe.
 
-    Records are numbered from 0 here. The *concatenation* is all values of the leaf, those of record 0 first. So record
-    ``i`` has the offsets ``prefix(i)`` to ``prefix(i + 1)``, and records of length 0 have none. Arguments are int64
-    arrays of shape ``[k]``, in any order, and may repeat; so are results. All parts of one call are read at once.
+    Records are numbered from 0 here. The *concatenation* has all values of the leaf: first those of record 0, and so
+    on. So record ``i`` has the offsets ``prefix(i)`` to ``prefix(i + 1)`` of the concatenation, and a record of length
+    0 has none. Arguments and results are int64 arrays of shape ``[k]``, in any order, with repeats. A column has parts,
+    such as the shards of a version, whose sums are loaded when they are needed: all parts of one call at once.
 
     Args:
-        records: the number of records of each part; the parts lie one after another.
-        totals: the sum of their lengths.
-        load: given the numbers of different parts, returns the running sums of each, which may begin anywhere: int64
-            of shape ``[records + 1]``.
+        records: the number of records of each part.
+        totals: the sum of the lengths of each part.
+        load: given the numbers of different parts, returns the running sums of each, int64 of shape ``[records + 1]``,
+            which may begin with any number.
     """
 
-    def __init__(self, records: Ints, totals: Ints, load: Load) -> None:
+    def __init__(self, records: Ints, totals: Ints, load: LoadSums) -> None:
         self._records = splits_of(records)
         self._totals = splits_of(totals)
         self._load = load
@@ -116,16 +119,16 @@ class LengthColumn:
 
     @classmethod
     def joined(cls, columns: Sequence[LengthColumn]) -> LengthColumn:
-        """Return columns one after another."""
+        """Return the column of the records of several columns, one after another."""
         firsts = splits_of(np.array([len(column._totals) - 1 for column in columns], np.int64))
         none = np.empty(0, np.int64)
 
         def load(parts: Sequence[int]) -> list[Ints]:
             sums: dict[int, Ints] = {}
             for column, first, stop in zip(columns, firsts.tolist(), firsts[1:].tolist(), strict=False):
-                own = [part for part in parts if first <= part < stop]
-                if own:
-                    sums.update(zip(own, column._load([part - first for part in own]), strict=True))
+                of_column = [part for part in parts if first <= part < stop]
+                if of_column:
+                    sums.update(zip(of_column, column._load([part - first for part in of_column]), strict=True))
             return [sums[part] for part in parts]
 
         records = np.concatenate([none, *(np.diff(column._records) for column in columns)])
@@ -137,11 +140,11 @@ class LengthColumn:
 
     @property
     def total(self) -> int:
-        """The sum of all lengths: the length of the concatenation."""
+        """The sum of all lengths, which is the length of the concatenation."""
         return int(self._totals[-1])
 
     def take(self, numbers: Ints) -> Ints:
-        """Return the lengths of these records, each in [0, len)."""
+        """Return the lengths of these records, all in [0, len)."""
         _check("record", numbers, len(self))
         out = np.empty(len(numbers), np.int64)
         for part, rows, sums in self._by_part(self._records.searchsorted(numbers, side="right") - 1):
@@ -150,24 +153,26 @@ class LengthColumn:
         return out
 
     def prefix(self, number: int) -> int:
-        """Return the offset at which a record begins: the sum of all lengths before it; ``total`` for ``len``."""
+        """Return the offset at which a record begins in the concatenation; for ``len``, its end."""
         _check("record", np.array([number]), len(self) + 1)
         part = int(self._records.searchsorted(number, side="right")) - 1
-        before, within = int(self._totals[part]), number - int(self._records[part])
+        before = int(self._totals[part])
+        within = number - int(self._records[part])
         if not within:
             return before
         (sums,) = self._load([part])
         return before + int(sums[within] - sums[0])
 
     def locate(self, offsets: Ints, extra: int = 0) -> tuple[Ints, Ints]:
-        """Return the record in which each offset of the concatenation lies, and its place in that record.
+        """Return the record in which each offset of the concatenation lies, and the place of the value in that record.
 
         Args:
-            offsets: each in [0, total + len * extra).
-            extra: how many more values each record is taken to have, for example a separator.
+            offsets: all in [0, total + len * extra).
+            extra: how many values more each record is taken to have, such as a separator.
         """
         _check("offset", offsets, self.total + len(self) * extra)
-        numbers, places = np.empty(len(offsets), np.int64), np.empty(len(offsets), np.int64)
+        numbers = np.empty(len(offsets), np.int64)
+        places = np.empty(len(offsets), np.int64)
         begins = self._totals + self._records * extra
         for part, rows, sums in self._by_part(begins.searchsorted(offsets, side="right") - 1):
             within = offsets[rows] - begins[part] + sums[0]
@@ -183,14 +188,15 @@ class LengthColumn:
 
     def pieces(self) -> Iterator[Ints]:
         """Yield all lengths in order, some at a time."""
-        for start in range(0, len(self), _AT_ONCE):
-            yield self.take(np.arange(start, min(start + _AT_ONCE, len(self))))
+        for start in range(0, len(self), _RECORDS_AT_ONCE):
+            yield self.take(np.arange(start, min(start + _RECORDS_AT_ONCE, len(self))))
 
     def slice(self, start: int, stop: int) -> LengthColumn:
         """Return the column of records ``start`` to ``stop``, where 0 <= start <= stop <= len."""
         splits = self._records
         chosen = np.flatnonzero((splits[:-1] < stop) & (splits[1:] > start) & (start < stop))
-        begins, ends = np.maximum(splits[chosen], start), np.minimum(splits[chosen + 1], stop)
+        begins = np.maximum(splits[chosen], start)
+        ends = np.minimum(splits[chosen + 1], stop)
         totals = self._totals[chosen + 1] - self._totals[chosen]
         for place in {0, len(chosen) - 1} if len(chosen) else ():
             # Only the first part and the last may be cut.
@@ -198,26 +204,26 @@ class LengthColumn:
         bounds = np.stack([begins - splits[chosen], ends - splits[chosen] + 1], axis=1)
 
         def load(parts: Sequence[int]) -> list[Ints]:
-            every = self._load(chosen[list(parts)].tolist())
-            return [sums[slice(*bounds[part])] for part, sums in zip(parts, every, strict=True)]
+            sums_of_parts = self._load(chosen[list(parts)].tolist())
+            return [sums[slice(*bounds[part])] for part, sums in zip(parts, sums_of_parts, strict=True)]
 
         return LengthColumn(ends - begins, totals, load)
 
     def selected(self, selection: Selection) -> LengthColumn:
-        """Return the lengths of selected records: those of any but consecutive ones are read once, into memory."""
+        """Return the column of selected records. Unless they are consecutive, this reads all of their lengths."""
         numbers = selection.numbers
         if isinstance(numbers, range) and (numbers.step == 1 or len(numbers) < 2):
             return self.slice(numbers.start, numbers.start + len(numbers)) if len(numbers) else self.slice(0, 0)
         lengths = [self.take(piece) for piece in selection.pieces()]
         return LengthColumn.of_lengths(np.concatenate([np.empty(0, np.int64), *lengths]))
 
-    def near(self) -> LengthColumn:
-        """Return the same lengths; if they are few, in memory as those of one part: values are found in less time."""
+    def in_memory_if_few(self) -> LengthColumn:
+        """Return the same column; if it is small, as one part in memory, where values are found in less time."""
         are_few = len(self) <= _FEW_RECORDS and len(self._totals) <= _FEW_PARTS
         return LengthColumn.of_lengths(self.values()) if are_few else self
 
     def _by_part(self, part_of: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield each different part, the rows that lie in it, and its sums."""
+        """Yield each different part, the rows that lie in it, and the sums of the part."""
         if not len(part_of):
             return
         order = part_of.argsort(kind="stable")
@@ -227,18 +233,22 @@ class LengthColumn:
 
 
 def _bisect(sums: Ints, offsets: Ints, extra: int) -> Ints:
-    """Return the last place of each offset at which the sum, and ``extra`` for each place before, is not above it."""
+    """Return the record in which each offset lies, if each record has ``extra`` values more than the sums say.
+
+    That is the last record ``i`` with ``sums[i] + i * extra <= offset``.
+    """
     high: Ints = sums.searchsorted(offsets, side="right") - 1
     low = np.zeros(len(offsets), np.int64) if extra else high
     while (low < high).any():
-        # As no place is above ``high``, none is below the one where the sum and ``extra`` for ``high`` places fit; and
-        # as none is below ``low``, none is above the one with ``extra`` for ``low`` places. If records are much longer
-        # than ``extra``, that ends the search at once; if not, it ends because the range is halved too.
+        # The record is at most ``high``, so at most ``high * extra`` of the offset are extra values: a search without
+        # them gives a lower bound. It is at least ``low``, which gives an upper bound in the same way. If records are
+        # much longer than ``extra``, both bounds meet at once. If not, the search ends because it halves the range too.
         low = np.maximum(low, np.minimum(high, sums.searchsorted(offsets - high * extra, side="right") - 1))
         high = np.minimum(high, sums.searchsorted(offsets - low * extra, side="right") - 1)
         middle = (low + high + 1) // 2
         fits = sums[middle] + middle * extra <= offsets
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+        low = np.where(fits, middle, low)
+        high = np.where(fits, high, middle - 1)
     return low
 
 

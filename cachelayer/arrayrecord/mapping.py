@@ -1,7 +1,12 @@
-"""Map files into memory: one file, or those of a version into one range of addresses, so that one array sees them all.
+"""Map files into memory: one file, or all files of a version into one range of addresses, which is one array.
 
-Reading an address in a range to which no file is mapped ends the process, and so does reading past the end of a file.
-So readers read only what lies in files whose sizes were compared after they were mapped.
+::
+
+    addresses    | shard 0 | pad | shard 1 | pad |  (not mapped yet)  | index 0 | pad | ...
+                 0               2 MiB           4 MiB
+
+To read an address to which no file is mapped ends the process, and so does reading past the end of a file. So readers
+read only within files whose sizes were compared after they were mapped.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.arrayrecord.riegeli import HEADER, PAYLOAD, check_inside, pieces, to_logical, to_position
+from cachelayer.arrayrecord.riegeli import HEADER, PAYLOAD, check_inside, split_at_headers, to_logical, to_position
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, memory_of, range_nbytes
 from cachelayer.records.record_buffers import PackedRecords, Records, names_of_rows
@@ -64,11 +69,8 @@ class MappedRange:
     """A range of addresses into which files are mapped. It is released when no array uses it any more.
 
     Args:
-        nbytes: its size.
-        unit: files begin at multiples of this, and take as many bytes.
-
-    Attributes:
-        memory: all of it, read-only: uint8 of shape ``[nbytes]``. Each array made of it keeps its files mapped.
+        nbytes: the size of the range.
+        unit: files begin at multiples of this, and the addresses of a file are a multiple of it.
     """
 
     def __init__(self, nbytes: int, unit: int = UNIT) -> None:
@@ -87,20 +89,22 @@ class MappedRange:
 
     @property
     def memory(self) -> Bytes:
+        """The whole range, read-only: uint8 of shape ``[nbytes]``. An array that is made of it keeps files mapped."""
         return np.asarray(self)
 
     def map(self, path: Path, descriptor: int, start: int, nbytes: int) -> None:
-        """Map an open file from its first byte, and check its size. Its descriptor may be closed afterwards.
+        """Map an open file, and check its size. Its descriptor may be closed afterwards.
 
         Args:
-            path, descriptor: the file.
-            start: where it begins in the range: a multiple of the unit.
-            nbytes: its size.
+            path: the path of the file, for errors.
+            descriptor: the open file.
+            start: where the file begins in the range: a multiple of the unit.
+            nbytes: the size that the file must have.
         """
         if self._mappings >= _mapping_limit():
             raise StorageError(_too_many(path))
         try:
-            # Up to the next file, because a gap between two files is a mapping too.
+            # The mapping reaches to the next file, because a gap between two files would be a mapping too.
             _system_map(self._start + start, padded(nbytes, self._unit), mmap.PROT_READ, descriptor)
         except OSError as error:
             if error.errno == errno.ENOMEM:
@@ -109,13 +113,13 @@ class MappedRange:
                 f"{path} cannot be mapped into memory: {error}: copy it to a file system that can map files"
             ) from error
         self._mappings += 1
-        # If the file was cut since it was written, reading it past its end would end the process.
+        # If the file was cut since it was written, a read past its end would end the process.
         size = os.fstat(descriptor).st_size
         if size != nbytes:
             raise CorruptionError(f"{path}: expected {nbytes} bytes, found {size}: it was cut or replaced")
 
     def will_need(self, starts: Ints, stops: Ints) -> None:
-        """Ask the system to fetch these ranges from the disk, and do not wait for them."""
+        """Ask the system to read these ranges from the disk, and do not wait for it."""
         starts, stops = merged(starts, stops)
         first = starts // _PAGE * _PAGE
         for start, nbytes in zip((first + self._start).tolist(), (stops - first).tolist(), strict=True):
@@ -128,12 +132,12 @@ class MappedRange:
 
 
 def padded(nbytes: Any, unit: int = UNIT) -> Any:
-    """Return the bytes that files of these sizes take in a range."""
+    """Return how many addresses files of these sizes take in a range."""
     return -(-nbytes // unit) * unit
 
 
 def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
-    """Join consecutive ranges that have less than a page between them; keep the order of all others."""
+    """Return ranges with those consecutive ones joined that have less than a page between them."""
     apart = (starts[1:] < starts[:-1]) | (stops[1:] < stops[:-1]) | (starts[1:] > stops[:-1] + _PAGE)
     edge = np.ones(1, np.bool_)
     return starts[np.concatenate([edge, apart])], stops[np.concatenate([apart, edge])]
@@ -160,26 +164,23 @@ def is_in_memory(path: Path, position: int) -> bool | None:
 
 @dataclass(frozen=True, eq=False)
 class MappedFile:
-    """A file in memory. It keeps no file descriptor open.
-
-    Args:
-        path: the file.
-        buffer: its bytes, with block headers, read-only. The file stays mapped as long as an array uses them.
-    """
+    """A file in memory. It keeps no file descriptor open."""
 
     path: Path
     buffer: Bytes
+    """The bytes of the file, with block headers, read-only. The file stays mapped as long as an array uses them."""
 
     @classmethod
     def open(cls, path: Path, *, nbytes: int | None = None) -> MappedFile:
         """Open a file and map it.
 
         Args:
-            nbytes: the size that it must have; None for any size.
+            path: the path of the file.
+            nbytes: the size that the file must have; None for any size.
 
         Raises:
-            CorruptionError: if it is missing or has another size.
-            StorageError: if it cannot be read or mapped.
+            CorruptionError: if the file is missing or has another size.
+            StorageError: if the file cannot be read or mapped.
         """
         with opened(path) as descriptor:
             size = os.fstat(descriptor).st_size if nbytes is None else nbytes
@@ -194,13 +195,13 @@ class MappedFile:
         return len(self.buffer)
 
     def release(self, start: int, stop: int) -> None:
-        """Give the memory of bytes that were read back to the system; it is taken again when they are read again."""
+        """Give the memory of a range back to the system, which reads it from the disk again when it is used again."""
         first, last = -(-start // _PAGE) * _PAGE, stop // _PAGE * _PAGE
         if last > first:
             _libc().madvise(self.buffer.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
 
     def records(self, logical: Ints, lengths: Ints) -> MappedRecords:
-        """Return ranges where they are mapped."""
+        """Return ranges as records, without a copy."""
 
         def name(_: int) -> str:
             return f"{self.path}: a record"
@@ -248,16 +249,12 @@ def _too_many(path: Path) -> str:
 
 @dataclass(frozen=True, eq=False)
 class MappedRecords(Records):
-    """Records in files. All must lie in their files: reading elsewhere ends the process.
-
-    Args:
-        buffer: uint8, the files, each at a multiple of 64 KiB.
-        logical: where each record begins in the buffer, without the block headers before it.
-        lengths, uniform_nbytes, name: see :class:`Records`.
-    """
+    """Records in mapped files, which block headers may cut. All must lie in their files, as the module says."""
 
     buffer: Bytes
+    """The memory of the files, each of which begins at a multiple of 64 KiB."""
     logical: Ints
+    """Where each record begins in the buffer, if block headers are not counted."""
     lengths: Ints
     uniform_nbytes: int | None
     name: Callable[[int], str]
@@ -270,18 +267,20 @@ class MappedRecords(Records):
         return self[row : row + 1]
 
     def contiguous_groups(self) -> list[tuple[Ints, PackedRecords]]:
-        """Return groups of the records, with the rows of each: those in one piece where they lie, and copies of others.
+        """Return the records in two groups, with the rows of each group.
 
-        A block header lies within the others.
+        In the first, records lie in one piece where they are mapped. The second has copies of the records that a block
+        header cuts.
         """
         is_cut = self.logical % PAYLOAD > PAYLOAD - self.lengths
-        whole, cut = np.flatnonzero(~is_cut), np.flatnonzero(is_cut)
+        whole = np.flatnonzero(~is_cut)
+        cut = np.flatnonzero(is_cut)
         records = self[whole]
         in_place = PackedRecords(self.buffer, to_position(records.logical), records.lengths, name=records.name)
         return [(whole, in_place), (cut, self[cut].packed_copy())]
 
     def _ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        _, _, begins, counts = pieces(self.logical + starts, lengths)
+        _, _, begins, counts = split_at_headers(self.logical + starts, lengths)
         return gather_ranges(self.buffer, begins, counts)
 
     def _same_range(self, offset: int, nbytes: int) -> Bytes:
@@ -294,24 +293,28 @@ class MappedRecords(Records):
             return self._gathered(logical, nbytes)
         # Several block headers may cut a row.
         out = np.empty((len(self), nbytes), np.uint8)
-        owner, inside, begins, counts = pieces(logical, np.full(len(self), nbytes))
-        bounds = (bound.tolist() for bound in (owner, inside, inside + counts, begins, begins + counts))
+        row_of, inside, begins, counts = split_at_headers(logical, np.full(len(self), nbytes))
+        bounds = (bound.tolist() for bound in (row_of, inside, inside + counts, begins, begins + counts))
         for row, to, to_end, start, end in zip(*bounds, strict=True):
             out[row, to:to_end] = self.buffer[start:end]
         return out
 
     def _gathered(self, logical: Ints, nbytes: int) -> Bytes:
-        """Return a copy of ranges of one length, each of which at most one block header cuts, as rows."""
-        # Gather the rows as if no block header cut them. Then repair the few that a header does cut.
+        """Return copies of ranges of one length as rows. At most one block header cuts a range.
+
+        All rows are gathered as if no block header cut them. Then the few rows that a header does cut are repaired.
+        """
         blocks = logical // PAYLOAD
-        places, starts = logical - blocks * PAYLOAD, logical + HEADER * (blocks + 1)
+        places = logical - blocks * PAYLOAD
+        starts = logical + HEADER * (blocks + 1)
         out = gather_rows(self.buffer, starts, nbytes)
         (cut,) = (places > PAYLOAD - nbytes).nonzero()
         if len(cut) == 0:
             return out
         before = PAYLOAD - places[cut]
         # Slices of memoryviews take half as long to make as those of arrays.
-        into, out_of = memory_of(out.reshape(-1)), memory_of(self.buffer)
+        into = memory_of(out.reshape(-1))
+        out_of = memory_of(self.buffer)
         for row, done, start in zip(cut.tolist(), before.tolist(), starts[cut].tolist(), strict=True):
             into[row * nbytes + done : (row + 1) * nbytes] = out_of[start + done + HEADER : start + nbytes + HEADER]
         return out

@@ -1,8 +1,15 @@
-"""The layout of an ArrayRecord file: block headers, and the footer, which says where its chunks are.
+"""The layout of an ArrayRecord file: block headers, chunks, and the footer, which lists the chunks.
 
-There is a 24-byte block header at every multiple of 64 KiB, even inside records. A *position* is an offset in the file.
-A *logical* offset does not count the block headers, so that what follows a record has the next logical offset. Source:
-the Riegeli records file format specification.
+A block header of 24 bytes stands at every multiple of 64 KiB, even within a record. A *position* is an offset in the
+file. A *logical* offset does not count block headers, so the bytes of a record have consecutive logical offsets::
+
+    position          0      24                      65536     65560
+                      | head | signature, records ... | head    | records go on ...
+    logical offset    0      0                       65512     65512
+
+A file is: the signature, a chunk for each record (or for several), the footer chunk, padding up to a block, and in the
+last block the postscript, which holds the position of the footer chunk. Source: the specification of the file format
+Riegeli/records.
 """
 
 from __future__ import annotations
@@ -22,13 +29,14 @@ from cachelayer.records.record_buffers import Records, lie_outside
 BLOCK = 1 << 16
 HEADER = 24
 PAYLOAD = BLOCK - HEADER
-# The logical bytes that a file begins with, before any record: an empty chunk. A header comes before, so these end at
-# position 64.
 SIGNATURE = 40
+"""The logical bytes of the empty chunk that a file begins with, before any record."""
 CHUNK_HEADER = 40
 _MOST_RECORDS = 2**53
-_OFFSET, _RECORDS = 0x08, 0x18
-"""The tags of the fields of a message."""
+_OFFSET_TAG = 0x08
+"""The tag of field 1 of a message of the footer, a varint."""
+_RECORDS_TAG = 0x18
+"""The tag of field 3, a varint."""
 _POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
 
 
@@ -53,11 +61,11 @@ def to_position(logical: Any) -> Any:
 
 
 def without_headers(ranges: Sequence[bytes | memoryview], begins: Ints) -> tuple[Bytes, Ints]:
-    """Return ranges of files one after another, without the block headers in them, and where each begins.
+    """Return the bytes of ranges of files one after another, without block headers, and where each range begins.
 
     Args:
         ranges: the bytes of each range.
-        begins: the position of the first, which is in no block header.
+        begins: the position of each range, which lies in no block header.
     """
     sizes = np.array([len(raw) for raw in ranges], np.int64)
     splits = splits_of(to_logical(begins + sizes) - to_logical(begins))
@@ -65,12 +73,15 @@ def without_headers(ranges: Sequence[bytes | memoryview], begins: Ints) -> tuple
         return np.frombuffer(ranges[0], np.uint8), splits[:-1]
     out = np.empty(int(splits[-1]), np.uint8)
     for raw, within, start in zip(ranges, (begins % BLOCK).tolist(), splits.tolist(), strict=False):
-        whole = np.frombuffer(raw, np.uint8)
-        head, rest = whole[: BLOCK - within], whole[BLOCK - within :]
-        blocks = len(rest) // BLOCK
-        payloads = rest[: blocks * BLOCK].reshape(blocks, BLOCK)[:, HEADER:]
-        tail = rest[blocks * BLOCK + HEADER :]
-        for part in (head, payloads, tail) if len(rest) else (head,):
+        stored = np.frombuffer(raw, np.uint8)
+        # The range begins within a block. Then come whole blocks, and the begin of a last one.
+        parts = [stored[: BLOCK - within]]
+        rest = stored[BLOCK - within :]
+        if len(rest):
+            blocks = len(rest) // BLOCK
+            parts.append(rest[: blocks * BLOCK].reshape(blocks, BLOCK)[:, HEADER:])
+            parts.append(rest[blocks * BLOCK + HEADER :])
+        for part in parts:
             out[start : start + part.size].reshape(part.shape)[:] = part
             start += part.size
     return out, splits[:-1]
@@ -80,38 +91,39 @@ def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[
     """Raise if a range does not lie in its file.
 
     Args:
-        logical, lengths: the logical offset of each range, and its bytes without block headers.
-        room: the bytes of each file without block headers: ``to_logical(nbytes)``.
-        name: returns the name of a range in error messages, given its number.
-        first: the least logical offset of a range.
+        logical: the logical offset of each range.
+        lengths: the bytes of each range, without block headers.
+        room: the bytes of its file, without block headers: ``to_logical(nbytes)``.
+        name: returns what errors call a range, given its number.
+        first: the least logical offset that a range may have.
     """
     wrong = lie_outside(logical, lengths, room) | (logical < first)
     if wrong.any():
         raise CorruptionError(f"{name(int(wrong.argmax()))} does not lie in its file: the file or its index is damaged")
 
 
-def pieces(logical: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Split ranges at the block headers.
+def split_at_headers(logical: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Split ranges into pieces that no block header cuts.
 
     Args:
         logical: the logical offset of each range.
-        lengths: bytes of each range, without block headers.
+        lengths: the bytes of each range, without block headers.
 
     Returns:
-        For each piece the number of its range, its offset in the range, its position in the file, its length.
-        Empty ranges have no pieces.
+        For each piece: the number of its range, its offset in the range, its position in the file, its length. Empty
+        ranges have no pieces.
     """
     ranges = np.flatnonzero(lengths > 0)
     begin = logical[ranges]
     end = begin + lengths[ranges]
-    first = begin // PAYLOAD
-    counts = (end - 1) // PAYLOAD - first + 1
+    first_block = begin // PAYLOAD
+    counts = (end - 1) // PAYLOAD - first_block + 1
     splits = splits_of(counts)
-    owner = np.repeat(np.arange(len(ranges)), counts)
-    block = first[owner] + np.arange(splits[-1]) - splits[owner]
-    start = np.maximum(begin[owner], block * PAYLOAD)
-    stop = np.minimum(end[owner], (block + 1) * PAYLOAD)
-    return ranges[owner], start - begin[owner], start + HEADER * (block + 1), stop - start
+    range_of = np.repeat(np.arange(len(ranges)), counts)
+    block = first_block[range_of] + np.arange(splits[-1]) - splits[range_of]
+    start = np.maximum(begin[range_of], block * PAYLOAD)
+    stop = np.minimum(end[range_of], (block + 1) * PAYLOAD)
+    return ranges[range_of], start - begin[range_of], start + HEADER * (block + 1), stop - start
 
 
 class ByteFile(Protocol):
@@ -126,7 +138,11 @@ class ByteFile(Protocol):
         """The size of the file."""
 
     def records(self, logical: Ints, lengths: Ints) -> Records:
-        """Return ranges, which may lie where they are mapped.
+        """Return ranges as records, without a copy if the file is mapped.
+
+        Args:
+            logical: the logical offset of each range.
+            lengths: the bytes of each range, without block headers.
 
         Raises:
             CorruptionError: if a range reaches past the end of the file.
@@ -135,17 +151,14 @@ class ByteFile(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Footer:
-    """The chunks of a file.
-
-    Args:
-        chunk_offsets: the position of each chunk.
-        chunk_records: the number of records in each.
-        footer_offset: the position of the footer chunk, where the last chunk of records ends.
-    """
+    """The chunks of a file."""
 
     chunk_offsets: Ints
+    """The position of each chunk."""
     chunk_records: Ints
+    """The number of records in each chunk."""
     footer_offset: int
+    """The position of the footer chunk, where the last chunk of records ends."""
 
 
 def read_postscript(file: ByteFile) -> int:
@@ -172,9 +185,9 @@ def read_footer(file: ByteFile) -> Footer:
 
 
 def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
-    """Return the footer from its records, each a message ``{1: chunk_offset, 2: decoded_size, 3: num_records}``.
+    """Return the footer from its records: messages ``{1: chunk_offset, 2: decoded_size, 3: num_records}``.
 
-    Fields that are zero are left out of a message.
+    A message lacks the fields that are zero.
     """
     if (sizes < 0).any() or int(sizes.sum(dtype=np.float64)) != len(values):
         raise CorruptionError("the records of the footer do not make up its bytes")
@@ -187,14 +200,14 @@ def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
 
 
 def _first_and_third_fields(values: Bytes, sizes: Ints) -> tuple[Ints, Ints]:
-    """Return the first and the third field of each message, whatever the messages hold."""
+    """Return the first and the third field of each message, 0 for a field that it lacks."""
     numbers, starts = varints.decode_all(values)
     if len(numbers) % 2:
         raise CorruptionError("the footer does not consist of pairs of tag and value")
     tags, fields = numbers[0::2], numbers[1::2]
     record_of = np.searchsorted(splits_of(sizes), starts[0::2], side="right") - 1
     columns = []
-    for tag in (_OFFSET, _RECORDS):
+    for tag in (_OFFSET_TAG, _RECORDS_TAG):
         column = np.zeros(len(sizes), np.int64)
         column[record_of[tags == tag]] = fields[tags == tag]
         columns.append(column)

@@ -1,4 +1,9 @@
-"""Decode protocol buffer varints, many at once."""
+"""Decode varints, many at once. A varint has 7 bits a byte, lowest first; the top bit says that another byte follows.
+
+::
+
+    300    = 0b10_0101100    ->    ac 02
+"""
 
 from __future__ import annotations
 
@@ -11,14 +16,14 @@ MAX_NBYTES = 10
 
 
 def nbytes_of(values: Ints) -> Ints:
-    """Return how many bytes each value takes as a varint; no value is negative."""
+    """Return how many bytes each value takes as a varint. No value is negative."""
     bits = np.frexp(np.maximum(values, 1).astype(np.float64))[1]
     nbytes: Ints = np.maximum(-(-bits // 7), 1).astype(np.int64)
     return nbytes
 
 
 def decode_all(buffer: Bytes) -> tuple[Ints, Ints]:
-    """Decode a buffer that holds only varints; return the values, and where each begins."""
+    """Return the values of a buffer of nothing but varints, and where each varint begins."""
     ends = np.flatnonzero(buffer < 0x80)
     if len(buffer) and (len(ends) == 0 or ends[-1] != len(buffer) - 1):
         raise CorruptionError("a varint is cut short")
@@ -34,7 +39,7 @@ def decode_all(buffer: Bytes) -> tuple[Ints, Ints]:
 
 
 def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
-    """Decode the varint at an offset; return its value and the offset after it."""
+    """Return the value of the varint at an offset, and the offset after it."""
     value = 0
     for byte in range(MAX_NBYTES):
         if offset + byte >= len(buffer):
@@ -47,10 +52,12 @@ def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
 
 
 def decode_each(buffer: Bytes, offsets: Ints, ends: Ints | int) -> tuple[Ints, Ints]:
-    """Decode one varint at each offset; return the values and the offsets after them.
+    """Return the value of the varint at each offset, and the offset after it.
 
     Args:
-        ends: where each must end at the latest; nothing after that is read.
+        buffer: holds the varints.
+        offsets: where each varint begins.
+        ends: where each varint must end at the latest; nothing is read after that.
     """
     stops = np.broadcast_to(ends, len(offsets))
     after = np.array(offsets, np.int64)
@@ -70,7 +77,7 @@ def decode_each(buffer: Bytes, offsets: Ints, ends: Ints | int) -> tuple[Ints, I
 
 
 def decode_rows(rows: Bytes, offsets: Ints | int) -> tuple[Ints, Ints]:
-    """Decode one varint in each row of bytes, at the row's offset; return the values and the offsets after them."""
+    """Return the value of the varint at an offset in each row of bytes, and the offset after it."""
     starts = np.arange(len(rows)) * rows.shape[1]
     outside = (np.asarray(offsets) < 0) | (np.asarray(offsets) > rows.shape[1])
     if np.any(outside):

@@ -118,7 +118,7 @@ class WindowRows(DocumentRows):
 
     @cached_property
     def _column(self) -> LengthColumn:
-        return self.documents.columns[0].near()
+        return self.documents.columns[0].in_memory_if_few()
 
     def _windows_before(self, document: int) -> int:
         """Return the number of windows over the first documents."""
