@@ -1,4 +1,9 @@
-"""The compression of records in a shard: a varint of the decompressed size and a zstd frame; a zero if it is empty."""
+"""Compressed records of a shard: a varint of the decompressed size, then a zstd frame. An empty record is a zero.
+
+::
+
+    e8 07 | 28 b5 2f fd ...        a record of 1,000 bytes
+"""
 
 from __future__ import annotations
 
@@ -26,13 +31,10 @@ _MOST_THREADS = 8
 
 @dataclass(frozen=True)
 class Compression:
-    """A way to compress records, each on its own.
-
-    Args:
-        zstd_level: the level of zstd; None for no compression.
-    """
+    """How records are compressed: each record by itself."""
 
     zstd_level: int | None = None
+    """The level of zstd; None for no compression."""
 
     @property
     def is_compressed(self) -> bool:
@@ -71,26 +73,28 @@ def decompress_some(
 
     Args:
         stored: the records as they are stored.
-        is_compressed: whether each is compressed.
-        broken: see :func:`decompress`.
+        is_compressed: whether each record is compressed.
+        broken: as in :func:`decompress`.
     """
     if not is_compressed.any():
         return stored
-    packed, plain, failed = np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed), set[int]()
-    values = decompress(stored[packed], None if broken is None else failed)
+    compressed = np.flatnonzero(is_compressed)
+    plain = np.flatnonzero(~is_compressed)
+    failed = set[int]()
+    decompressed = decompress(stored[compressed], None if broken is None else failed)
     if broken is not None:
-        broken.update(packed[sorted(failed)].tolist())
-    groups = [(packed, values), (plain, stored[plain])]
+        broken.update(compressed[sorted(failed)].tolist())
+    groups = [(compressed, decompressed), (plain, stored[plain])]
     return join_records(len(stored), [group for group in groups if len(group[0])])
 
 
 def decompress(stored: PackedRecords | MappedRecords, broken: set[int] | None = None) -> PackedRecords:
-    """Decompress records, all in one call that releases the GIL.
+    """Return records decompressed, all in one call that releases the interpreter lock.
 
     Args:
-        stored: the records as they are stored, without block headers.
-        broken: gets the rows of those that do not decompress, which are empty then; None to raise an error that names
-            the first of them.
+        stored: the records as they are stored.
+        broken: receives the rows of records that do not decompress, which are empty in the result; None to raise an
+            error that names the first of them.
     """
     try:
         return _decompress_at_once(stored)
@@ -111,7 +115,8 @@ def decompress(stored: PackedRecords | MappedRecords, broken: set[int] | None = 
     if broken is not None:
         broken.update(errors)
     whole = np.setdiff1d(np.arange(len(stored)), [*errors])
-    values, lengths = _decompress_at_once(stored[whole]), np.zeros(len(stored), np.int64)
+    values = _decompress_at_once(stored[whole])
+    lengths = np.zeros(len(stored), np.int64)
     lengths[whole] = values.lengths
     return PackedRecords(values.buffer, splits_of(lengths)[:-1], lengths, name=stored.name)
 

@@ -1,7 +1,11 @@
 """The shards of a version on this host, as one sequence of records that is read from memory.
 
-All shards have their places in one range of addresses, and their indices in its second half. Each is mapped there when
-it is first read, and stays mapped as long as this object or an array of its records lives.
+All shards have places in one range of addresses, and their indices have places behind them::
+
+    | shard 0 | shard 1 | ... | index 0 | index 1 | ... |
+
+A shard is mapped to its place when it is first read. It stays mapped as long as this object, or an array of its
+records, lives.
 """
 
 from __future__ import annotations
@@ -52,45 +56,42 @@ _GROWTH = 8
 
 @dataclass(frozen=True)
 class ShardFiles:
-    """The files of a shard.
-
-    Args:
-        path, index_path: the shard and its index.
-        stats: the facts about them in the manifest.
-    """
+    """The files of a shard."""
 
     path: Path
     index_path: Path
     stats: ShardStats
+    """The facts about both files in the manifest."""
 
 
-FindFiles = Callable[[int], AbstractContextManager[ShardFiles]]
-"""Finds the files of the shard of a number; the shard is opened within the context."""
+FilesOfShard = Callable[[int], AbstractContextManager[ShardFiles]]
+"""Returns the files of the shard of a number. They stay there while the context lasts, in which they are opened."""
 
 
 class _PlainShard(NamedTuple):
-    """A shard of uncompressed records that are not compared with their checksums.
-
-    Args:
-        first, base, end: the logical offsets in the memory of record 0, if all have one size, and of its file.
-        rows: where the rows of its index are.
-    """
+    """An open shard whose records :meth:`LocalShards.record` reads by itself: uncompressed ones that need no check."""
 
     first: int
+    """The logical offset of record 0 in the memory, if all records have one size."""
     base: int
+    """The logical offset in the memory at which the file begins."""
     end: int
+    """The logical offset in the memory at which the file ends."""
     rows: int
+    """The position in the memory of the rows of the index."""
 
 
 class LocalShards:
     """Random access to the records of local shards. Thread-safe, and safe to use after a fork.
 
     Args:
-        records, nbytes: the number of records of each shard, and the bytes of its file.
-        record_nbytes: the bytes of every record if all have one size and lie where arithmetic says, else None.
-        files: finds the files of a shard.
-        verify: ``"never"`` checks sizes, and whose index it is; ``"open"`` also checks a few records of a shard
-            when it is first read; ``"always"`` also checks its end and its index then, and each record when it is read.
+        records: the number of records of each shard.
+        nbytes: the bytes of the file of each shard.
+        record_nbytes: the bytes of every record if all records have one size and lie where arithmetic says, else None.
+        files: returns the files of a shard.
+        verify: ``"never"`` checks sizes, and that an index belongs to its shard. ``"open"`` also checks a few records
+            of a shard when it is first read. ``"always"`` also checks its end and its index then, and each record
+            whenever it is read.
     """
 
     def __init__(
@@ -98,14 +99,14 @@ class LocalShards:
         records: Sequence[int],
         nbytes: Sequence[int],
         record_nbytes: int | None,
-        files: FindFiles,
+        files: FilesOfShard,
         verify: Verify,
     ) -> None:
         keep_freed_memory()
-        for counted, numbers in (("records", records), ("bytes", nbytes)):
-            if min(numbers, default=0) < 0 or sum(numbers) > _MOST:
+        for unit, counts in (("records", records), ("bytes", nbytes)):
+            if min(counts, default=0) < 0 or sum(counts) > _MOST:
                 raise CorruptionError(
-                    f"{len(numbers)} shards of {sum(numbers)} {counted} in total, the smallest of {min(numbers)}"
+                    f"{len(counts)} shards of {sum(counts)} {unit} in total, the smallest of {min(counts)}"
                 )
         self._splits = splits_of(np.asarray(records, np.int64))
         self._records = int(self._splits[-1])
@@ -122,11 +123,12 @@ class LocalShards:
         indices = index.nbytes_of(np.diff(self._splits))
         places = splits_of(padded(np.concatenate([self._nbytes, indices])))
         self._total = int(places[-1])
-        self._base, self._index = places[: len(records)], places[len(records) : -1]
+        self._base = places[: len(records)]
+        self._index = places[len(records) : -1]
         # Files begin at multiples of 64 KiB, so the whole range counts as one file with block headers.
         self._logical = self._base // BLOCK * PAYLOAD
         self._room = to_logical(self._nbytes)
-        # What is found out when a shard is opened. The first is set last: then reading threads find the others.
+        # These say what is known of shards that are open. `_is_open` is set last, so a thread that sees it sees all.
         self._is_open = np.zeros(len(records), np.bool_)
         self._first = np.zeros(len(records), np.int64)
         self._is_compressed = np.zeros(len(records), np.bool_)
@@ -134,7 +136,7 @@ class LocalShards:
         self._all_are_open = False
         self._paths: dict[int, Path] = {}
         self._plain: dict[int, _PlainShard] = {}
-        # The page faults of this process when records were last seen in memory; -1 if the last ones were not.
+        # The page faults of this process when records were last seen in memory; -1 if they were not in memory then.
         self._page_faults = -1
 
     @classmethod
@@ -143,7 +145,7 @@ class LocalShards:
 
     @classmethod
     def joined(cls, members: Sequence[LocalShards]) -> LocalShards:
-        """Return the shards of one or more sequences, one after another; their checks are those of the first."""
+        """Return the shards of one or more sequences, one after another, with the checks of the first sequence."""
         records = [count for member in members for count in np.diff(member._splits).tolist()]
         nbytes = [size for member in members for size in member._nbytes.tolist()]
         files = [partial(member._files, number) for member in members for number in range(len(member._nbytes))]
@@ -155,21 +157,25 @@ class LocalShards:
         return self._records
 
     def record(self, number: int) -> bytearray:
-        """Return one record; the caller may change it."""
+        """Return one record, which the caller may change.
+
+        This is what ``ref[i]`` waits for, so it does by hand what :meth:`records` does for many records.
+        """
         if not 0 <= number < self._records:
             raise self._no_record(number)
         shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
         plain = self._plain.get(shard)
         if plain is None:
             records = self.records(np.array([number]))
-            # The shard is open now, so that the next read, and this one if it is long, takes one copy.
+            # The shard is open now. If its records can be read as below, that also saves a copy of a long record.
             plain = self._plain.get(shard)
             if plain is None:
                 return bytearray(records.packed().memory())
         number -= self._starts[shard]
         memory = self._view
         if self._record_nbytes is not None:
-            logical, length = plain.first + number * self._stride, self._record_nbytes
+            logical = plain.first + number * self._stride
+            length = self._record_nbytes
         else:
             position, length, _ = _ROW.unpack_from(memory, plain.rows + number * _ROW.size)
             logical = plain.base + position - (position // BLOCK + 1) * HEADER
@@ -194,8 +200,9 @@ class LocalShards:
         if len(numbers) == 0:
             return PackedRecords.of_bytes([])
         shard_of, within = self._in_shards(numbers)
-        # Otherwise each record would cause a page fault of its own, which also reads much around the record. To look
-        # takes a while, so it is done only if the system had to read pages from the disk since the last time.
+        # Records that are not in memory are asked for together: else each would cause a page fault of its own, which
+        # also reads much around the record. To find out takes a while, so this looks only if the system has read pages
+        # from the disk since it looked the last time.
         faults = getrusage(RUSAGE_SELF).ru_majflt
         if faults != self._page_faults:
             self._page_faults = -1 if self._load_if_cold(shard_of, within) else faults
@@ -211,21 +218,24 @@ class LocalShards:
 
     def in_order(self) -> Iterator[tuple[Ints, Records]]:
         """Yield the numbers of all records, and the records: about 4 MiB at a time."""
-        start, count = 0, 1
+        start = 0
+        count = 1
         while start < len(self):
             numbers = np.arange(start, min(start + count, len(self)))
             records = self.records(numbers)
             yield numbers, records
-            # Compressed records tell their size only when they are read.
+            # The size of compressed records is known only when they are read, so the next records are as many as would
+            # have 4 MiB if they had the size of these.
             most = _BATCH_NBYTES * len(numbers) // max(1, int(records.lengths.sum()))
-            start, count = start + len(numbers), max(1, min(_GROWTH * len(numbers), most))
+            start += len(numbers)
+            count = max(1, min(_GROWTH * len(numbers), most))
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
-        """Return the bytes that these records take in their shards; reads the indices only."""
+        """Return the bytes that these records take in their shards, from the indices alone."""
         return self._locate(*self._in_shards(numbers))[1]
 
     def _in_shards(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """Return the shard of each record, all of which are open then, and its number there."""
+        """Return the shard of each record, and its number in the shard. All of these shards are open then."""
         # As unsigned integers, negative numbers are larger than all others: one comparison checks both ends.
         if len(numbers) and int(numbers.view(np.uint64).max()) >= self._records:
             raise self._no_record(int(numbers[(numbers < 0) | (numbers >= len(self))][0]))
@@ -235,11 +245,12 @@ class LocalShards:
         return shard_of, numbers - self._splits[shard_of]
 
     def _locate(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
-        """Return the logical offsets in the memory, and the stored bytes, of records of open shards."""
+        """Return the logical offset in the memory, and the stored bytes, of each record of open shards."""
         if self._record_nbytes is not None:
             return self._first[shard_of] + within * self._stride, np.full(len(within), self._record_nbytes)
         rows = index.mapped_rows(self._memory, self._index[shard_of], within)
-        logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
+        logical = to_logical(rows["position"].astype(np.int64))
+        lengths = rows["length"].astype(np.int64)
         check_inside(logical, lengths, self._room[shard_of], partial(self._name_of, shard_of, within), SIGNATURE)
         return self._logical[shard_of] + logical, lengths
 
@@ -260,7 +271,7 @@ class LocalShards:
         return copied
 
     def _load_if_cold(self, shard_of: Ints, within: Ints) -> bool:
-        """Start to load records if a sample shows that they are not in memory; return whether it does."""
+        """Ask the system to read records, if a sample shows that they are not in memory; return whether it does."""
         some = slice(None, None, -(-len(within) // _SAMPLES))
         begins, _ = self._spans(shard_of[some], within[some])
         for shard, position in zip(
@@ -273,7 +284,7 @@ class LocalShards:
         return False
 
     def _spans(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
-        """Return where records begin and end in the memory."""
+        """Return the positions in the memory at which records begin and end."""
         logical, lengths = self._locate(shard_of, within)
         return to_position(logical), to_position(logical + np.maximum(lengths, 1) - 1) + 1
 
@@ -300,8 +311,10 @@ class LocalShards:
 
     def _open(self, shard: int, files: ShardFiles, memory: MappedRange) -> None:
         """Map a shard and check it."""
-        records, nbytes = int(self._splits[shard + 1]) - self._starts[shard], int(self._nbytes[shard])
-        base, stats = int(self._base[shard]), files.stats
+        records = int(self._splits[shard + 1]) - self._starts[shard]
+        nbytes = int(self._nbytes[shard])
+        base = int(self._base[shard])
+        stats = files.stats
         self._paths[shard] = files.path
         if stats.records != records or stats.nbytes != nbytes:
             raise CorruptionError(f"{files.path}: it holds {stats.records} records, expected {records}")
@@ -326,7 +339,6 @@ class LocalShards:
         self._has_compressed |= is_compressed
         if self.verify == "always":
             index.check(self._memory[int(self._index[shard]) :][:size], stats.index_crc32c, str(files.index_path))
-        if self.verify == "always":
             read_postscript(MappedFile(files.path, self._memory[base : base + nbytes]))
         if self.verify != "never":
             self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))
@@ -339,8 +351,9 @@ class LocalShards:
         self._all_are_open = bool(self._is_open.all())
 
     def _first_of(self, path: Path, stats: ShardStats) -> int:
-        """Return the logical offset of the first of records of one size; 0 if they differ."""
-        size, position = self._record_nbytes, stats.first_position
+        """Return the logical offset of record 0 if all records have one size; else 0."""
+        size = self._record_nbytes
+        position = stats.first_position
         if size is None:
             return 0
         if stats.record_nbytes != size or position is None or stats.compression != "none":
@@ -353,9 +366,10 @@ class LocalShards:
         return first
 
     def _check_sample(self, shard: int, within: Ints, rows: Any) -> None:
-        """Check a few records against the index, so that another file of the same size is detected."""
+        """Compare a few records with the index, so that another file of the same size is detected."""
         short = rows["length"] <= _SAMPLED_NBYTES
-        within, rows = within[short], rows[short]
+        within = within[short]
+        rows = rows[short]
         if len(within):
             wrong = index.mismatches(self._read(np.full(len(within), shard), within).packed(), rows["crc32c"])
             if len(wrong):

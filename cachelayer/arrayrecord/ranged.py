@@ -1,4 +1,11 @@
-"""Read records of shards in an object store by byte ranges: first their rows of the indices, then the records."""
+"""Read records of shards in an object store by byte ranges: first the rows of the indices, then the records.
+
+::
+
+    records 7, 8, 9 and 900 of shard 0, record 3 of shard 2
+    request 1    the indices of shards 0 and 2, whole; or rows 7 to 9, 900 and 3 if all indices are large
+    request 2    one range for records 7 to 9, which lie together, one for 900, one for 3
+"""
 
 from __future__ import annotations
 
@@ -23,28 +30,45 @@ from cachelayer.records.record_buffers import PackedRecords, Records
 
 _log = logger_of("stores")
 Range = tuple[str, int, int]
+"""A range of an object: the name of the object, the begin, the end."""
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes | memoryview]]
-"""Reads ranges of objects at once, each given as the object's name, begin and end; returns exactly these bytes."""
+"""Reads ranges of objects, all at once, and returns the bytes of each range."""
 KEPT_NBYTES = 1 << 28
-"""If the indices of a version have so many bytes at most, they are fetched whole and kept in memory."""
+"""If the indices of a version have at most so many bytes together, they are fetched whole and kept in memory."""
 # Ranges with so few bytes between them are fetched as one: the headers between two records have fewer.
 _BETWEEN = 1 << 8
 
 
 @dataclass(frozen=True)
 class ShardObject:
-    """A shard in an object store.
-
-    Args:
-        folder: the URL of the folder of the dataset, for messages.
-        name, index_name: the objects of the shard and of its index, relative to it.
-        stats: the facts about them in the manifest.
-    """
+    """A shard in an object store."""
 
     folder: str
+    """The URL of the folder of the dataset, for errors."""
     name: str
+    """The object of the shard, relative to the folder."""
     index_name: str
+    """The object of its index, relative to the folder."""
     stats: ShardStats
+    """The facts about both in the manifest."""
+
+
+@dataclass(frozen=True, eq=False)
+class _RecordPlaces:
+    """Where some records of shards lie."""
+
+    shards: list[int]
+    """The different shards."""
+    shard_at: Ints
+    """For each record, which of ``shards`` it is in."""
+    logical: Ints
+    """The logical offset of each record in its shard."""
+    lengths: Ints
+    """The stored bytes of each record."""
+    checksums: Any
+    """The CRC32C of each record: uint32."""
+    name: Callable[[int], str]
+    """Returns what errors call a record, by its row."""
 
 
 def fetch_ranges(
@@ -55,20 +79,23 @@ def fetch_ranges(
     lengths: Ints,
     name: Callable[[int], str],
 ) -> PackedRecords:
-    """Fetch ranges of ArrayRecord files, all at once; those that lie together are one request.
+    """Fetch ranges of ArrayRecord files, all at once. Ranges that lie together are one request.
 
     Args:
         read_ranges: reads ranges of objects.
-        names: the objects.
+        names: the names of the objects.
         file_of: for each range, which of ``names`` it is in.
-        logical, lengths: the logical offset of each, and its bytes without block headers; all lie in their files.
+        logical: the logical offset of each range. All ranges lie in their files.
+        lengths: the bytes of each range, without block headers.
         name: returns what errors call a range, by its number.
     """
     if len(logical) == 0:
         return PackedRecords.of_bytes([])
-    # A view may have its records in another order than they lie in.
+    # Records of a view may have another order than in the files.
     order = np.lexsort((logical, file_of))
-    file_of, logical, sizes = file_of[order], logical[order], lengths[order]
+    file_of = file_of[order]
+    logical = logical[order]
+    sizes = lengths[order]
     begins = to_position(logical)
     ends = np.where(sizes > 0, to_position(logical + np.maximum(sizes, 1) - 1) + 1, begins)
     distance = begins[1:] - ends[:-1]
@@ -126,7 +153,7 @@ class RangedShards:
         return records
 
     def fetch(self, shard_of: Ints, within: Ints) -> tuple[PackedRecords, frozenset[int]]:
-        """Return records, and the rows of those that are damaged. What comes damaged is asked for once more."""
+        """Return records, and the rows of damaged ones. If some are damaged, all are fetched once more."""
         try:
             records, broken = self._fetch(shard_of, within)
         except CorruptionError as error:
@@ -141,14 +168,14 @@ class RangedShards:
     def _fetch(self, shard_of: Ints, within: Ints) -> tuple[PackedRecords, frozenset[int]]:
         if len(within) == 0:
             return PackedRecords.of_bytes([]), frozenset()
-        shards, shard_at, logical, lengths, checksums, name = self._locate(shard_of, within)
-        names = [self._shards(shard).name for shard in shards]
-        records = fetch_ranges(self._read_ranges, names, shard_at, logical, lengths, name)
+        places = self._locate(shard_of, within)
+        names = [self._shards(shard).name for shard in places.shards]
+        stored = fetch_ranges(self._read_ranges, names, places.shard_at, places.logical, places.lengths, places.name)
         broken: set[int] = set()
-        compressions = [self._shards(shard).stats.compression for shard in shards]
-        is_compressed = np.array([each != "none" for each in compressions], np.bool_)[shard_at]
-        records = decompress_some(records, is_compressed, broken).packed()
-        broken.update(index.mismatches(records, checksums).tolist())
+        are_compressed = [self._shards(shard).stats.compression != "none" for shard in places.shards]
+        is_compressed = np.array(are_compressed, np.bool_)[places.shard_at]
+        records = decompress_some(stored, is_compressed, broken).packed()
+        broken.update(index.mismatches(records, places.checksums).tolist())
         return records, frozenset(broken)
 
     def fetch_without_files(
@@ -169,43 +196,44 @@ class RangedShards:
     def _fetch_without_files(
         self, shard_of: Ints, within: Ints, files_of: FindFiles, least: int
     ) -> tuple[Records, frozenset[int]]:
-        shards, shard_at, logical, lengths, checksums, name = self._locate(shard_of, within)
-        names = [self._shards(shard).name for shard in shards]
+        places = self._locate(shard_of, within)
+        names = [self._shards(shard).name for shard in places.shards]
 
         def fetch(rows: Ints, starts: Ints, nbytes: Ints) -> PackedRecords:
-            return fetch_ranges(self._read_ranges, names, shard_at[rows], logical[rows] + starts, nbytes, name)
+            logical = places.logical[rows] + starts
+            return fetch_ranges(self._read_ranges, names, places.shard_at[rows], logical, nbytes, places.name)
 
-        return records_without_files(lengths, name, fetch, files_of, least, checksums)
+        return records_without_files(places.lengths, places.name, fetch, files_of, least, places.checksums)
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
         """Return the stored bytes of records, from the indices."""
-        return self._locate(shard_of, within)[3]
+        return self._locate(shard_of, within).lengths
 
-    def _locate(self, shard_of: Ints, within: Ints) -> tuple[list[int], Ints, Ints, Ints, Any, Callable[[int], str]]:
-        """Return where records lie.
-
-        Returns:
-            The different shards; for each record which of them it is in, its logical offset there, its stored bytes and
-            its checksum; and what returns what errors call a record, by its row.
-        """
+    def _locate(self, shard_of: Ints, within: Ints) -> _RecordPlaces:
+        """Return where records lie, from the indices."""
 
         def name(row: int) -> str:
             shard = self._shards(int(shard_of[row]))
             return f"{shard.folder}/{shard.name}: record {within[row]} of the shard"
 
-        shards = distinct(shard_of)
-        shard_at = shards.searchsorted(shard_of)
-        found = shards.tolist()
-        rows = self._kept_rows(found, shard_at, within) if self._keeps_indices else self._fetched_rows(shard_of, within)
-        logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-        stats = [self._shards(shard).stats for shard in found]
-        room = to_logical(np.array([each.nbytes for each in stats], np.int64))[shard_at]
+        numbers = distinct(shard_of)
+        shard_at = numbers.searchsorted(shard_of)
+        shards = numbers.tolist()
+        if self._keeps_indices:
+            rows = self._kept_rows(shards, shard_at, within)
+        else:
+            rows = self._fetched_rows(shard_of, within)
+        logical = to_logical(rows["position"].astype(np.int64))
+        lengths = rows["length"].astype(np.int64)
+        stats = [self._shards(shard).stats for shard in shards]
+        room = to_logical(np.array([facts.nbytes for facts in stats], np.int64))[shard_at]
         check_inside(logical, lengths, room, name, SIGNATURE)
-        _check_arithmetic(logical, lengths, stats, shard_at, within, name)
-        return found, shard_at, logical, lengths, rows["crc32c"], name
+        places = _RecordPlaces(shards, shard_at, logical, lengths, rows["crc32c"], name)
+        _check_arithmetic(places, stats, within)
+        return places
 
     def _kept_rows(self, shards: Sequence[int], shard_at: Ints, within: Ints) -> Any:
-        """Return the index rows of records out of whole indices."""
+        """Return the index rows of records from whole indices, which are fetched once."""
         self._load([shard for shard in shards if shard not in self._indices])
         rows = np.empty(len(within), index.ROW)
         for number, mine in groups_of(shard_at, len(shards)):
@@ -213,12 +241,13 @@ class RangedShards:
         return rows
 
     def _load(self, shards: Sequence[int]) -> None:
-        """Fetch whole indices: the bundle of all as soon as more than one is wanted."""
+        """Fetch whole indices: the bundle of all indices as soon as more than one is wanted."""
         if not shards:
             return
         with self._lock.of_process():
             if self._bundle is not None and len(self._indices) + len(shards) > 1:
-                bundle, self._bundle = self._bundle, None
+                bundle = self._bundle
+                self._bundle = None
                 try:
                     (raw,) = self._read([(bundle, 0, int(self._places[-1]))])
                     for shard, (begin, end) in enumerate(pairwise(self._places.tolist())):
@@ -227,18 +256,21 @@ class RangedShards:
                     _log.warning("the indices are fetched one by one, because their bundle is damaged: %s", error)
             missing = [shard for shard in shards if shard not in self._indices]
             objects = [self._shards(shard) for shard in missing]
-            raws = self._read([(each.index_name, 0, each.stats.index_nbytes) for each in objects])
-            for shard, raw in zip(missing, raws, strict=True):
+            indices = self._read([(shard.index_name, 0, shard.stats.index_nbytes) for shard in objects])
+            for shard, raw in zip(missing, indices, strict=True):
                 self._keep(shard, raw)
 
     def _keep(self, shard: int, raw: bytes) -> None:
-        """Keep an index if its checksum is right."""
-        found = self._shards(shard)
-        index.check(raw, found.stats.index_crc32c, f"{found.folder}/{found.index_name}")
+        """Check an index, and keep it."""
+        facts = self._shards(shard)
+        index.check(raw, facts.stats.index_crc32c, f"{facts.folder}/{facts.index_name}")
         self._indices[shard] = index.rows_of(raw)
 
     def _fetched_rows(self, shard_of: Ints, within: Ints) -> Any:
-        """Fetch index rows in one round trip, with the beginning of each index of which nothing has come yet."""
+        """Return the index rows of records, fetched at once, and consecutive rows together.
+
+        With them comes the beginning of each index that is read for the first time, which says whose index it is.
+        """
         firsts = np.flatnonzero(np.append(True, (shard_of[1:] != shard_of[:-1]) | (np.diff(within) != 1)))
         lasts = np.append(firsts[1:], len(within)) - 1
         runs = zip(shard_of[firsts].tolist(), within[firsts].tolist(), within[lasts].tolist(), strict=True)
@@ -249,8 +281,8 @@ class RangedShards:
         new = [shard for shard in distinct(shard_of).tolist() if shard not in self._identified]
         bodies = self._read([*((self._shards(shard).index_name, 0, index.IDENTITY_NBYTES) for shard in new), *rows])
         for shard, raw in zip(new, bodies, strict=False):
-            found = self._shards(shard)
-            index.check_identity(raw, found.stats.sha256, f"{found.folder}/{found.index_name}")
+            facts = self._shards(shard)
+            index.check_identity(raw, facts.stats.sha256, f"{facts.folder}/{facts.index_name}")
             self._identified.add(shard)
         return np.frombuffer(b"".join(bodies[len(new) :]), index.ROW)
 
@@ -258,19 +290,21 @@ class RangedShards:
         return [bytes(raw) for raw in self._read_ranges(ranges)] if ranges else []
 
 
-def _check_arithmetic(
-    logical: Ints,
-    lengths: Ints,
-    stats: Sequence[ShardStats],
-    shard_at: Ints,
-    within: Ints,
-    name: Callable[[int], str],
-) -> None:
-    """Raise unless records of one size lie where arithmetic says: rows that come alone have no checksum."""
-    first = to_logical(np.array([each.first_position or 0 for each in stats], np.int64))[shard_at]
-    size = np.array([-1 if each.record_nbytes is None else each.record_nbytes for each in stats], np.int64)
-    stride = np.array([index.chunk_nbytes(max(0, each)) for each in size.tolist()], np.int64)[shard_at]
+def _check_arithmetic(places: _RecordPlaces, stats: Sequence[ShardStats], within: Ints) -> None:
+    """Raise unless records of one size lie where arithmetic says, because single rows of an index have no checksum.
+
+    Args:
+        places: the places of the records, from the index.
+        stats: the facts about each of the different shards.
+        within: the number of each record in its shard.
+    """
+    first_position = np.array([facts.first_position or 0 for facts in stats], np.int64)
+    # -1 stands for shards whose records differ in size.
+    size = np.array([-1 if facts.record_nbytes is None else facts.record_nbytes for facts in stats], np.int64)
+    stride = np.array([index.chunk_nbytes(max(0, nbytes)) for nbytes in size.tolist()], np.int64)
+    shard_at = places.shard_at
+    expected = to_logical(first_position)[shard_at] + within * stride[shard_at]
     size = size[shard_at]
-    wrong = (size >= 0) & ((logical != first + within * stride) | (lengths != size))
+    wrong = (size >= 0) & ((places.logical != expected) | (places.lengths != size))
     if wrong.any():
-        raise CorruptionError(f"{name(int(wrong.argmax()))} does not lie where its index says")
+        raise CorruptionError(f"{places.name(int(wrong.argmax()))} does not lie where its index says")

@@ -1,4 +1,11 @@
-"""Write one shard: an ArrayRecord file, its index and its lengths, all flushed to disk before anything names them."""
+"""Write one shard: an ArrayRecord file, its index and its lengths. All are on the disk before anything names them.
+
+::
+
+    write(frames) --> ArrayRecordWriter --> the file --> its footer --> the index    finish(): ShardStats
+                  --> SHA-256, in a thread; CRC32C of each record --------^
+                  --> lengths of leaves -------------------------> the file of lengths
+"""
 
 from __future__ import annotations
 
@@ -32,43 +39,40 @@ _READ_NBYTES = 1 << 20
 _RELEASED_NBYTES = 64 << 20
 _SYNCED_NBYTES = 8 << 20
 _BATCHES_IN_FLIGHT = 4
-# Records of about so many bytes are checksummed and written together: they stay in the processor's cache meanwhile.
+# Checksums of records of about so many bytes are computed before these are written: they stay in the processor's cache.
 _CACHED_NBYTES = 1 << 17
 # The chunk header, and enough of a compressed chunk for the size of one record and the varints before its frame.
 _CHUNK_HEAD = CHUNK_HEADER + 64
 _compressing: set[int] = set()
-"""The processes that have written compressed shards: this one, and those that it was forked from."""
+"""The ids of the processes that have written compressed shards: this one, and those that it was forked from."""
 
 
 @dataclass(frozen=True)
 class ShardStats:
-    """The facts about a shard that a manifest records.
-
-    Args:
-        records: the number of records.
-        nbytes: the bytes of the file.
-        crc32c: the checksum of the file.
-        sha256: the hex digest of the records, each preceded by its length as a little-endian uint64.
-        compression: ``none`` or ``zstd``.
-        index_crc32c: the checksum of its index.
-        record_nbytes, first_position: the bytes of every record and the position of record 0, if all have one size and
-            are not compressed, so that places follow by arithmetic; else None.
-        lengths_crc32c: the checksum of its file of lengths; None if it has none.
-        length_crc32cs, length_totals: for each leaf of varying length, the checksum of its running sums in the file of
-            lengths, and the sum of its lengths.
-    """
+    """The facts about a shard that a manifest records."""
 
     records: int
+    """The number of records."""
     nbytes: int
+    """The bytes of the file."""
     crc32c: int
+    """The checksum of the file."""
     sha256: str
+    """The hex digest of the records, each after its length as a little-endian uint64."""
     compression: str
+    """``none`` or ``zstd``."""
     index_crc32c: int
+    """The checksum of the index."""
     record_nbytes: int | None = None
+    """The bytes of every record, if all have one size and are not compressed, so that arithmetic tells their places."""
     first_position: int | None = None
+    """The position of record 0; None if ``record_nbytes`` is None."""
     lengths_crc32c: int | None = None
+    """The checksum of the file of lengths; None if there is none."""
     length_crc32cs: tuple[int, ...] = ()
+    """The checksum of the running sums of each leaf of varying length."""
     length_totals: tuple[int, ...] = ()
+    """The sum of the lengths of each leaf of varying length."""
 
     @property
     def index_nbytes(self) -> int:
@@ -80,16 +84,16 @@ class ShardStats:
 
 
 class ShardWriter:
-    """Writes one shard; hashes and flushes it in other threads meanwhile. Not thread-safe.
+    """Writes one shard, and meanwhile hashes and flushes it in other threads. Not thread-safe.
 
-    ``ArrayRecordWriter`` holds the interpreter lock while it writes, so a thread for it would only make the source wait
-    for the lock.
+    ``ArrayRecordWriter`` holds the interpreter lock while it writes. If it had a thread, the source would only wait for
+    the lock.
 
     Args:
         path: the file to write.
-        index_path: the index to write when the shard is finished.
+        index_path: the index, which is written when the shard is finished.
         compression: how records are stored.
-        lengths_path: the file of lengths to write then, if there are leaves of varying length.
+        lengths_path: the file of lengths, which is written then, if there are leaves of varying length.
         codec: reads the lengths of these leaves; None for no file of lengths.
     """
 
@@ -122,7 +126,7 @@ class ShardWriter:
             raise StorageError(f"cannot create {path}: {error}") from error
 
     def write(self, frames: Frames) -> None:
-        """Append records; errors of earlier ones may be raised here."""
+        """Append records. Errors of earlier records may be raised here."""
         self._hash.add(frames.memory())
         self._count(PackedRecords(frames.buffer, frames.starts, frames.lengths))
         self._append(frames.lists(max(1, _CACHED_NBYTES * len(frames) // max(1, len(frames.buffer)))))
@@ -139,7 +143,7 @@ class ShardWriter:
         self._hash.wait(0)
 
     def _count(self, records: Records) -> None:
-        """Keep the lengths of records."""
+        """Note the lengths of records, and of their leaves."""
         if self._codec is not None:
             self._leaf_lengths.append(self._codec.lengths(records).astype(LENGTH))
         self._lengths.append(records.lengths)
@@ -156,7 +160,7 @@ class ShardWriter:
         self._checksums.append(np.array(checksums, np.int64))
 
     def close(self) -> None:
-        """Close the file. Do nothing if it is closed."""
+        """Close the file, if it is not closed yet."""
         if self._closed:
             return
         self._closed = True
@@ -175,7 +179,7 @@ class ShardWriter:
         """Close the shard, check where its records lie, write its index, and flush both to disk."""
         try:
             self.close()
-            # The disk is the slowest part, so flush the shard while the last records are hashed and the index is made.
+            # The disk takes longest, so the shard is flushed while the last records are hashed and the index is made.
             self._sync.begin()
             return self._finished()
         finally:
@@ -192,7 +196,8 @@ class ShardWriter:
                 f"{self.path}: it holds {len(footer.chunk_offsets)} of the {len(lengths)} records that were written"
             )
         is_compressed = self._compression.is_compressed
-        rows = _compressed_index(mapped, footer, lengths) if is_compressed else _plain_index(mapped, footer, lengths)
+        index_rows = _compressed_index if is_compressed else _plain_index
+        rows = index_rows(mapped, footer, lengths)
         rows["crc32c"] = checksums
         lengths_file, lengths_crc32c = self._write_lengths()
         checksum = mapped_checksum(mapped)
@@ -218,7 +223,7 @@ class ShardWriter:
         )
 
     def _write_lengths(self) -> tuple[LengthsFile | None, int | None]:
-        """Write the file of lengths, if a leaf varies in length; return it and its checksum."""
+        """Write the file of lengths, if a leaf varies in length; return the facts about it, and its checksum."""
         if self._codec is None or self._lengths_path is None or not self._codec.varying:
             return None, None
         none = np.empty((0, len(self._codec.varying)), LENGTH)
@@ -243,9 +248,10 @@ def file_checksum(path: Path) -> int:
 def mapped_checksum(mapped: MappedFile) -> int:
     """Return the CRC32C of a mapped file, without a copy of its bytes.
 
-    Each call that reads a file releases the interpreter lock, and would then wait for it behind the thread that writes.
+    A call that reads a file releases the interpreter lock, and then waits for the lock behind the thread that writes.
     """
-    checksum, buffer = 0, mapped.buffer
+    checksum = 0
+    buffer = mapped.buffer
     for start in range(0, mapped.nbytes, _READ_NBYTES):
         checksum = google_crc32c.extend(checksum, buffer[start : start + _READ_NBYTES])
         if start and start % _RELEASED_NBYTES == 0:
@@ -254,6 +260,7 @@ def mapped_checksum(mapped: MappedFile) -> int:
 
 
 def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[np.void]:
+    """Return the index rows of uncompressed records, without checksums."""
     heads = CHUNK_HEADER + 2 + varints.nbytes_of(lengths)
     chunks = np.append(to_logical(footer.chunk_offsets), to_logical(footer.footer_offset))
     if not np.array_equal(np.diff(chunks), heads + lengths):
@@ -265,6 +272,7 @@ def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[n
 
 
 def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[np.void]:
+    """Return the index rows of compressed records, without checksums."""
     chunks = to_logical(footer.chunk_offsets)
     heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).same_range(0, _CHUNK_HEAD)
     data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
@@ -291,7 +299,7 @@ def _write_durably(path: Path, data: bytes) -> None:
 def _refuse_after_fork(path: Path) -> None:
     """Raise if a process that this one was forked from has written compressed shards.
 
-    What array_record shares among its writers does not survive a fork: the next one would crash, or wait for ever.
+    What the writers of array_record share does not survive a fork: the next writer would crash, or wait for ever.
     """
     _compressing.add(os.getpid())
     if len(_compressing) > 1:
@@ -310,11 +318,11 @@ class RecordHash:
         self._begun: deque[Future[None]] = deque()
 
     def add(self, records: memoryview | bytes) -> None:
-        """Begin to hash records, each preceded by its length."""
+        """Begin to hash records, each after its length."""
         self._begun.append(self._thread.submit(self._digest.update, records))
 
     def wait(self, most: int) -> None:
-        """Wait until at most so many calls of :meth:`add` are not done."""
+        """Wait until all calls of :meth:`add` but the last ``most`` are done."""
         while len(self._begun) > most:
             self._begun.popleft().result()
 
@@ -329,11 +337,7 @@ class RecordHash:
 
 
 class EarlySync:
-    """Flushes a file in a thread of its own, once for every 8 MiB that are written to it and once at its end.
-
-    Args:
-        path: the file, which another object writes.
-    """
+    """Flushes a file that is being written, in a thread of its own: after every 8 MiB, and at its end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -342,13 +346,13 @@ class EarlySync:
         self._unflushed = 0
 
     def written(self, nbytes: int) -> None:
-        """Count bytes that were written, and begin to flush if they are many."""
+        """Count bytes that were written, and begin to flush after every 8 MiB."""
         self._unflushed += nbytes
         if self._unflushed >= _SYNCED_NBYTES:
             self.begin()
 
     def begin(self) -> None:
-        """Begin to flush what is written."""
+        """Begin to flush the bytes that are written."""
         self._unflushed = 0
         self._begun.append(self._thread.submit(self._flush))
 
@@ -357,7 +361,7 @@ class EarlySync:
         self._thread.shutdown(cancel_futures=True)
 
     def wait(self) -> None:
-        """Wait until all is on the disk."""
+        """Wait until the whole file is on the disk."""
         self._thread.shutdown()
         try:
             # The system reports a failure once, to whichever call comes first.
