@@ -1,1 +1,8 @@
-"""ArrayRecord files: layout, index, writing, and reading by maps or ranges. Nothing here knows versions or elements."""
+"""ArrayRecord files: layout, index, writing, and reading by maps or ranges. Nothing here knows versions.
+
+::
+
+    what files are       riegeli.py, where to begin reading; index.py, lengths.py; compression.py, varints.py
+    written              writer.py
+    read                 local_shards.py with mapping.py; ranged.py, records_without_files.py; file.py, files of others
+"""

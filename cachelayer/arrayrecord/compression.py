@@ -142,12 +142,12 @@ def _decompress_at_once(stored: PackedRecords | MappedRecords) -> PackedRecords:
         for rows, records, places in frames:
             if len(rows) == 0:
                 continue
-            found: Any = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
+            decompressed: Any = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
                 zstandard.BufferWithSegments(records.memory(), places.astype("<u8").tobytes()),
                 decompressed_sizes=nbytes[rows].astype("<u8").tobytes(),
                 threads=threads,
             )
-            for start, stop, record in zip(splits[rows].tolist(), splits[rows + 1].tolist(), found, strict=True):
+            for start, stop, record in zip(splits[rows].tolist(), splits[rows + 1].tolist(), decompressed, strict=True):
                 target[start:stop] = record
     except (zstandard.ZstdError, MemoryError, ValueError) as error:
         raise CorruptionError(f"does not decompress: {error}") from error

@@ -90,7 +90,8 @@ def mismatches(records: PackedRecords, checksums: NDArray[np.uint32]) -> Ints:
     # google_crc32c takes read-only memory alone.
     memory: Bytes = records.buffer.view()
     memory.setflags(write=False)
-    nbytes, count = records.stride, len(records)
+    nbytes = records.stride
+    count = len(records)
     rows: Sequence[Bytes] | Bytes
     if nbytes is not None:
         begin = records.starts.item(0)

@@ -196,7 +196,8 @@ class MappedFile:
 
     def release(self, start: int, stop: int) -> None:
         """Give the memory of a range back to the system, which reads it from the disk again when it is used again."""
-        first, last = -(-start // _PAGE) * _PAGE, stop // _PAGE * _PAGE
+        first = -(-start // _PAGE) * _PAGE
+        last = stop // _PAGE * _PAGE
         if last > first:
             _libc().madvise(self.buffer.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
 

@@ -234,9 +234,11 @@ def parse_chunk(header: Bytes, data: Bytes, name: str) -> tuple[Bytes, Ints]:
     if header[24] != ord("r") or len(data) == 0:
         raise CorruptionError(f"{name} is no simple chunk")
     size_of_sizes, offset = varints.decode_at(data, 1)
-    sizes, values = data[offset : offset + size_of_sizes], data[offset + size_of_sizes :]
+    sizes = data[offset : offset + size_of_sizes]
+    values = data[offset + size_of_sizes :]
     if data[0] == ord("z"):
-        sizes, values = _decompressed(sizes, name), _decompressed(values, name)
+        sizes = _decompressed(sizes, name)
+        values = _decompressed(values, name)
     elif data[0]:
         raise FormatError(f"{name} has compression {chr(int(data[0]))!r}")
     return values, varints.decode_all(sizes)[0]

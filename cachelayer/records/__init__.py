@@ -1,1 +1,15 @@
-"""Elements and their bytes: element specs, the codec, media, and record numbers. Nothing here opens a file."""
+"""Elements and their bytes: element specs, the codec, media, and which records and leaves a user means.
+
+::
+
+    what elements are      spec.py, spec_json.py, dtypes.py; null_marks.py; leaf_names.py; values.py for ragged,
+                           sparse and nullable values
+    from what users have   infer.py, declared_specs.py; tree.py takes elements apart; conform.py and
+                           value_conversion.py fit their values to a spec; json_text.py
+    elements to records    layout.py, where to begin reading; leaves.py and composite_leaves.py; leaf_columns.py;
+                           leaf_plan.py; codec.py
+    bytes of records       record_buffers.py, frames.py, memory.py
+    media                  media.py; video.py, video_index.py, video_leaf.py; decoding_threads.py
+    which records          selection.py; keys.py; leaf_rows.py compares two versions
+    batches of functions   stacking.py
+"""

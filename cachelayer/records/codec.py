@@ -579,6 +579,6 @@ def _checked(lengths: Ints) -> Ints:
     too_long = np.flatnonzero(lengths > _MAX_RECORD_NBYTES)
     if len(too_long):
         row = int(too_long[0])
-        expected, got = f"a record of at most {_MAX_RECORD_NBYTES} bytes", f"{lengths[row]} bytes"
-        raise ElementError(expected, got, record=row, hint="Split the element.")
+        expected = f"a record of at most {_MAX_RECORD_NBYTES} bytes"
+        raise ElementError(expected, f"{lengths[row]} bytes", record=row, hint="Split the element.")
     return lengths

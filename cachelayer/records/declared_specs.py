@@ -81,14 +81,23 @@ def common_spec(specs: Sequence[tuple[str, Tree]]) -> Tree:
 
 
 def _common(first: str, common: Tree, name: str, spec: Tree) -> Tree:
-    mine, theirs = dict(leaves(common)), dict(leaves(spec))
-    if list(mine) != list(theirs) or _skeleton(common) != _skeleton(spec):
+    """Return the spec that fits the elements of two specs, and of nulls in either.
+
+    Args:
+        first: the name of the first dataset, for errors.
+        common: the common spec of it and of others.
+        name: the name of the further dataset.
+        spec: its spec.
+    """
+    common_leaves = dict(leaves(common))
+    leaves_of_spec = dict(leaves(spec))
+    if list(common_leaves) != list(leaves_of_spec) or _skeleton(common) != _skeleton(spec):
         raise InvalidArgumentError(
-            f"elements of {first} are {describe(common)} with leaves {_paths(mine)}, those of {name} are "
-            f"{describe(spec)} with leaves {_paths(theirs)}: {_BUILD_ALIKE}"
+            f"elements of {first} are {describe(common)} with leaves {_paths(common_leaves)}, those of {name} are "
+            f"{describe(spec)} with leaves {_paths(leaves_of_spec)}: {_BUILD_ALIKE}"
         )
-    for path, leaf in mine.items():
-        other = theirs[path]
+    for path, leaf in common_leaves.items():
+        other = leaves_of_spec[path]
         if leaf.without_nulls() != other.without_nulls():
             where = tree.leaf_title(path)
             raise InvalidArgumentError(f"{where} is {leaf!r} in {first} and {other!r} in {name}: {_BUILD_ALIKE}")

@@ -82,9 +82,11 @@ def infer_spec(
     Raises:
         ElementError: if an element cannot be stored, or no element shows what a leaf is.
     """
-    coming, seen = iter(elements), list[Any]()
+    coming = iter(elements)
+    seen: list[Any] = []
     spec: Tree = declared
-    is_known, most = False, first
+    is_known = False
+    most = first
     while not is_known and _see_more(coming, seen, min(most, MOST_ELEMENTS)):
         spec = _spec_of_elements(seen, declared, as_json)
         is_known = all(leaf is not _UNKNOWN for _, leaf in leaf_values(spec))
@@ -108,7 +110,8 @@ def infer_spec(
 
 def _see_more(coming: Iterator[Any], seen: list[Any], most: int) -> bool:
     """Add elements until ``most`` are seen, or fewer if they are large; return whether an element was left."""
-    before, nbytes = len(seen), 0
+    before = len(seen)
+    nbytes = 0
     for element in islice(coming, most - before):
         seen.append(element)
         nbytes += approximate_nbytes(element)
@@ -212,7 +215,8 @@ def _spec_of_dicts(dicts: list[Mapping[Any, Any]], declared: Tree | None, path: 
         if name in known and known[name] is None:
             spec[name] = None
         else:
-            key, within = keys.get(name, name), f"{path}[{name!r}]"
+            key = keys.get(name, name)
+            within = f"{path}[{name!r}]"
             try:
                 spec[name] = _spec_of((value.get(key) for value in dicts), known.get(name), within, depth, as_json)
             except _StructureChangeError:

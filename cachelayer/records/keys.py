@@ -219,7 +219,8 @@ def rows_by_number(keys: Keys, numbers: Ints, count: int) -> Ints:
     rows[numbers[::-1]] = np.arange(len(numbers))[::-1]
     repeated = np.flatnonzero(rows[numbers] != np.arange(len(numbers)))
     if len(repeated):
-        first, second = int(keys.rows[rows[numbers[repeated[0]]]]), int(keys.rows[repeated[0]])
+        first = int(keys.rows[rows[numbers[repeated[0]]]])
+        second = int(keys.rows[repeated[0]])
         raise InvalidArgumentError(
             f"{keys.argument}={shown_names([*keys.columns])}: {keys.where} has the key {keys.value(second)!r} in row "
             f"{first} and again in row {second}: a key names one row. Drop one of them, or name more fields"

@@ -104,12 +104,12 @@ def _leaves_of(spec: Tree, name: Any) -> range:
     """Return the numbers of the leaves of a field."""
     if not isinstance(name, str):
         raise InvalidTypeError(f"field {name!r} of type {type(name).__name__}: pass a name such as 'tokens' or 'a/b'")
-    found = [leaves for known, leaves in _nodes(spec) if known == name]
-    if len(found) > 1:
-        raise InvalidArgumentError(f"{name!r} names {len(found)} parts of an element: rename a key that holds a '/'")
-    if not found or not found[0]:
+    fields = [leaves for known, leaves in _nodes(spec) if known == name]
+    if len(fields) > 1:
+        raise InvalidArgumentError(f"{name!r} names {len(fields)} parts of an element: rename a key that holds a '/'")
+    if not fields or not fields[0]:
         raise InvalidArgumentError(f"no field {name!r}: {_listed(spec)}")
-    return found[0]
+    return fields[0]
 
 
 def _nodes(spec: Tree, name: str = "", first: int = 0) -> Iterator[tuple[str, range]]:
@@ -124,7 +124,8 @@ def _nodes(spec: Tree, name: str = "", first: int = 0) -> Iterator[tuple[str, ra
         yield name, range(first, first + 1)
         return
     for step, child in _steps(spec):
-        below, count = f"{name}/{step}" if name else step, len(tree.leaves(child))
+        below = f"{name}/{step}" if name else step
+        count = len(tree.leaves(child))
         if not isinstance(child, LeafSpec):
             yield below, range(first, first + count)
         yield from _nodes(child, below, first)
@@ -159,12 +160,16 @@ def dict_named(spec: Tree, name: str) -> tuple[int, range] | None:
 
     The depth is how many dicts are around it.
     """
-    depth, first, path = 0, 0, ""
+    depth = 0
+    first = 0
+    path = ""
     while isinstance(spec, dict) and path != name:
         for key, child in spec.items():
             below = f"{path}/{key}" if path else key
             if below == name or name.startswith(f"{below}/"):
-                spec, path, depth = child, below, depth + 1
+                spec = child
+                path = below
+                depth += 1
                 break
             first += len(tree.leaves(child))
         else:

@@ -213,11 +213,14 @@ class Selection:
         """Return the rows whose records have one of these numbers in the base, ascending."""
         if len(numbers) == 0:
             return np.empty(0, np.int64)
-        own = self.numbers
-        if isinstance(own, range):
-            return np.sort(np.array([own.index(number) for number in numbers.tolist() if number in own], np.int64))
-        found = [np.flatnonzero(np.isin(piece, numbers)) + place * _PIECE for place, piece in enumerate(self.pieces())]
-        return np.concatenate(found)
+        selected = self.numbers
+        if isinstance(selected, range):
+            rows = [selected.index(number) for number in numbers.tolist() if number in selected]
+            return np.sort(np.array(rows, np.int64))
+        rows_of_pieces = [
+            np.flatnonzero(np.isin(piece, numbers)) + place * _PIECE for place, piece in enumerate(self.pieces())
+        ]
+        return np.concatenate(rows_of_pieces)
 
     def number(self, index: Any) -> int:
         """Return the record number in the base of the record of one index."""

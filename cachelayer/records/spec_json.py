@@ -107,8 +107,11 @@ def _array(node: dict[str, Any], _: int) -> LeafSpec:
 
 
 def _ragged(node: dict[str, Any], _: int) -> LeafSpec:
-    rank, splits_dtype = integer("ragged_rank", node["ragged_rank"]), text("splits_dtype", node["splits_dtype"])
-    return RaggedSpec(**_leaf(node), ragged_rank=rank, splits_dtype=splits_dtype)
+    return RaggedSpec(
+        **_leaf(node),
+        ragged_rank=integer("ragged_rank", node["ragged_rank"]),
+        splits_dtype=text("splits_dtype", node["splits_dtype"]),
+    )
 
 
 def _sparse(node: dict[str, Any], _: int) -> LeafSpec:

@@ -52,7 +52,8 @@ def leaf_spec(value: Any) -> LeafSpec:
     if isinstance(value, Ragged) and isinstance(value.flat_values, Nullable):
         return leaf_spec(value.with_flat(value.flat_values.values)).with_nullable_values()
     if isinstance(value, Ragged):
-        flat, splits = value.flat_values, value.nested_row_splits
+        flat = value.flat_values
+        splits = value.nested_row_splits
         if flat.ndim == 0:
             raise InvalidTypeError("the values of a Ragged are a scalar: pass an array of at least one dimension")
         shape = (None, *[None] * len(splits), *flat.shape[1:])

@@ -15,7 +15,7 @@ from cachelayer.records import dtypes
 
 
 def _make_arrays(value: Any, *names: str) -> None:
-    """Convert attributes of a frozen object to arrays, unless they are arrays already."""
+    """Convert attributes of a frozen object to arrays."""
     for name in names:
         if not isinstance(getattr(value, name), np.ndarray):
             object.__setattr__(value, name, np.asarray(getattr(value, name)))
@@ -81,7 +81,8 @@ class Ragged(NoArray):
         if not -rows <= row < rows:
             raise RecordIndexError(f"row {row} of a Ragged with {rows} rows")
         row %= rows
-        start, stop = int(self.row_splits[row]), int(self.row_splits[row + 1])
+        start = int(self.row_splits[row])
+        stop = int(self.row_splits[row + 1])
         values = _rows(self.values, start, stop)
         if self.row_shapes is None or not isinstance(values, Ragged):
             return values
@@ -220,20 +221,20 @@ class Ragged(NoArray):
         else:
             values = self.values
         splits = np.asarray(self.row_splits, np.int64)
-        own = np.diff(splits)
-        longest = int(own.max(initial=0))
+        row_lengths = np.diff(splits)
+        longest = int(row_lengths.max(initial=0))
         width = longest if lengths[0] is None else lengths[0]
         if longest > width and not truncate:
-            row = int(own.argmax())
+            row = int(row_lengths.argmax())
             raise InvalidArgumentError(
                 f"row {row} has length {longest}, more than {width}: pass a larger length, or truncate=True"
             )
-        dense = np.empty((len(own), width, *values.shape[1:]), values.dtype)
+        dense = np.empty((len(row_lengths), width, *values.shape[1:]), values.dtype)
         dense[...] = filler
-        places = np.arange(width) < own[:, None]
+        places = np.arange(width) < row_lengths[:, None]
         kept = values[splits[0] : splits[-1]] if len(splits) else values[:0]
         if longest > width:
-            kept = kept[np.arange(len(kept)) - np.repeat(splits[:-1] - splits[0], own) < width]
+            kept = kept[np.arange(len(kept)) - np.repeat(splits[:-1] - splits[0], row_lengths) < width]
         dense[places] = kept
         return dense
 
@@ -407,17 +408,14 @@ class Nullable(NoArray):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OfNullableDict(Nullable):
-    """A leaf of a batch that was taken out of a Nullable of a dict, which its packer makes again.
-
-    Args:
-        depth: how many dicts are around that dict.
-    """
+    """A leaf of a batch, taken out of a Nullable of a dict around it. A packer makes that Nullable again."""
 
     depth: int = 0
+    """How many dicts are around that dict."""
 
 
 def with_one_mask(values: Any) -> Any:
-    """Return a leaf of a batch in one Nullable at most, whose rows are null if the leaf or a dict around it is."""
+    """Return a leaf of a batch in at most one Nullable, in which a row is null if the leaf or a dict around it is."""
     valid = None
     while isinstance(values, Nullable) and values.valid.ndim == 1:
         valid = values.valid if valid is None else valid & values.valid
@@ -427,13 +425,10 @@ def with_one_mask(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class NullDict:
-    """Stands for a leaf of an element in which a dict around it is None.
-
-    Args:
-        depth: how many dicts are around the outermost one that is None.
-    """
+    """Stands for a leaf of an element in which a dict around the leaf is None."""
 
     depth: int
+    """How many dicts are around the outermost dict that is None."""
 
 
 def _rows_of(values: Any, rows: Any) -> Any:
@@ -457,10 +452,10 @@ def _listed(value: Any) -> Any:
 
 
 class Unreadable:
-    """Stands for a value that cannot be read, so that the build refuses its record alone.
+    """Stands for a value that a source cannot read, so that the build refuses its record alone.
 
     Args:
-        reason: what is wrong with it.
+        reason: why the value cannot be read.
     """
 
     def __init__(self, reason: str) -> None:
@@ -471,26 +466,29 @@ class Unreadable:
 
 
 def wrong_row(ragged: Ragged) -> int | None:
-    """Return the first row that does not lie within the values, or ends before it begins; None if there is none."""
+    """Return the first row that reaches outside of the values, or ends before it begins; None if no row does."""
     splits = ragged.row_splits
     if splits.ndim != 1 or len(splits) == 0 or splits.dtype.kind not in "iu":
         return 0
     splits = splits.astype(np.int64)
-    begins, ends = splits[:-1], splits[1:]
+    begins = splits[:-1]
+    ends = splits[1:]
     wrong = np.flatnonzero((begins < 0) | (ends < begins) | (ends > len(ragged.values)))
     if len(wrong):
         return int(wrong[0])
     if not len(begins) or not isinstance(ragged.values, Ragged):
         return None
-    first, end = int(splits[0]), int(splits[-1])
+    first = int(splits[0])
+    end = int(splits[-1])
     inner = wrong_row(ragged.values.rows(first, end))
     return None if inner is None else int(splits.searchsorted(first + inner, side="right")) - 1
 
 
 class PictureFile(bytes):
-    """The bytes of an image file that a source made of a picture. Its spec is that of images of the picture's mode."""
+    """The bytes of an image file, which a source made of a decoded picture."""
 
     mode: str
+    """Pillow's mode of the picture, which its spec has too."""
 
     @classmethod
     def of(cls, data: bytes, mode: str) -> PictureFile:
@@ -499,6 +497,6 @@ class PictureFile(bytes):
         return file
 
     def fits(self, mode: str) -> bool:
-        """Return whether pixels of another mode hold those of the picture."""
+        """Return whether pixels of this mode hold the pixels of the picture without loss."""
         holders = {"1": ("L", "RGB", "RGBA"), "L": ("LA", "RGB", "RGBA"), "LA": ("RGBA",), "RGB": ("RGBA",)}
         return mode in (self.mode, *holders.get(self.mode, ()))
