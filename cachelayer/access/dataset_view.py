@@ -16,7 +16,7 @@ from cachelayer.records import tree
 from cachelayer.records.leaf_names import varying_leaf
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import Selection
-from cachelayer.records.spec import EncodedSpec
+from cachelayer.records.spec import EncodedSpec, VideoSpec
 from cachelayer.records.tree import Tree
 from cachelayer.versions.view_calls import ViewCall, ViewName
 
@@ -188,7 +188,8 @@ class DatasetView(BaseDataset):
         leaves = self.leaves_for("lengths() and what needs lengths")
         number = varying_leaf(leaves.codec.spec, name)
         path, stored = tree.leaves(leaves.codec.spec)[number]
-        if isinstance(stored, EncodedSpec) and dict(tree.leaves(self.element_spec)).get(path) != stored:
+        is_decoded = isinstance(stored, EncodedSpec) and not isinstance(stored, VideoSpec)
+        if is_decoded and dict(tree.leaves(self.element_spec)).get(path) != stored:
             raise InvalidArgumentError(
                 f"{name!r} holds files, and how long they are when they are decoded is not stored: raw() has the "
                 "numbers of their bytes. Pass long='truncate' or 'refuse' to padded(), or cache the decoded arrays"

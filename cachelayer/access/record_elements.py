@@ -20,6 +20,7 @@ import numpy as np
 from cachelayer.access.dataset import RowOrigins, SameRows
 from cachelayer.access.stored_leaves import LeafRead, StoredLeaves
 from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.arrayrecord.records_without_files import HEAD_NBYTES
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held
@@ -160,6 +161,8 @@ class RecordElements(StoredElements):
         # Of records that are read whole, all bytes take memory, however few are decoded.
         if self._chosen_nbytes is not None and self.source.reads_in_part:
             nbytes = min(nbytes, self._chosen_nbytes)
+        if self.source.codec.has_videos and not self.element_codec.reads_videos:
+            nbytes = min(nbytes, HEAD_NBYTES)
         is_decoded = self.element_codec is not self.codec
         return replace(info, read_nbytes=nbytes, reading_cost="decoded" if is_decoded else info.reading_cost)
 

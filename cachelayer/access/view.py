@@ -28,6 +28,7 @@ from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.readable_view import ReadableView
 from cachelayer.access.record_elements import StoredElements
 from cachelayer.access.sampling import Sampled, sampled_of
+from cachelayer.access.sequences.clips import clip_rows
 from cachelayer.access.sequences.packs import PackRows, pack_rows
 from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.rolling import SeriesWindows, series_windows
@@ -384,6 +385,8 @@ class View(ReadableView[T]):
     def decoded(self, *names: str, size: tuple[int, int], crop: bool = False) -> Self:
         """Return a view of the same records with images decoded to one size, so that a batch of them is one array.
 
+        Frames of videos are decoded to the size too, with FFmpeg's bilinear filter.
+
         Pillow resizes them with its bilinear filter, which takes the mean of all pixels that lie under a new one; of
         images of the mode ``"1"`` it takes the nearest pixel. The JPEG decoder itself makes an image smaller by 2, 4 or
         8 if that leaves it at least as large as ``size``. It takes less time then, and the pixels differ slightly from
@@ -602,6 +605,54 @@ class View(ReadableView[T]):
             [3, 1]
         """
         return Rolling(DatasetView.all(series_windows(self._records, length, by, order, stride)))
+
+    @names_view
+    def clips(
+        self,
+        leaves: str | Sequence[str],
+        frames: int,
+        *,
+        stride: int = 1,
+        every: int | None = None,
+        beside: str | Sequence[str] = (),
+    ) -> View[dict[str, Any]]:
+        """Return clips of some frames of the videos, or of some samples of the sounds, of the records.
+
+        Clip i of a record begins at its frame ``i * every``. Clips of one record follow each other; a record with fewer
+        frames than a clip spans has none. From a bucket, only the bytes of the frames of a clip are fetched; a sound is
+        fetched whole. How many samples sounds have is found once, and stored beside the version.
+
+        Args:
+            leaves: the name of a field that :class:`cachelayer.VideoSpec` or :class:`cachelayer.AudioSpec` declares; or
+                several, which have as many frames in each record.
+            frames: the number of frames of a clip, or of samples.
+            stride: how far a frame of a clip is behind the one before it.
+            every: how far a clip begins after the one before it; ``frames * stride`` by default.
+            beside: a field of arrays or texts, or several. Of an array whose first dimension varies, which has a value
+                for each frame of the record, clips have the values of their frames; of other fields that of the record.
+
+        Returns:
+            A view of ``{"video": [frames, height, width, 3]}``, uint8, or ``{"audio": [frames, ...]}``, float32, and
+            the fields beside; the keys are the last parts of the names. Clips of one batch have one size: call
+            :meth:`decoded` before, if videos differ.
+
+        Raises:
+            InvalidArgumentError: if there is no such field, it is of another kind, or an argument is invalid; if fields
+                of a record have different numbers of frames.
+            InvalidTypeError: if an argument has the wrong type.
+
+        Examples:
+            >>> from PIL import Image
+            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
+            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
+            >>> spec = {"video": cachelayer.VideoSpec(), "label": "int64"}
+            >>> rows = [{"video": f"{folder}/red.gif", "label": 7}]
+            >>> ref = cachelayer.Storage(folder).cache(rows, "videos", "v1", element_spec=spec)
+            >>> clips = ref.clips("video", 4, stride=5, every=30, beside="label")
+            >>> [(clip["video"][:, 0, 0, 0].tolist(), int(clip["label"])) for clip in clips]
+            [([0, 5, 10, 15], 7), ([30, 35, 40, 45], 7), ([60, 65, 70, 75], 7)]
+        """
+        return View(DatasetView.all(clip_rows(self._records, leaves, frames, stride, every, beside)))
 
     @names_view
     def padded(

@@ -21,7 +21,7 @@ from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, memory_of, move_ranges, splits_of
 from cachelayer.records.record_buffers import PackedRecords, Records
 
-_HEAD_NBYTES = 1 << 16
+HEAD_NBYTES = 1 << 16
 """How much of each record is fetched at first: the index of a video of a minute or two."""
 _POLYNOMIAL = 0x82F63B78
 _BITS = 32
@@ -101,7 +101,7 @@ def records_without_files(
         The records, and the rows of those that do not match their checksums.
     """
     rows, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64)
-    sizes = np.minimum(lengths, max(_HEAD_NBYTES, least))
+    sizes = np.minimum(lengths, max(HEAD_NBYTES, least))
     heads = fetch(rows, zeros, sizes)
     nothing = PackedRecords(heads.buffer, zeros, zeros)
     records = RecordsWithoutFiles(lengths, name, heads, nothing, fetch)

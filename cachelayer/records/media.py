@@ -142,12 +142,12 @@ def image_size(size: Any, crop: Any) -> ImageSize:
 
 
 def image_leaves(spec: Tree, names: Sequence[str]) -> list[int]:
-    """Return the numbers of the images that these fields have; of all images if no field is named."""
-    images = [number for number, (_, leaf) in enumerate(tree.leaves(spec)) if isinstance(leaf, ImageSpec)]
+    """Return the numbers of the images and videos that these fields have; of all if no field is named."""
+    images = [number for number, (_, leaf) in enumerate(tree.leaves(spec)) if isinstance(leaf, (ImageSpec, VideoSpec))]
     if not images:
         raise InvalidArgumentError(
             f"there are no images to decode: elements are {tree.describe(spec)}. Declare them when you cache, with "
-            "element_spec= and ImageSpec()"
+            "element_spec= and ImageSpec() or VideoSpec()"
         )
     if not names:
         return images
@@ -155,13 +155,13 @@ def image_leaves(spec: Tree, names: Sequence[str]) -> list[int]:
     for name in names:
         images_of_field = set(leaf_numbers(spec, [name])) & set(images)
         if not images_of_field:
-            raise InvalidArgumentError(f"{name!r} is no image: elements are {tree.describe(spec)}")
+            raise InvalidArgumentError(f"{name!r} is no image or video: elements are {tree.describe(spec)}")
         chosen |= images_of_field
     return sorted(chosen)
 
 
 def sized_spec(spec: Tree, sizes: Mapping[int, ImageSize]) -> Tree:
-    """Return a spec whose images are decoded to sizes, given by the numbers of their leaves."""
+    """Return a spec whose images and videos are decoded to sizes, given by the numbers of their leaves."""
     sized = {path: sizes[number] for number, (path, _) in enumerate(tree.leaves(spec)) if number in sizes}
     return tree.map_structure(spec, lambda path, leaf: leaf.sized(sized[path]) if path in sized else leaf)
 

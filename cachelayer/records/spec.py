@@ -420,6 +420,17 @@ class VideoSpec(EncodedSpec):
     def describe(self) -> str:
         return "the bytes of a video file"
 
+    def sized(self, size: ImageSize) -> SizedVideoSpec:
+        """Return the spec of the same files, decoded to frames of one size."""
+        return SizedVideoSpec(size, nullable=self.nullable)
+
+
+@dataclass(frozen=True, repr=False)
+class SizedVideoSpec(VideoSpec):
+    """The bytes of a video file, decoded to frames of a size that the reader chose. No manifest holds it."""
+
+    size: ImageSize = field(default=ImageSize(1, 1))
+
 
 @explains_options
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import StoredBytes, read_together
 from cachelayer.records.selection import record_numbers, sliced
-from cachelayer.records.spec import VideoSpec
+from cachelayer.records.spec import ImageSize, VideoSpec
 from cachelayer.records.video_index import Run, VideoIndex, pyav
 
 Frames = NDArray[np.uint8]
@@ -92,22 +92,26 @@ class VideoFile:
         stored: the file.
         path: the leaf, for errors.
         record: the number of the record, for errors; None if it is in none.
+        size: the size to which frames are decoded; None for their own.
     """
 
     index: VideoIndex
     stored: StoredBytes
     path: str = ""
     record: int | None = None
+    size: ImageSize | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.index, self.stored.read(), self.path, self.record)
+        return _unpickled, (self.index, self.stored.read(), self.path, self.record, self.size)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """The number of frames, their height, their width, and 3."""
         facts = self.index.format
         height, width = facts["height"], facts["width"]
-        if facts["rotation"] % 180:
+        if self.size is not None:
+            height, width = self.size.height, self.size.width
+        elif facts["rotation"] % 180:
             height, width = width, height
         return len(self.index.times), height, width, 3
 
@@ -122,8 +126,8 @@ class VideoFile:
         return ElementError(VideoSpec().describe(), got, path=self.path, record=self.record, hint=hint)
 
 
-def _unpickled(index: VideoIndex, file: bytes, path: str, record: int | None) -> VideoFile:
-    return VideoFile(index, StoredBytes.of(file), path, record)
+def _unpickled(index: VideoIndex, file: bytes, path: str, record: int | None, size: ImageSize | None) -> VideoFile:
+    return VideoFile(index, StoredBytes.of(file), path, record, size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,12 +175,15 @@ class VideoClip:
         Raises:
             ElementError: if one does not decode.
         """
-        index, reformat = self.video.index, pyav().video.reformatter.VideoReformatter().reformat
+        index = self.video.index
+        reformat = pyav().video.reformatter.VideoReformatter().reformat
         turns = index.format["rotation"] // 90
         try:
             for number, frame in decoded_frames(index, self._runs, self._reader(bodies)):
-                pixels = reformat(frame, format="rgb24", threads=1).to_ndarray()
-                yield number, np.rot90(pixels, turns) if turns else pixels
+                width, height = _scaled(frame, self.video.size, is_turned=bool(turns % 2))
+                pixels = reformat(frame, width, height, "rgb24", threads=1).to_ndarray()
+                pixels = np.rot90(pixels, turns) if turns else pixels
+                yield number, pixels if self.video.size is None else _middle(pixels, self.video.size)
         except ValueError as error:
             raise self.video.problem(str(error)) from error
 
@@ -190,6 +197,22 @@ class VideoClip:
                 raise self.video.problem(f"frame {number} has the shape {pixels.shape}, the first one {out.shape[1:]}")
             out[order[firsts(number) : firsts(number, side="right")]] = pixels
         return out
+
+
+def _scaled(frame: Any, size: ImageSize | None, *, is_turned: bool) -> tuple[int, int]:
+    """Return the width and the height to which a frame is scaled, before it is turned and cut."""
+    if size is None:
+        return frame.width, frame.height
+    width, height = (size.height, size.width) if is_turned else (size.width, size.height)
+    if not size.crop:
+        return width, height
+    scale = max(width / frame.width, height / frame.height)
+    return max(width, round(frame.width * scale)), max(height, round(frame.height * scale))
+
+
+def _middle(pixels: Frames, size: ImageSize) -> Frames:
+    top, left = (pixels.shape[0] - size.height) // 2, (pixels.shape[1] - size.width) // 2
+    return pixels[top : top + size.height, left : left + size.width]
 
 
 def read_clips(clips: Sequence[VideoClip]) -> list[list[memoryview]]:

@@ -14,7 +14,7 @@ from cachelayer.records.layout import U8, U32, LeafPart
 from cachelayer.records.leaf_columns import Column, FlatRows, PartRows, bytes_of_strings, strings_of_bytes
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import StoredBytes
-from cachelayer.records.spec import VideoSpec
+from cachelayer.records.spec import SizedVideoSpec, VideoSpec
 from cachelayer.records.video import Video, VideoFile, of_record
 from cachelayer.records.video_index import VideoIndex, indexed
 
@@ -83,6 +83,7 @@ class VideoReaders:
 
     def __init__(self, path: str, spec: VideoSpec) -> None:
         self._path = path
+        self._size = spec.size if isinstance(spec, SizedVideoSpec) else None
         self.leaf = _Readers(spec)
 
     def decode(self, files: Column, *, separate_rows: bool) -> Column:  # noqa: ARG002
@@ -90,7 +91,7 @@ class VideoReaders:
         *flats, stored = files.parts[1:]
         indices = zip(*(flat.separate_rows() for flat in flats), strict=True)
         readers = [
-            Video(VideoFile(VideoIndex.of_parts(*parts), file, self._path))
+            Video(VideoFile(VideoIndex.of_parts(*parts), file, self._path, size=self._size))
             for parts, file in zip(indices, stored, strict=True)
         ]
         return Column((readers,), files.nulls)
@@ -103,7 +104,8 @@ class VideoReaders:
     def value(self, *parts: NDArray[Any]) -> Video:
         """Return the reader of one file in memory."""
         *index, file = parts[1:]
-        return Video(VideoFile(VideoIndex.of_parts(*index), StoredBytes.of(file.tobytes()), self._path))
+        stored = StoredBytes.of(file.tobytes())
+        return Video(VideoFile(VideoIndex.of_parts(*index), stored, self._path, size=self._size))
 
 
 class _Readers(VideoLeaf):

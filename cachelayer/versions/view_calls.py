@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 
 METHODS = (
+    "clips",
     "decoded",
     "exclude",
     "fields",

@@ -1,0 +1,363 @@
+"""Clips: some frames of the video, or samples of the sound, of each record; each lies in one record.
+
+A clip of 4 frames with ``stride=2`` and ``every=3``, of a video of 11 frames::
+
+    frame   0 1 2 3 4 5 6 7 8 9 10
+    clip 0  x   x   x   x
+    clip 1        x   x   x   x         clip 2 would reach past the end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.dataset import BaseDataset, derived_digest
+from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.sequences.documents import checked_length, leaf_names
+from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
+from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.locks import cached_property
+from cachelayer.progress import Progress, unless_short
+from cachelayer.protocols import DatasetInfo, Digests, Held, Sources
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.decoding_threads import in_threads
+from cachelayer.records.leaf_names import leaf_number, leaf_numbers, names_of_leaves
+from cachelayer.records.memory import Ints, distinct, splits_of
+from cachelayer.records.spec import ArraySpec, AudioSpec, EncodedSpec, JsonSpec, LeafSpec, SizedVideoSpec, VideoSpec
+from cachelayer.records.video import Video, VideoClip, clip_of, read_clips
+
+# Sounds that are decoded at a time to count their samples.
+_SOUNDS_TOGETHER = 64
+_CLIPS_PER_READ = 8
+_UNNAMED = "values"
+"""The key of a leaf without a name: that of elements that are one leaf."""
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How the frames of a record are cut into clips: clip i begins at frame ``i * every``."""
+
+    frames: int
+    stride: int
+    every: int
+
+    @property
+    def span(self) -> int:
+        """From the first frame of a clip to the last, both counted."""
+        return (self.frames - 1) * self.stride + 1
+
+    def counts(self, lengths: Ints) -> Ints:
+        """Return how many clips there are of records of these lengths."""
+        counts: Ints = np.maximum((lengths - self.span) // self.every + 1, 0)
+        return counts
+
+
+@dataclass(frozen=True, eq=False)
+class ClipRows(BaseDataset):
+    """The clips of the records of a view, one record after another: dicts."""
+
+    records: DatasetView
+    names: tuple[str, ...]
+    """The videos and sounds that clips are cut of: of one length in each record."""
+    clipping: Clipping
+    beside: tuple[str, ...] = ()
+    """The fields that clips have beside: those of the record, or of the frames if the first dimension varies."""
+
+    def __post_init__(self) -> None:
+        spec = self.records.leaves_for("clips()").codec.spec
+        for name in self.names:
+            leaf = _leaf(spec, name)
+            if not isinstance(leaf, (VideoSpec, AudioSpec)):
+                raise InvalidArgumentError(
+                    f"{name!r} is {leaf.describe()}: clips are cut of fields that VideoSpec() or AudioSpec() declares; "
+                    f"pass beside={name!r} for the value of its record beside each clip"
+                )
+        for name in self.beside:
+            leaf = _leaf(spec, name)
+            if isinstance(leaf, (EncodedSpec, JsonSpec)):
+                raise InvalidArgumentError(f"beside: {name!r} is {leaf.describe()}: pass names of arrays and texts")
+        keys = [_key(name) for name in (*self.names, *self.beside)]
+        if len({*keys}) < len(keys):
+            raise InvalidArgumentError(f"a clip of {[*self.names, *self.beside]} would have one key twice: rename it")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def title(self) -> str:
+        names = ", ".join(map(repr, self.names))
+        clipping = self.clipping
+        options = f"frames={clipping.frames}, stride={clipping.stride}, every={clipping.every}"
+        return f"Clips({self.records.info.name!r}, {names}, {options})"
+
+    # Which clips there are
+
+    @property
+    def _leaves(self) -> list[int]:
+        spec = self.records.leaves_for("clips()").codec.spec
+        return [leaf_number(spec, name) for name in self.names]
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """How many frames each record has."""
+        first, *others = (self._lengths_of(name, leaf) for name, leaf in zip(self.names, self._leaves, strict=True))
+        for name, lengths in zip(self.names[1:], others, strict=True):
+            wrong = np.flatnonzero(first != lengths)
+            if len(wrong):
+                row = int(wrong[0])
+                raise InvalidArgumentError(
+                    f"record {row} has {first[row]} frames in {self.names[0]!r} and {lengths[row]} in {name!r}: videos "
+                    "that are cut together have as many frames"
+                )
+        return first
+
+    def _lengths_of(self, name: str, leaf: int) -> Ints:
+        spec = _leaf(self.records.leaves_for("clips()").codec.spec, name)
+        if isinstance(spec, VideoSpec):
+            lengths: Ints = self.records.lengths(name).take(np.arange(len(self.records)))
+            return lengths
+        # How many samples a sound has is known when it was decoded.
+        digest = derived_digest(self.records.digests_of_leaves([leaf]).rows, "sounds", {"leaf": name})
+        maker = PlanMaker(digest, 1, lambda: self._sound_lengths(name), self._is_sound)
+        plan: Ints = plan_of(self.records.leaves_for("clips()").home, maker)[0]
+        return plan
+
+    def _sound_lengths(self, name: str) -> Iterator[Ints]:
+        sounds = self._narrow([name])
+        lengths = np.zeros(len(sounds), np.int64)
+        rows = np.setdiff1d(np.arange(len(sounds)), sounds.erased)
+        together = range(0, len(rows), _SOUNDS_TOGETHER)
+        with Progress(f"clips() counts samples of {name}", len(rows), unless_short(None, len(together))) as progress:
+            for start in together:
+                some = rows[start : start + _SOUNDS_TOGETHER]
+                values = [_flat(sounds.element_spec, element)[0] for element in sounds.elements(some)]
+                lengths[some] = [0 if value is None else len(value) for value in values]
+                progress.update(len(some), 0)
+        yield lengths[None]
+
+    def _is_sound(self, plan: Ints) -> bool:
+        return plan.shape == (1, len(self.records)) and int(plan.min(initial=0)) >= 0
+
+    @cached_property
+    def _splits(self) -> Ints:
+        """Where the clips of each record begin."""
+        return splits_of(self.clipping.counts(self.lengths))
+
+    def __len__(self) -> int:
+        return int(self._splits[-1])
+
+    def _places(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Return the record of each clip, and its first frame."""
+        records = self._splits[1:].searchsorted(numbers, side="right")
+        return records, (numbers - self._splits[records]) * self.clipping.every
+
+    # What they are known by
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        clipping = self.clipping
+        numbers = {"frames": clipping.frames, "stride": clipping.stride, "every": clipping.every}
+        return {"leaves": list(self.names), **numbers}
+
+    @cached_property
+    def digests(self) -> Digests:
+        rows = derived_digest(self.records.digests_of_leaves(self._leaves).rows, "clips", self._parameters)
+        parameters = {**self._parameters, "beside": list(self.beside)}
+        elements = derived_digest(self.records.digests.elements, "clips", parameters)
+        return Digests(elements, rows, original=rows, planned=rows)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return self.records.references
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        ends = self._splits[np.cumsum([0, *self.records.segments])].tolist()
+        return tuple(after - before for before, after in pairwise(ends))
+
+    def prefix_digest(self, segments: int) -> str | None:
+        if self.records.leaves_for("clips()").has_added(self._leaves):
+            return None
+        digest = self.records.prefix_digest(segments)
+        return None if digest is None else derived_digest(digest, "clips", self._parameters)
+
+    def sources(self, numbers: Ints) -> Sources:
+        records, starts = self._places(numbers)
+        sources = self.records.sources(records)
+        begin = starts[sources.element]
+        return replace(sources, begin=begin, end=begin + self.clipping.span)
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.records.takes_requests
+
+    # Their elements
+
+    @cached_property
+    def element_spec(self) -> dict[str, LeafSpec]:
+        return {**self._clip_specs, **self._beside_codec.spec}
+
+    @cached_property
+    def _clip_specs(self) -> dict[str, LeafSpec]:
+        specs = {_key(name): _leaf(self.records.element_spec, name) for name in self.names}
+        if None not in [dim for spec in specs.values() for dim in _frame_shape(spec)] or not len(self):
+            shapes = {key: _frame_shape(spec) for key, spec in specs.items()}
+        else:
+            # Other records may have videos of another size, which clips then have too.
+            first = self._clips_of(np.zeros(1, np.int64), None)
+            shapes = {key: values[0].shape[1:] for key, values in first.items() if key in specs}
+        dtypes = {key: np.float32 if isinstance(spec, ArraySpec) else np.uint8 for key, spec in specs.items()}
+        return {key: ArraySpec(dtypes[key], (self.clipping.frames, *shape)) for key, shape in shapes.items()}
+
+    @cached_property
+    def _beside_codec(self) -> Codec:
+        """What stacks the fields beside clips."""
+        specs: dict[str, LeafSpec] = {}
+        for name in self.beside:
+            spec = _leaf(self.records.element_spec, name)
+            if spec.shape and spec.shape[0] is None:
+                spec = replace(spec, shape=(self.clipping.frames, *spec.shape[1:]), nullable=False)
+            specs[_key(name)] = spec
+        return codec_for(specs)
+
+    @cached_property
+    def info(self) -> DatasetInfo:
+        info = self.records.info
+        shapes = [
+            (np.dtype(spec.dtype).itemsize, *(dim or 1 for dim in spec.shape)) for spec in self._clip_specs.values()
+        ]
+        count = max(1, len(self))
+        specs = [_leaf(self.records.element_spec, name) for name in self.names]
+        return replace(
+            info,
+            record_nbytes=max(1, info.record_nbytes * len(self.records) // count),
+            read_nbytes=sum(map(prod, shapes)),
+            records_per_read=_CLIPS_PER_READ,
+            reading_cost="decoded",
+            is_declared=all(None not in _frame_shape(spec) for spec in specs),
+            together=-(-count // max(1, len(self.records))),
+        )
+
+    @cached_property
+    def _read_view(self) -> DatasetView:
+        return self._narrow([*self.names, *self.beside])
+
+    def _narrow(self, names: Sequence[str]) -> DatasetView:
+        """Return the view of these fields of the records."""
+        leaves = self.records.leaves_for("clips()")
+        if not isinstance(leaves.codec.spec, dict):
+            return self.records
+        return self.records.with_base(leaves.with_fields(leaf_numbers(leaves.codec.spec, names)))
+
+    def _clips_of(self, numbers: Ints, held: Held | None) -> dict[str, list[Any]]:
+        """Return the values of some clips by key. Of each video only the bytes of the frames are read, all at once."""
+        of_clip, starts = self._places(numbers)
+        rows = distinct(of_clip)
+        view = self._read_view
+        elements = [_flat(view.element_spec, element) for element in view.elements(rows, held)]
+        names = names_of_leaves(view.element_spec)
+        frames = starts[:, None] + np.arange(self.clipping.frames) * self.clipping.stride
+        owners = rows.searchsorted(of_clip).tolist()
+        values: dict[str, list[Any]] = {}
+        for name in self.names:
+            found = [elements[owner][names.index(name)] for owner in owners]
+            values[_key(name)] = _decoded(found, frames)
+        for name in self.beside:
+            is_of_frames = _leaf(self.records.element_spec, name).shape[:1] == (None,)
+            found = [elements[owner][names.index(name)] for owner in owners]
+            if is_of_frames:
+                found = [
+                    self._at_frames(name, int(record), value, some)
+                    for record, value, some in zip(of_clip, found, frames, strict=True)
+                ]
+            values[_key(name)] = found
+        return values
+
+    def _at_frames(self, name: str, record: int, value: Any, frames: Ints) -> Any:
+        """Return the values of a field that has one for each frame."""
+        count = 0 if value is None else len(value)
+        if count != self.lengths[record]:
+            raise InvalidArgumentError(
+                f"record {record} has {count} values in {name!r} for {self.lengths[record]} frames: a field beside "
+                "clips whose first dimension varies has a value for each frame; pad another one first"
+            )
+        return value[frames]
+
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
+        if not len(numbers):
+            return []
+        values = self._clips_of(numbers, held)
+        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+    def batch(self, numbers: Ints, held: Held | None = None) -> dict[str, Any]:
+        values = self._clips_of(numbers, held) if len(numbers) else {}
+        clips = {key: self._stacked(key, spec, values.get(key, [])) for key, spec in self._clip_specs.items()}
+        if not self.beside:
+            return clips
+        keys = [_key(name) for name in self.beside]
+        rows = [dict(zip(keys, row, strict=True)) for row in zip(*(values.get(key, []) for key in keys), strict=True)]
+        return {**clips, **self._beside_codec.batch(self._beside_codec.columns(rows))}
+
+    def _stacked(self, key: str, spec: LeafSpec, clips: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        if not clips:
+            return np.empty((0, *(dim or 0 for dim in spec.shape)), spec.dtype)
+        shapes = {clip.shape[1:] for clip in clips}
+        if len(shapes) > 1:
+            raise ElementError(
+                "clips of one size in a batch",
+                " and ".join(str(list(shape)) for shape in sorted(shapes)),
+                path=f"[{key!r}]",
+                hint="Call decoded(size=(height, width)) before clips(), or resize them with stream(...).map(...).",
+            )
+        return np.stack(clips)
+
+
+def _decoded(values: Sequence[Any], frames: Ints) -> list[Any]:
+    """Return some frames of each video, or samples of each sound."""
+    if not isinstance(values[0], Video):
+        return [value[some] for value, some in zip(values, frames, strict=True)]
+    clips = [clip_of(video, some) for video, some in zip(values, frames, strict=True)]
+    pairs = list(zip(clips, read_clips(clips), strict=True))
+
+    def decode(pair: tuple[VideoClip, list[memoryview]]) -> NDArray[np.uint8]:
+        clip, bodies = pair
+        return clip.decode(bodies)
+
+    return in_threads(decode, pairs)
+
+
+def _key(name: str) -> str:
+    return name.rpartition("/")[2] or _UNNAMED
+
+
+def _leaf(spec: Any, name: str) -> LeafSpec:
+    leaf: LeafSpec = tree.leaves(spec)[leaf_number(spec, name)][1]
+    return leaf
+
+
+def _flat(spec: Any, element: Any) -> list[Any]:
+    return list(tree.flatten_like(spec, element))
+
+
+def _frame_shape(spec: LeafSpec) -> tuple[int | None, ...]:
+    """Return the shape of a frame; None for what is not known."""
+    if isinstance(spec, SizedVideoSpec):
+        return spec.size.height, spec.size.width, 3
+    return (None, None, 3) if isinstance(spec, VideoSpec) else spec.shape[1:]
+
+
+def clip_rows(records: DatasetView, leaves: Any, frames: Any, stride: Any, every: Any, beside: Any) -> ClipRows:
+    """Return the clips of a view; the arguments are those of :meth:`cachelayer.DataRef.clips`."""
+    count = checked_length("frames", frames)
+    step = checked_length("stride", stride)
+    distance = count * step if every is None else checked_length("every", every)
+    names = leaf_names(beside) if beside != () else ()
+    return ClipRows(records, leaf_names(leaves), Clipping(count, step, distance), names)
