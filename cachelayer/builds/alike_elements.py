@@ -2,10 +2,10 @@
 
 ::
 
-    {"x": float32[3], "label": 7}     x      label
-    {"x": float32[3], "label": 2}     x[0]   7          one array with a row for each element,
-    {"x": float32[3], "label": 5}     x[1]   2          and a list of each value that is no array
-                                      x[2]   5
+    elements                          columns
+    {"x": float32[3], "label": 7}     x: float32[3, 3]     an array, with a row for each element
+    {"x": float32[3], "label": 2}     label: [7, 2, 5]     a list, of values that are no arrays
+    {"x": float32[3], "label": 5}
 
 Elements that are not alike are copied one by one, by :func:`~cachelayer.builds.batches.snapshot`, which takes anything.
 """
