@@ -2,10 +2,11 @@
 
 Each method checks what the user passed and names what is meant; the rooms below do the work::
 
-    fetch, datasets, versions, tag, delete    catalog.py, and the log in versions/
-    submit, append, cache, cacheable          builder.py, and builds/
-    derive, rewrite, add_columns, repair      a module of this name beside this one
-    erase, verify, diff, gc, copy             builds/erase.py, access/, versions/
+    submit, cache, cacheable, append                      builder.py, and builds/
+    add_columns, derive, rewrite                          a module of this name beside this one
+    fetch, datasets, versions, tags, history, builds      catalog.py, and the log in versions/
+    tag, untag, delete, erase, gc                         the log; builds/erase.py, versions/gc.py
+    verify, repair, diff, copy                            versions/, repair.py, access/
 """
 
 from __future__ import annotations
@@ -142,431 +143,6 @@ class Storage:
     def _fetch(self, reference: Reference) -> DataRef[Any]:
         return self._catalog.open(self._catalog.resolve(reference))
 
-    def fetch(self, dataset_id: str, version: str | None = None) -> DataRef[Any]:
-        """Open a published version.
-
-        Args:
-            dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. Every method
-                that takes both accepts such a text; pass the arguments that follow the version by keyword then. A
-                reference, as ``ref.reference`` gives it, is accepted if it is one of this storage.
-            version: a version, a tag, ``"latest"`` (the newest published version, the default) or
-                ``"sha256:<digest prefix>"``.
-
-        Raises:
-            DatasetNotFoundError, VersionNotFoundError: if there is no such dataset or version; the message names those
-                that exist.
-            CorruptionError: if the version has another digest than the reference says.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> refs = [storage.submit([text], "texts", version) for text, version in (("old", "v1"), ("new", "v2"))]
-            >>> storage.tag("texts@v1", tag="best")
-            >>> names = ["texts@v1", "texts@best", "texts", f"texts@sha256:{refs[0].digest[:12]}", refs[1].reference]
-            >>> [storage.fetch(name)[0] for name in names]
-            ['old', 'old', 'new', 'old', 'new']
-            >>> storage.fetch("texts", "v3")
-            Traceback (most recent call last):
-            cachelayer.errors.VersionNotFoundError: texts: no version or tag 'v3': there are v1, v2, best
-        """
-        reference = self._catalog.parse(dataset_id, version)
-        view: DataRef[Any] = reference.view_of(self._fetch(reference))
-        return view
-
-    def datasets(self) -> list[str]:
-        """Return the ids of the datasets that have a version, sorted.
-
-        A dataset that cannot be read is listed too, with a warning that names it: opening it says what is wrong.
-
-        Raises:
-            StorageError: if the store fails, or none of its datasets can be read.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> storage.datasets()
-            []
-            >>> refs = [storage.submit(range(3), name, "v1") for name in ("b", "a")]
-            >>> storage.datasets()
-            ['a', 'b']
-        """
-        return self._catalog.datasets()
-
-    def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
-        """Return the versions of a dataset by name, in the order of their publication.
-
-        Raises:
-            DatasetNotFoundError: if there is no such dataset.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> refs = [storage.submit(range(n), "numbers", f"up-to-{n}") for n in (5, 3)]
-            >>> {name: info.records for name, info in storage.versions("numbers").items()}
-            {'up-to-5': 5, 'up-to-3': 3}
-        """
-        return dict(self._catalog.snapshot(dataset_id).versions)
-
-    def history(self, dataset_id: str) -> list[LogEvent]:
-        """Return an event for each change of a dataset, the oldest first: who published, tagged or deleted what, when.
-
-        Raises:
-            DatasetNotFoundError: if there is no such dataset.
-            CorruptionError: if an entry of its log is missing or damaged.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> storage.tag("numbers@v1", tag="best")
-            >>> [(event.kind, event.details["version"]) for event in storage.history("numbers")]
-            [('publish', 'v1'), ('tag', 'v1')]
-        """
-        log = Log(self._catalog.dataset(dataset_id))
-        self._catalog.head(log)
-        return log.history()
-
-    def builds(self, dataset_id: str) -> list[UnpublishedBuild]:
-        """Return the builds of a dataset that are running or were interrupted, the oldest first.
-
-        This neither waits nor writes, so it may not know whether a build still runs.
-
-        Raises:
-            DatasetNotFoundError: if there is no such dataset, and no build of it.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> def letters():
-            ...     print([(build.version, build.state) for build in storage.builds("letters")])
-            ...     yield "a"
-            >>> ref = storage.submit(letters, "letters", "v1")
-            [('v1', 'running')]
-            >>> storage.builds("letters")  # it is published
-            []
-        """
-        builds = unpublished(self._catalog.dataset(dataset_id))
-        if not builds:
-            self._catalog.snapshot(dataset_id)
-        return builds
-
-    def tags(self, dataset_id: str) -> dict[str, str]:
-        """Return the tags of a dataset, each with the version that it names.
-
-        Raises:
-            DatasetNotFoundError: if there is no such dataset.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> storage.tag("numbers@v1", tag="best")
-            >>> storage.tags("numbers")
-            {'best': 'v1'}
-        """
-        return dict(self._catalog.snapshot(dataset_id).tags)
-
-    def tag(self, dataset_id: str, version: str | None = None, tag: str | None = None) -> None:
-        """Tag a version. A tag that named another version is moved.
-
-        Args:
-            dataset_id, version: the version, such as ``"cifar10@v2"``; not a tag. With a digest behind it,
-                ``"cifar10@v2@sha256:<prefix>"``, a version that was published anew under this name is an error.
-            tag: the tag.
-
-        Raises:
-            VersionNotFoundError: if there is no such version.
-            AlreadyExistsError: if a version has the name of the tag.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> refs = [storage.submit([text], "texts", version) for text, version in (("old", "v1"), ("new", "v2"))]
-            >>> storage.tag("texts@v1", tag="best")
-            >>> storage.tag("texts@v2", tag="best")  # moves it
-            >>> storage.fetch("texts@best")[0], storage.tags("texts")
-            ('new', {'best': 'v2'})
-        """
-        named = self._catalog.parse(dataset_id, version, "name")
-        chosen = paths.check_name("tag", required("tag", tag, InvalidNameError))
-
-        def decide(head: Snapshot) -> Snapshot:
-            return head.with_tag(named.resolve_name(head), chosen, event("tag", tag=chosen))
-
-        self._catalog.change(named.dataset_id, decide)
-
-    def untag(self, dataset_id: str, tag: str | None = None) -> None:
-        """Remove a tag. The version that it names stays.
-
-        Args:
-            dataset_id, tag: the tag, such as ``"cifar10@best"``.
-
-        Raises:
-            VersionNotFoundError: if there is no such tag.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> storage.tag("numbers@v1", tag="best")
-            >>> storage.untag("numbers@best")
-            >>> storage.tags("numbers"), list(storage.versions("numbers"))
-            ({}, ['v1'])
-        """
-        named = self._catalog.parse(dataset_id, tag, "name", "tag")
-        name = str(named.name)
-        self._catalog.change(named.dataset_id, lambda head: head.without_tag(name, event("untag", tag=name)))
-
-    def delete(
-        self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = gc.GRACE_SECONDS
-    ) -> None:
-        """Delete a version: it cannot be opened any more, but programs that have it open can read on for the grace.
-
-        :meth:`gc` frees the disk space after the grace; with ``grace=0`` this call frees it at once. A version that was
-        deleted may be deleted again with a shorter grace. Files that another version needs stay.
-
-        Args:
-            dataset_id, version: the version, such as ``"cifar10@v2"``, perhaps with its digest; not a tag.
-            force: delete the tags of the version too.
-            grace: for how many seconds the files stay, for programs that read them; a day by default.
-
-        Raises:
-            VersionNotFoundError: if there is no such version, and none of this name was deleted with a longer grace.
-            InvalidArgumentError: if a tag names it and ``force`` is False, or if the grace is not a number of seconds.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(["a"], "letters", "v1")
-            >>> storage.delete("letters@v1")
-            >>> ref[0], storage.datasets()  # who has it open can read on for a day
-            ('a', [])
-            >>> storage.delete("letters@v1", grace=0)  # frees the disk space at once
-        """
-        named = self._catalog.parse(dataset_id, version, "name")
-        name = str(named.name)
-        grace = gc.checked_grace(grace)
-
-        def decide(head: Snapshot) -> Snapshot:
-            deleted = (each for each in head.deleted if each.info.version == name)
-            if name in head.versions or not any(each.grace > grace for each in deleted):
-                # Raises if there is no such version, or it has another digest.
-                named.resolve_name(head)
-            return head.without_version(name, event("delete", version=name), force=force, grace=grace)
-
-        self._catalog.change(named.dataset_id, decide)
-        if grace == 0:
-            gc.collect_deleted(self._catalog.dataset(named.dataset_id))
-
-    def erase(
-        self,
-        dataset_id: str,
-        version: str | None = None,
-        *,
-        records: Sequence[int],
-        of: str | None = None,
-        reason: str,
-        grace: float | None = None,
-        progress: bool | None = None,
-    ) -> DataRef[Any]:
-        """Erase records from every version of a dataset whose shards hold them, as a request for deletion asks.
-
-        A version without the records keeps its name and gets a new digest. Who asks for the old digest is told the new
-        one, and the reason. All other records keep their numbers: orders stay the same, and states restore, with a
-        warning. To read an erased record raises an :class:`ErasedRecordError`; in a stream whose function has
-        ``on_error="replace"``, another record stands in for it.
-
-        Not touched are versions with the same records in other shards, such as :meth:`rewrite` makes, checkpoints of
-        models, and other storages, where :meth:`copy` replaces a version by the one without the records.
-
-        Args:
-            dataset_id, version: the version that ``records`` are numbers of, such as ``"cifar10@v2"``.
-            records: the numbers of the records.
-            of: the version, if it is not named before.
-            reason: why they are erased; it is stored, and shown to those who ask for the old digest.
-            grace: for how many seconds the old files stay, for programs that read them. 0 deletes them at once, with
-                all other files that no version names. None leaves that to the next :meth:`gc`.
-            progress: as in :meth:`submit`.
-
-        Returns:
-            The version without the records.
-
-        Raises:
-            NotFoundError: if there is no such version, or it was deleted or published anew meanwhile: then nothing is
-                erased.
-            RecordIndexError: if the version has no such record.
-            CorruptionError: if a shard with one of the records is damaged: repair it first.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(["Ann", "Bob", "Cleo"], "names", "v1")
-            >>> erased = storage.erase("names@v1", records=[1], reason="Bob asked for it")
-            >>> erased.erased.tolist(), erased[2], erased.digest == ref.digest
-            ([1], 'Cleo', False)
-            >>> erased[1]
-            Traceback (most recent call last):
-            cachelayer.errors.ErasedRecordError: names@v1: record 1 was erased (Bob asked for it): ...
-        """
-        from cachelayer.builds.erase import Erasure
-
-        reference = self._catalog.parse(dataset_id, version if of is None else of, "base", "of")
-        if not isinstance(reason, str) or not reason.strip():
-            raise InvalidArgumentError(f"reason {reason!r}: say in a few words why the records are erased")
-        seconds = 0.0 if grace is None else gc.checked_grace(grace)
-        ref = self._fetch(reference)
-        numbers = ref._records.selection.select(records)
-        rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
-        erased = Erasure(ref._base.version, rows, reason, seconds, progress).erase()
-        if grace == 0:
-            gc.collect_erased(erased.folder)
-        return self._catalog.open(erased)
-
-    def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
-        """Read every record of a version and check it against every checksum.
-
-        Args:
-            dataset_id, version: as in :meth:`fetch`.
-            progress: as in :meth:`submit`.
-
-        Returns:
-            A report that is true if there is no problem, and names each problem with its file.
-
-        Raises:
-            NotFoundError: if there is no such version.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> bool(storage.verify("numbers@v1"))
-            True
-            >>> shard = next(folder.glob("numbers/shards/*.array_record"))
-            >>> _ = shard.write_bytes(shard.read_bytes()[:-1])
-            >>> report = storage.verify("numbers@v1")
-            >>> bool(report), len(report.problems)
-            (False, 1)
-        """
-        return check(self._catalog.resolve(self._catalog.parse(dataset_id, version, "version")), progress=progress)
-
-    def repair(
-        self,
-        dataset_id: str,
-        version: str | None = None,
-        from_: Storage | DataRef[Any] | str | os.PathLike[str] | None = None,
-        *,
-        source: Any = None,
-        dry_run: bool = False,
-        **options: Unpack[SubmitOptions],
-    ) -> RepairReport:
-        """Find the objects of a version that are missing or damaged, and put good ones from elsewhere in their places.
-
-        Objects are shards, with their indices and lengths, added columns, and manifests. Each is compared with its
-        checksum before it is put. Versions that share these objects are repaired too, and damaged local copies of the
-        shards are removed. The log is not repaired: without its newest entry nothing is known of a version.
-
-        Args:
-            dataset_id, version: as in :meth:`fetch`.
-            from_: another storage that has the version, or its URL; or a version there, as a :class:`DataRef` or a
-                reference. That may have another name, but must have the same digest.
-            source: in place of ``from_``, the source of the version, as in :meth:`submit`. The version is built again
-                in a working folder, which needs as much room as the version.
-            dry_run: only find what is damaged.
-            options: as in :meth:`submit`, for the build of a source: by default as the version was built; and
-                ``progress``.
-
-        Returns:
-            What was damaged. If nothing was, nothing is built or put.
-
-        Raises:
-            NotFoundError: if there is no such version, here or there, or it is deleted or erased from meanwhile.
-            DigestMismatchError: if the version there, or what the source gives, has another digest: then nothing is
-                put.
-            InvalidArgumentError: if both or none of ``from_`` and ``source`` are passed; a dry run needs none.
-            CorruptionError: if an object is damaged there too; all others are repaired.
-            CacheLayerError: as in :meth:`submit`, for a source.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> next(folder.glob("numbers/shards/*.array_record")).unlink()
-            >>> len(storage.repair("numbers@v1", dry_run=True).damaged)
-            1
-            >>> storage.repair("numbers@v1", source=range(3)).repaired, storage.fetch("numbers@v1")[2]
-            (True, np.int64(2))
-        """
-        from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.storage.repair import repair_version
-
-        BuildOptions.of(options, "version", "from_", "source", "dry_run")
-        is_dry = boolean("dry_run", dry_run)
-        damaged = self._catalog.parse(dataset_id, version, "version")
-        return repair_version(self._catalog, damaged, from_, source=source, dry_run=is_dry, options=options)
-
-    def diff(
-        self,
-        dataset_id: str,
-        version: str | None = None,
-        other: str | None = None,
-        *,
-        key: str | Sequence[str] | None = None,
-        rows: bool = True,
-        progress: bool | None = None,
-    ) -> Diff:
-        """Return how two versions differ, with the rows that came, went and changed.
-
-        :meth:`DataRef.diff` compares versions of two storages.
-
-        Args:
-            dataset_id, version: as in :meth:`fetch`; or both versions, each in one text: ``diff("d@v1", "d@v2")``.
-            other: a version of the same dataset, or ``"<dataset id>@<version>"`` of another.
-            key, rows, progress: as in :meth:`DataRef.diff`.
-
-        Raises:
-            NotFoundError: if there is no such version.
-            InvalidArgumentError: as in :meth:`DataRef.diff`.
-
-        Examples:
-            >>> import numpy as np
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.cache({"id": np.array([1, 2, 3]), "x": np.array([5, 6, 7])}, "rows", "v1")
-            >>> ref = storage.cache({"id": np.array([4, 3, 2]), "x": np.array([9, 7, 0])}, "rows", "v2")
-            >>> print(storage.diff("rows@v1", "rows@v2", key="id").rows)
-            by id: 1 came, 1 went, 1 changed, 1 are the same, in another order
-            + came: 1, the first is 4 (record 0)
-            - went: 1, the first is 1 (record 0)
-            ~ x: 1, the first is 2 (record 1 -> 2): 6 -> 0
-        """
-        if any(isinstance(each, View) for each in (dataset_id, version, other)):
-            raise InvalidTypeError("storage.diff() takes the names of versions: call one.diff(other) of two DataRefs")
-        if other is None and "@" in f"{dataset_id}{version or ''}":
-            # storage.diff("d@v1", "d@v2"): the second text is the other version.
-            other = version
-            version = None
-        one = self._catalog.parse(dataset_id, version, "version")
-        another = self._catalog.sibling(one, required("other", other), "version", "other")
-        return self._fetch(one).diff(self._fetch(another), key=key, rows=rows, progress=progress)
-
-    def gc(
-        self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None
-    ) -> list[gc.Collected]:
-        """Delete what failed or killed builds have left, and the files that only deleted versions need.
-
-        The files of a deleted version stay for the grace that was passed to :meth:`delete`, whatever the grace here,
-        because programs may be reading them: to free them sooner, delete the version again with ``grace=0``. While a
-        build is at work in a dataset, files that no version ever had are left there.
-
-        Args:
-            grace: how many seconds ago a file must have been written, by the clock of the store, to be deleted. An
-                interrupted build cannot go on after parts whose files are deleted.
-            dry_run: only return what would be deleted, by the clock of this host.
-            progress: as in :meth:`submit`.
-
-        Returns:
-            The name of everything that was deleted, with the reason.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> left = folder / "numbers" / "shards" / f"{32 * '0'}-0.array_record"
-            >>> _ = left.write_bytes(b"what a killed build left")
-            >>> storage.gc()  # it is not a day old
-            []
-            >>> [collected.reason for collected in storage.gc(grace=0)], left.exists()
-            (['no version names it'], False)
-        """
-        checked = gc.checked_grace(grace)
-        return gc.collect_all(self._store, grace=checked, dry_run=boolean("dry_run", dry_run), progress=progress)
-
     def submit(
         self,
         source: Any,
@@ -640,6 +216,161 @@ class Storage:
         name = self._catalog.parse(dataset_id, version, "new")
         checked = BuildOptions.of(options, "version", "record")
         return self._builder.submit(source, name.dataset_id, name.name, checked, record)
+
+    @overload
+    def cache(
+        self,
+        source: Mapping[Any, Any],
+        dataset_id: str,
+        version: str | None = None,
+        **options: Unpack[CacheOptions],
+    ) -> DataRef[Any]: ...
+    @overload
+    def cache(
+        self,
+        source: Iterable[T] | Sharded[T] | Callable[[], Iterable[T] | Sharded[T]],
+        dataset_id: str,
+        version: str | None = None,
+        **options: Unpack[CacheOptions],
+    ) -> DataRef[T]: ...
+    @overload
+    def cache(
+        self, source: Any, dataset_id: str, version: str | None = None, **options: Unpack[CacheOptions]
+    ) -> DataRef[Any]: ...
+    def cache(
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str | None = None,
+        *,
+        hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
+        pack: PackArguments | None = None,
+        wait: bool = True,
+        **options: Unpack[SubmitOptions],
+    ) -> DataRef[Any]:
+        """Return a version; build it if it does not exist. Of all threads and processes that ask for it, one builds.
+
+        Args:
+            source: as in :meth:`submit`; a function is called only if the version must be built.
+            dataset_id, version: as in :meth:`submit`.
+            hosts: ``(index, count)`` if ``count`` processes, each with its own index, make this call to build the
+                version together. Each builds its share of the parts; if a process dies, the others build what is left.
+            on_change: what to do if the version exists but was built from something else. Code, options, arguments,
+                attributes, files and elements (a sample, if there are many) are compared, as far as they are known
+                without calling a function or iterating. ``"warn"`` uses the version, and warns once of what differs;
+                ``"error"`` raises; ``"ignore"`` compares nothing.
+            record: as in :meth:`submit`.
+            pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
+                the plan of these packs is made now, if there is none, so that no training has to wait for it.
+            wait: False returns at once, and a process of its own builds. Elements, batches, orders, shards and states
+                are those of the finished version from the first step on; what needs the whole version, such as its
+                digest, waits for the end. The source has a length and items by number, and can be pickled; a function
+                that makes one is called in each process.
+            options: as in :meth:`submit`. They are checked on each call.
+
+        Raises:
+            StaleVersionError: if the version was built from something else, with ``on_change="error"``.
+            UnknownOptionError: if there is no such option.
+            BuildRevokedError: if other processes took this process for dead, and one of them builds now: call again.
+            CacheLayerError: as in :meth:`submit`.
+
+        Warns:
+            StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
+            CacheLayerWarning: if something cannot be compared, such as an open file.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> def letters():
+            ...     print("the function is called")
+            ...     yield from "abc"
+            >>> ref = storage.cache(letters, "letters", "v1")
+            the function is called
+            >>> storage.cache(letters, "letters", "v1").digest == ref.digest  # not called again
+            True
+            >>> def letters():
+            ...     yield from "abcd"
+            >>> storage.cache(letters, "letters", "v1", on_change="error")
+            Traceback (most recent call last):
+            cachelayer.errors.StaleVersionError: letters@v1 was built by other code or values: letters changed. ...
+        """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.storage.staleness import checked_on_change
+
+        name = self._catalog.parse(dataset_id, version, "new")
+        return self._builder.cache(
+            source,
+            name.dataset_id,
+            name.name,
+            BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack", "wait"),
+            record,
+            on_change=checked_on_change(on_change),
+            hosts=hosts,
+            pack=None if pack is None else checked_pack_arguments(pack),
+            wait=boolean("wait", wait),
+        )
+
+    def cacheable(
+        self,
+        dataset_id: str,
+        version: str | Callable[..., str] | None = None,
+        *,
+        hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
+        **options: Unpack[SubmitOptions],
+    ) -> Cacheable:
+        """Decorate a function that returns a source: a call returns the version, which the first call builds.
+
+        The version records the arguments of the call that built it, and refuses a call with other arguments. It also
+        records hashes of the function and of everything that the function uses: if these have changed, a call warns.
+
+        Args:
+            dataset_id: as in :meth:`submit`; or ``"cifar10@<version>"``, with a version as described below.
+            version: a name; a format string such as ``"size-{size}"``, with parameters of the function in braces; a
+                function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
+                a hash of the code and the arguments.
+            hosts, on_change: as in :meth:`cache`; but a call with other arguments raises, whatever ``on_change`` is.
+            record, options: as in :meth:`cache`.
+
+        Raises:
+            ArgumentsMismatchError: when the decorated function is called, if the version was built with other
+                arguments.
+            InvalidArgumentError: when the decorated function is called, if no name can be made of the arguments.
+
+        Warns:
+            StaleVersionWarning: when the decorated function is called, if the version was built by other code or with
+                other options.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> @storage.cacheable("numbers", "up-to-{n}")
+            ... def numbers(n):
+            ...     print(f"numbers({n}) is called")
+            ...     return range(n)
+            >>> len(numbers(3)), len(numbers(3)), len(numbers(4))
+            numbers(3) is called
+            numbers(4) is called
+            (3, 3, 4)
+            >>> list(storage.versions("numbers"))
+            ['up-to-3', 'up-to-4']
+        """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.storage.cacheable import cacheable
+        from cachelayer.storage.staleness import checked_on_change
+
+        checked = BuildOptions.of(options, "version", "hosts", "on_change", "record")
+        reference = self._catalog.parse(dataset_id, version, "template")
+        return cacheable(
+            self._builder,
+            reference.dataset_id,
+            reference.name,
+            checked,
+            record,
+            on_change=checked_on_change(on_change),
+            hosts=hosts,
+        )
 
     def append(
         self,
@@ -898,160 +629,430 @@ class Storage:
             self._builder, dataset_id, name, view, options, seed=seed, fields=names, as_base=as_base, hosts=hosts
         )
 
-    @overload
-    def cache(
-        self,
-        source: Mapping[Any, Any],
-        dataset_id: str,
-        version: str | None = None,
-        **options: Unpack[CacheOptions],
-    ) -> DataRef[Any]: ...
-    @overload
-    def cache(
-        self,
-        source: Iterable[T] | Sharded[T] | Callable[[], Iterable[T] | Sharded[T]],
-        dataset_id: str,
-        version: str | None = None,
-        **options: Unpack[CacheOptions],
-    ) -> DataRef[T]: ...
-    @overload
-    def cache(
-        self, source: Any, dataset_id: str, version: str | None = None, **options: Unpack[CacheOptions]
-    ) -> DataRef[Any]: ...
-    def cache(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str | None = None,
-        *,
-        hosts: tuple[int, int] | None = None,
-        on_change: OnChange = "warn",
-        record: Iterable[str] = (),
-        pack: PackArguments | None = None,
-        wait: bool = True,
-        **options: Unpack[SubmitOptions],
-    ) -> DataRef[Any]:
-        """Return a version; build it if it does not exist. Of all threads and processes that ask for it, one builds.
+    def fetch(self, dataset_id: str, version: str | None = None) -> DataRef[Any]:
+        """Open a published version.
 
         Args:
-            source: as in :meth:`submit`; a function is called only if the version must be built.
-            dataset_id, version: as in :meth:`submit`.
-            hosts: ``(index, count)`` if ``count`` processes, each with its own index, make this call to build the
-                version together. Each builds its share of the parts; if a process dies, the others build what is left.
-            on_change: what to do if the version exists but was built from something else. Code, options, arguments,
-                attributes, files and elements (a sample, if there are many) are compared, as far as they are known
-                without calling a function or iterating. ``"warn"`` uses the version, and warns once of what differs;
-                ``"error"`` raises; ``"ignore"`` compares nothing.
-            record: as in :meth:`submit`.
-            pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
-                the plan of these packs is made now, if there is none, so that no training has to wait for it.
-            wait: False returns at once, and a process of its own builds. Elements, batches, orders, shards and states
-                are those of the finished version from the first step on; what needs the whole version, such as its
-                digest, waits for the end. The source has a length and items by number, and can be pickled; a function
-                that makes one is called in each process.
-            options: as in :meth:`submit`. They are checked on each call.
+            dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. Every method
+                that takes both accepts such a text; pass the arguments that follow the version by keyword then. A
+                reference, as ``ref.reference`` gives it, is accepted if it is one of this storage.
+            version: a version, a tag, ``"latest"`` (the newest published version, the default) or
+                ``"sha256:<digest prefix>"``.
 
         Raises:
-            StaleVersionError: if the version was built from something else, with ``on_change="error"``.
-            UnknownOptionError: if there is no such option.
-            BuildRevokedError: if other processes took this process for dead, and one of them builds now: call again.
-            CacheLayerError: as in :meth:`submit`.
-
-        Warns:
-            StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
-            CacheLayerWarning: if something cannot be compared, such as an open file.
+            DatasetNotFoundError, VersionNotFoundError: if there is no such dataset or version; the message names those
+                that exist.
+            CorruptionError: if the version has another digest than the reference says.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> def letters():
-            ...     print("the function is called")
-            ...     yield from "abc"
-            >>> ref = storage.cache(letters, "letters", "v1")
-            the function is called
-            >>> storage.cache(letters, "letters", "v1").digest == ref.digest  # not called again
-            True
-            >>> def letters():
-            ...     yield from "abcd"
-            >>> storage.cache(letters, "letters", "v1", on_change="error")
+            >>> refs = [storage.submit([text], "texts", version) for text, version in (("old", "v1"), ("new", "v2"))]
+            >>> storage.tag("texts@v1", tag="best")
+            >>> names = ["texts@v1", "texts@best", "texts", f"texts@sha256:{refs[0].digest[:12]}", refs[1].reference]
+            >>> [storage.fetch(name)[0] for name in names]
+            ['old', 'old', 'new', 'old', 'new']
+            >>> storage.fetch("texts", "v3")
             Traceback (most recent call last):
-            cachelayer.errors.StaleVersionError: letters@v1 was built by other code or values: letters changed. ...
+            cachelayer.errors.VersionNotFoundError: texts: no version or tag 'v3': there are v1, v2, best
         """
-        from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.storage.staleness import checked_on_change
+        reference = self._catalog.parse(dataset_id, version)
+        view: DataRef[Any] = reference.view_of(self._fetch(reference))
+        return view
 
-        name = self._catalog.parse(dataset_id, version, "new")
-        return self._builder.cache(
-            source,
-            name.dataset_id,
-            name.name,
-            BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack", "wait"),
-            record,
-            on_change=checked_on_change(on_change),
-            hosts=hosts,
-            pack=None if pack is None else checked_pack_arguments(pack),
-            wait=boolean("wait", wait),
-        )
+    def datasets(self) -> list[str]:
+        """Return the ids of the datasets that have a version, sorted.
 
-    def cacheable(
-        self,
-        dataset_id: str,
-        version: str | Callable[..., str] | None = None,
-        *,
-        hosts: tuple[int, int] | None = None,
-        on_change: OnChange = "warn",
-        record: Iterable[str] = (),
-        **options: Unpack[SubmitOptions],
-    ) -> Cacheable:
-        """Decorate a function that returns a source: a call returns the version, which the first call builds.
-
-        The version records the arguments of the call that built it, and refuses a call with other arguments. It also
-        records hashes of the function and of everything that the function uses: if these have changed, a call warns.
-
-        Args:
-            dataset_id: as in :meth:`submit`; or ``"cifar10@<version>"``, with a version as described below.
-            version: a name; a format string such as ``"size-{size}"``, with parameters of the function in braces; a
-                function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
-                a hash of the code and the arguments.
-            hosts, on_change: as in :meth:`cache`; but a call with other arguments raises, whatever ``on_change`` is.
-            record, options: as in :meth:`cache`.
+        A dataset that cannot be read is listed too, with a warning that names it: opening it says what is wrong.
 
         Raises:
-            ArgumentsMismatchError: when the decorated function is called, if the version was built with other
-                arguments.
-            InvalidArgumentError: when the decorated function is called, if no name can be made of the arguments.
-
-        Warns:
-            StaleVersionWarning: when the decorated function is called, if the version was built by other code or with
-                other options.
+            StorageError: if the store fails, or none of its datasets can be read.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> @storage.cacheable("numbers", "up-to-{n}")
-            ... def numbers(n):
-            ...     print(f"numbers({n}) is called")
-            ...     return range(n)
-            >>> len(numbers(3)), len(numbers(3)), len(numbers(4))
-            numbers(3) is called
-            numbers(4) is called
-            (3, 3, 4)
-            >>> list(storage.versions("numbers"))
-            ['up-to-3', 'up-to-4']
+            >>> storage.datasets()
+            []
+            >>> refs = [storage.submit(range(3), name, "v1") for name in ("b", "a")]
+            >>> storage.datasets()
+            ['a', 'b']
+        """
+        return self._catalog.datasets()
+
+    def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
+        """Return the versions of a dataset by name, in the order of their publication.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> refs = [storage.submit(range(n), "numbers", f"up-to-{n}") for n in (5, 3)]
+            >>> {name: info.records for name, info in storage.versions("numbers").items()}
+            {'up-to-5': 5, 'up-to-3': 3}
+        """
+        return dict(self._catalog.snapshot(dataset_id).versions)
+
+    def tags(self, dataset_id: str) -> dict[str, str]:
+        """Return the tags of a dataset, each with the version that it names.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> storage.tag("numbers@v1", tag="best")
+            >>> storage.tags("numbers")
+            {'best': 'v1'}
+        """
+        return dict(self._catalog.snapshot(dataset_id).tags)
+
+    def history(self, dataset_id: str) -> list[LogEvent]:
+        """Return an event for each change of a dataset, the oldest first: who published, tagged or deleted what, when.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset.
+            CorruptionError: if an entry of its log is missing or damaged.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> storage.tag("numbers@v1", tag="best")
+            >>> [(event.kind, event.details["version"]) for event in storage.history("numbers")]
+            [('publish', 'v1'), ('tag', 'v1')]
+        """
+        log = Log(self._catalog.dataset(dataset_id))
+        self._catalog.head(log)
+        return log.history()
+
+    def builds(self, dataset_id: str) -> list[UnpublishedBuild]:
+        """Return the builds of a dataset that are running or were interrupted, the oldest first.
+
+        This neither waits nor writes, so it may not know whether a build still runs.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset, and no build of it.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> def letters():
+            ...     print([(build.version, build.state) for build in storage.builds("letters")])
+            ...     yield "a"
+            >>> ref = storage.submit(letters, "letters", "v1")
+            [('v1', 'running')]
+            >>> storage.builds("letters")  # it is published
+            []
+        """
+        builds = unpublished(self._catalog.dataset(dataset_id))
+        if not builds:
+            self._catalog.snapshot(dataset_id)
+        return builds
+
+    def tag(self, dataset_id: str, version: str | None = None, tag: str | None = None) -> None:
+        """Tag a version. A tag that named another version is moved.
+
+        Args:
+            dataset_id, version: the version, such as ``"cifar10@v2"``; not a tag. With a digest behind it,
+                ``"cifar10@v2@sha256:<prefix>"``, a version that was published anew under this name is an error.
+            tag: the tag.
+
+        Raises:
+            VersionNotFoundError: if there is no such version.
+            AlreadyExistsError: if a version has the name of the tag.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> refs = [storage.submit([text], "texts", version) for text, version in (("old", "v1"), ("new", "v2"))]
+            >>> storage.tag("texts@v1", tag="best")
+            >>> storage.tag("texts@v2", tag="best")  # moves it
+            >>> storage.fetch("texts@best")[0], storage.tags("texts")
+            ('new', {'best': 'v2'})
+        """
+        named = self._catalog.parse(dataset_id, version, "name")
+        chosen = paths.check_name("tag", required("tag", tag, InvalidNameError))
+
+        def decide(head: Snapshot) -> Snapshot:
+            return head.with_tag(named.resolve_name(head), chosen, event("tag", tag=chosen))
+
+        self._catalog.change(named.dataset_id, decide)
+
+    def untag(self, dataset_id: str, tag: str | None = None) -> None:
+        """Remove a tag. The version that it names stays.
+
+        Args:
+            dataset_id, tag: the tag, such as ``"cifar10@best"``.
+
+        Raises:
+            VersionNotFoundError: if there is no such tag.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> storage.tag("numbers@v1", tag="best")
+            >>> storage.untag("numbers@best")
+            >>> storage.tags("numbers"), list(storage.versions("numbers"))
+            ({}, ['v1'])
+        """
+        named = self._catalog.parse(dataset_id, tag, "name", "tag")
+        name = str(named.name)
+        self._catalog.change(named.dataset_id, lambda head: head.without_tag(name, event("untag", tag=name)))
+
+    def delete(
+        self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = gc.GRACE_SECONDS
+    ) -> None:
+        """Delete a version: it cannot be opened any more, but programs that have it open can read on for the grace.
+
+        :meth:`gc` frees the disk space after the grace; with ``grace=0`` this call frees it at once. A version that was
+        deleted may be deleted again with a shorter grace. Files that another version needs stay.
+
+        Args:
+            dataset_id, version: the version, such as ``"cifar10@v2"``, perhaps with its digest; not a tag.
+            force: delete the tags of the version too.
+            grace: for how many seconds the files stay, for programs that read them; a day by default.
+
+        Raises:
+            VersionNotFoundError: if there is no such version, and none of this name was deleted with a longer grace.
+            InvalidArgumentError: if a tag names it and ``force`` is False, or if the grace is not a number of seconds.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(["a"], "letters", "v1")
+            >>> storage.delete("letters@v1")
+            >>> ref[0], storage.datasets()  # who has it open can read on for a day
+            ('a', [])
+            >>> storage.delete("letters@v1", grace=0)  # frees the disk space at once
+        """
+        named = self._catalog.parse(dataset_id, version, "name")
+        name = str(named.name)
+        grace = gc.checked_grace(grace)
+
+        def decide(head: Snapshot) -> Snapshot:
+            deleted = (each for each in head.deleted if each.info.version == name)
+            if name in head.versions or not any(each.grace > grace for each in deleted):
+                # Raises if there is no such version, or it has another digest.
+                named.resolve_name(head)
+            return head.without_version(name, event("delete", version=name), force=force, grace=grace)
+
+        self._catalog.change(named.dataset_id, decide)
+        if grace == 0:
+            gc.collect_deleted(self._catalog.dataset(named.dataset_id))
+
+    def erase(
+        self,
+        dataset_id: str,
+        version: str | None = None,
+        *,
+        records: Sequence[int],
+        of: str | None = None,
+        reason: str,
+        grace: float | None = None,
+        progress: bool | None = None,
+    ) -> DataRef[Any]:
+        """Erase records from every version of a dataset whose shards hold them, as a request for deletion asks.
+
+        A version without the records keeps its name and gets a new digest. Who asks for the old digest is told the new
+        one, and the reason. All other records keep their numbers: orders stay the same, and states restore, with a
+        warning. To read an erased record raises an :class:`ErasedRecordError`; in a stream whose function has
+        ``on_error="replace"``, another record stands in for it.
+
+        Not touched are versions with the same records in other shards, such as :meth:`rewrite` makes, checkpoints of
+        models, and other storages, where :meth:`copy` replaces a version by the one without the records.
+
+        Args:
+            dataset_id, version: the version that ``records`` are numbers of, such as ``"cifar10@v2"``.
+            records: the numbers of the records.
+            of: the version, if it is not named before.
+            reason: why they are erased; it is stored, and shown to those who ask for the old digest.
+            grace: for how many seconds the old files stay, for programs that read them. 0 deletes them at once, with
+                all other files that no version names. None leaves that to the next :meth:`gc`.
+            progress: as in :meth:`submit`.
+
+        Returns:
+            The version without the records.
+
+        Raises:
+            NotFoundError: if there is no such version, or it was deleted or published anew meanwhile: then nothing is
+                erased.
+            RecordIndexError: if the version has no such record.
+            CorruptionError: if a shard with one of the records is damaged: repair it first.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(["Ann", "Bob", "Cleo"], "names", "v1")
+            >>> erased = storage.erase("names@v1", records=[1], reason="Bob asked for it")
+            >>> erased.erased.tolist(), erased[2], erased.digest == ref.digest
+            ([1], 'Cleo', False)
+            >>> erased[1]
+            Traceback (most recent call last):
+            cachelayer.errors.ErasedRecordError: names@v1: record 1 was erased (Bob asked for it): ...
+        """
+        from cachelayer.builds.erase import Erasure
+
+        reference = self._catalog.parse(dataset_id, version if of is None else of, "base", "of")
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidArgumentError(f"reason {reason!r}: say in a few words why the records are erased")
+        seconds = 0.0 if grace is None else gc.checked_grace(grace)
+        ref = self._fetch(reference)
+        numbers = ref._records.selection.select(records)
+        rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
+        erased = Erasure(ref._base.version, rows, reason, seconds, progress).erase()
+        if grace == 0:
+            gc.collect_erased(erased.folder)
+        return self._catalog.open(erased)
+
+    def gc(
+        self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None
+    ) -> list[gc.Collected]:
+        """Delete what failed or killed builds have left, and the files that only deleted versions need.
+
+        The files of a deleted version stay for the grace that was passed to :meth:`delete`, whatever the grace here,
+        because programs may be reading them: to free them sooner, delete the version again with ``grace=0``. While a
+        build is at work in a dataset, files that no version ever had are left there.
+
+        Args:
+            grace: how many seconds ago a file must have been written, by the clock of the store, to be deleted. An
+                interrupted build cannot go on after parts whose files are deleted.
+            dry_run: only return what would be deleted, by the clock of this host.
+            progress: as in :meth:`submit`.
+
+        Returns:
+            The name of everything that was deleted, with the reason.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> left = folder / "numbers" / "shards" / f"{32 * '0'}-0.array_record"
+            >>> _ = left.write_bytes(b"what a killed build left")
+            >>> storage.gc()  # it is not a day old
+            []
+            >>> [collected.reason for collected in storage.gc(grace=0)], left.exists()
+            (['no version names it'], False)
+        """
+        checked = gc.checked_grace(grace)
+        return gc.collect_all(self._store, grace=checked, dry_run=boolean("dry_run", dry_run), progress=progress)
+
+    def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
+        """Read every record of a version and check it against every checksum.
+
+        Args:
+            dataset_id, version: as in :meth:`fetch`.
+            progress: as in :meth:`submit`.
+
+        Returns:
+            A report that is true if there is no problem, and names each problem with its file.
+
+        Raises:
+            NotFoundError: if there is no such version.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> bool(storage.verify("numbers@v1"))
+            True
+            >>> shard = next(folder.glob("numbers/shards/*.array_record"))
+            >>> _ = shard.write_bytes(shard.read_bytes()[:-1])
+            >>> report = storage.verify("numbers@v1")
+            >>> bool(report), len(report.problems)
+            (False, 1)
+        """
+        return check(self._catalog.resolve(self._catalog.parse(dataset_id, version, "version")), progress=progress)
+
+    def repair(
+        self,
+        dataset_id: str,
+        version: str | None = None,
+        from_: Storage | DataRef[Any] | str | os.PathLike[str] | None = None,
+        *,
+        source: Any = None,
+        dry_run: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> RepairReport:
+        """Find the objects of a version that are missing or damaged, and put good ones from elsewhere in their places.
+
+        Objects are shards, with their indices and lengths, added columns, and manifests. Each is compared with its
+        checksum before it is put. Versions that share these objects are repaired too, and damaged local copies of the
+        shards are removed. The log is not repaired: without its newest entry nothing is known of a version.
+
+        Args:
+            dataset_id, version: as in :meth:`fetch`.
+            from_: another storage that has the version, or its URL; or a version there, as a :class:`DataRef` or a
+                reference. That may have another name, but must have the same digest.
+            source: in place of ``from_``, the source of the version, as in :meth:`submit`. The version is built again
+                in a working folder, which needs as much room as the version.
+            dry_run: only find what is damaged.
+            options: as in :meth:`submit`, for the build of a source: by default as the version was built; and
+                ``progress``.
+
+        Returns:
+            What was damaged. If nothing was, nothing is built or put.
+
+        Raises:
+            NotFoundError: if there is no such version, here or there, or it is deleted or erased from meanwhile.
+            DigestMismatchError: if the version there, or what the source gives, has another digest: then nothing is
+                put.
+            InvalidArgumentError: if both or none of ``from_`` and ``source`` are passed; a dry run needs none.
+            CorruptionError: if an object is damaged there too; all others are repaired.
+            CacheLayerError: as in :meth:`submit`, for a source.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> next(folder.glob("numbers/shards/*.array_record")).unlink()
+            >>> len(storage.repair("numbers@v1", dry_run=True).damaged)
+            1
+            >>> storage.repair("numbers@v1", source=range(3)).repaired, storage.fetch("numbers@v1")[2]
+            (True, np.int64(2))
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.storage.cacheable import cacheable
-        from cachelayer.storage.staleness import checked_on_change
+        from cachelayer.storage.repair import repair_version
 
-        checked = BuildOptions.of(options, "version", "hosts", "on_change", "record")
-        reference = self._catalog.parse(dataset_id, version, "template")
-        return cacheable(
-            self._builder,
-            reference.dataset_id,
-            reference.name,
-            checked,
-            record,
-            on_change=checked_on_change(on_change),
-            hosts=hosts,
-        )
+        BuildOptions.of(options, "version", "from_", "source", "dry_run")
+        is_dry = boolean("dry_run", dry_run)
+        damaged = self._catalog.parse(dataset_id, version, "version")
+        return repair_version(self._catalog, damaged, from_, source=source, dry_run=is_dry, options=options)
+
+    def diff(
+        self,
+        dataset_id: str,
+        version: str | None = None,
+        other: str | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        rows: bool = True,
+        progress: bool | None = None,
+    ) -> Diff:
+        """Return how two versions differ, with the rows that came, went and changed.
+
+        :meth:`DataRef.diff` compares versions of two storages.
+
+        Args:
+            dataset_id, version: as in :meth:`fetch`; or both versions, each in one text: ``diff("d@v1", "d@v2")``.
+            other: a version of the same dataset, or ``"<dataset id>@<version>"`` of another.
+            key, rows, progress: as in :meth:`DataRef.diff`.
+
+        Raises:
+            NotFoundError: if there is no such version.
+            InvalidArgumentError: as in :meth:`DataRef.diff`.
+
+        Examples:
+            >>> import numpy as np
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.cache({"id": np.array([1, 2, 3]), "x": np.array([5, 6, 7])}, "rows", "v1")
+            >>> ref = storage.cache({"id": np.array([4, 3, 2]), "x": np.array([9, 7, 0])}, "rows", "v2")
+            >>> print(storage.diff("rows@v1", "rows@v2", key="id").rows)
+            by id: 1 came, 1 went, 1 changed, 1 are the same, in another order
+            + came: 1, the first is 4 (record 0)
+            - went: 1, the first is 1 (record 0)
+            ~ x: 1, the first is 2 (record 1 -> 2): 6 -> 0
+        """
+        if any(isinstance(each, View) for each in (dataset_id, version, other)):
+            raise InvalidTypeError("storage.diff() takes the names of versions: call one.diff(other) of two DataRefs")
+        if other is None and "@" in f"{dataset_id}{version or ''}":
+            # storage.diff("d@v1", "d@v2"): the second text is the other version.
+            other = version
+            version = None
+        one = self._catalog.parse(dataset_id, version, "version")
+        another = self._catalog.sibling(one, required("other", other), "version", "other")
+        return self._fetch(one).diff(self._fetch(another), key=key, rows=rows, progress=progress)
 
     def copy(
         self,
