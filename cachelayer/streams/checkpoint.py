@@ -18,7 +18,7 @@ Awaited = Awaitable[Awaitable[None]]
 
 
 class _Done:
-    """An awaitable of work that is done already; it can be awaited any number of times."""
+    """What is awaited of work that is done already, any number of times."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield from ()
@@ -26,9 +26,13 @@ class _Done:
 
 
 def save_state(state: Mapping[str, Any], directory: Any, *, writes: bool = True) -> Awaited:
-    """Save a state as it is now: to a path at once, to the object that Orbax passes once the result was awaited twice.
+    """Save a state as it is now.
 
-    Only one process ``writes`` the state, which is the same in all.
+    Args:
+        state: the state.
+        directory: a path, to which it is written at once; or the object that Orbax passes for a directory that it is
+            about to make, to which it is written once the result was awaited twice.
+        writes: whether this process writes it. All processes have the same state, and one of them writes it.
     """
     text = json.dumps(state)
     if hasattr(directory, "await_creation"):
@@ -72,6 +76,7 @@ def write_state(text: str, directory: Any) -> None:
 
 
 def read_state(directory: Any) -> dict[str, Any]:
+    """Read the state that was saved in a directory."""
     path = _folder(directory) / FILE
     try:
         state = json.loads(path.read_text())

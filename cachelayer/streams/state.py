@@ -1,4 +1,18 @@
-"""The state of a stream: one small JSON object, the same on every shard."""
+"""The state of a stream: one small JSON object, the same on every shard.
+
+::
+
+    {"format": 1, "dataset": "cifar10@v1",         what people call the records; not compared
+     "digest": "48299b...", "records": 10,         which rows, and how many
+     "order": {"kind": "exact", "seed": 0, ...},   which record has which place: compared
+     "position": 8,                                where the next step begins: the only thing that moves
+     "original": "5feceb...",                      the digest before records were erased, if any were
+     "left_out": [[4, 8]],                         what without() leaves out
+     "segments": [[0, 10, 0, 0, "48299b..."]]}     the phases before the last one, after advance_to()
+
+docs/order.md specifies it. A loop over epochs, such as that of a framework, has a state of another form, which
+:func:`state_of_loops` makes and :func:`restore` takes too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +31,7 @@ from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
 FORMAT = 1
-_LABELS = {
+_LABEL_OF = {
     ("order", "kind"): "order kind",
     ("order", "version"): "order version",
     ("order", "weights"): "the hash of the weights",
@@ -27,87 +41,105 @@ _LABELS = {
     ("buckets", "leaves"): "leaves of buckets",
     ("buckets", "bounds"): "bounds of buckets",
 }
+"""What errors call a field of a state, by the field that it is in and its name."""
 _NOT_COMPARED = ("dataset", "original", "left_out", "segments")
 
 
 def state_of(digests: Digests, name: str, options: StreamOptions, position: int) -> dict[str, Any]:
-    """Return the state of a sampler whose next step begins at a position.
+    """Return the state of a stream whose next step begins at a position.
 
     Args:
-        digests: those of the records.
-        name: what people call the records; it is not compared.
-        options: their order, and the steps that begin at positions.
+        digests: the digests of the records.
+        name: what people call the records.
+        options: their order and their steps.
         position: the position.
     """
-    order, steps = options.order, options.steps
-    return {
-        "format": FORMAT,
-        **({"dataset": name} if name else {}),
-        "digest": digests.rows,
-        "records": order.records,
-        "order": {**order.described, **order.past(position)},
-        "position": position,
-        **({} if digests.original == digests.rows else {"original": digests.original}),
-        **({"left_out": [list(ends) for ends in steps.left_out]} if steps.left_out else {}),
-        **({"segments": [list(phase) for phase in steps.earlier]} if steps.earlier else {}),
-    }
+    order = options.order
+    steps = options.steps
+    state: dict[str, Any] = {"format": FORMAT}
+    if name:
+        state["dataset"] = name
+    state["digest"] = digests.rows
+    state["records"] = order.records
+    state["order"] = {**order.described, **order.past(position)}
+    state["position"] = position
+    if digests.original != digests.rows:
+        state["original"] = digests.original
+    if steps.left_out:
+        state["left_out"] = [list(ends) for ends in steps.left_out]
+    if steps.earlier:
+        state["segments"] = [list(phase) for phase in steps.earlier]
+    return state
 
 
 def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> tuple[StreamOptions, int]:
-    """Return the options of what goes on from a state of the same records in the same order, and its position.
+    """Return the options of the stream that goes on from a state of the same records and order, and its position.
 
-    Its steps leave out what the state leaves out too, and begin with its segments, whose digests the caller checks. Its
-    order has the sizes of blocks of the state, where the user has left them open.
+    Its steps leave out what the state leaves out, and have the phases of the state; the caller checks the digests of
+    these. Its order has the sizes of blocks of the state, where the user has left them open.
 
     Raises:
-        StateError: if it is none, or belongs to other records or another order.
+        StateError: if it is no state, or belongs to other records or another order.
     """
-    state = _unpacked(_plain(state))
+    state = _of_stream(_as_json(state))
     if not isinstance(state, dict) or "format" not in state or "position" not in state:
-        raise StateError(f"not a sampler state: {_shown(state)}")
-    if _whole(state["format"], 1, "format") > FORMAT:
+        raise StateError(f"not a sampler state: {_text(state)}")
+    if _count(state["format"], 1, "format") > FORMAT:
         raise StateError(
-            f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
+            f"state of format {_text(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
         )
     if isinstance(options.order, BlockOrder) and isinstance(state.get("order"), dict):
         options = replace(options, order=options.order.with_sizes_of(state["order"].get("blocks")))
-    mine = _plain(state_of(digests, name, options, 0))
-    # A state that was saved while the version was being built names the plan of the build.
-    is_planned = state.get("digest") == digests.planned
+    mine = _as_json(state_of(digests, name, options, 0))
+    saved_digest = state.get("digest")
+    saved_original = _original(state)
+    is_planned = saved_digest == digests.planned
+    if is_planned:
+        # It was saved while the version was being built, and names the plan of the build: no record was erased yet.
+        saved_digest = saved_original = digests.original
     # Records that were erased leave the numbers and the order as they are.
-    is_original = _original(mine) == (digests.original if is_planned else _original(state))
-    differs_in_erased = is_original and digests.rows != (digests.original if is_planned else state.get("digest"))
-    ignored = {*options.order.past(0), *_NOT_COMPARED, *(["digest"] if is_planned or differs_in_erased else [])}
-    differences = _differences(mine, state, ignored)
-    if differences:
-        raise StateError(
-            f"the state belongs to another stream: {'; '.join(differences)}: pass what differs to stream(), or "
-            "restore it where it was saved"
-        )
-    position = _whole(state["position"], 0, "position")
+    differs_in_erased = saved_original == digests.original and saved_digest != digests.rows
+    _check_same_stream(options.order, mine, state, compares_digest=not (is_planned or differs_in_erased))
+    position = _count(state["position"], 0, "position")
     if position > MOST_POSITIONS:
-        raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
+        raise StateError(f"position {_text(position)} of the state is past 2**62, the largest position")
     _check_past(options.order, position, state)
-    left_out = [[_whole(end, 0, "left_out") for end in ends] for ends in _lists(state, "left_out", 2)]
+    left_out = [[_count(end, 0, "left_out") for end in ends] for ends in _lists(state, "left_out", 2)]
     phases = _phases_of(state, options.steps.records)
     steps = replace(options.steps, earlier=tuple(phases)).without(left_out)
-    refusal = steps.why_invalid(position)
-    if refusal is not None:
-        raise StateError(f"the state cannot be continued: {refusal}")
+    why_invalid = steps.why_invalid(position)
+    if why_invalid is not None:
+        raise StateError(f"the state cannot be continued: {why_invalid}")
     if differs_in_erased:
         warn(
-            f"the state was saved over digest {_shown(state.get('digest'))}, and is restored over {digests.rows!r}: "
+            f"the state was saved over digest {_text(state.get('digest'))}, and is restored over {digests.rows!r}: "
             "only erased records differ, so numbers and order are the same. An erased record raises an "
             'ErasedRecordError; map(fn, on_error="replace") has another stand in for it'
         )
     return replace(options, steps=steps), position
 
 
+def _check_same_stream(
+    order: Order, mine: Mapping[str, Any], state: Mapping[str, Any], *, compares_digest: bool
+) -> None:
+    """Raise if a state has another order, or other records, than the state of this stream."""
+    # What an order says of its past is compared at the position of the state.
+    ignored = {*order.past(0), *_NOT_COMPARED}
+    if not compares_digest:
+        ignored.add("digest")
+    differences = _differences(mine, state, ignored)
+    if differences:
+        raise StateError(
+            f"the state belongs to another stream: {'; '.join(differences)}: pass what differs to stream(), or "
+            "restore it where it was saved"
+        )
+
+
 def _check_past(order: Order, position: int, state: Mapping[str, Any]) -> None:
-    """Raise if a state of the same records comes from another past than its position has here."""
+    """Raise if the order of a state differs before its position, such as a mixture with other weights then."""
     for name, mine in order.past(position).items():
         inner = state["order"].get(name)
-        differences = _differences(_plain(mine), inner if isinstance(inner, dict) else {})
+        differences = _differences(_as_json(mine), inner if isinstance(inner, dict) else {})
         if differences:
             raise StateError(
                 f"the {name} before position {position} is not that of the state: {'; '.join(differences)}: only "
@@ -119,19 +151,19 @@ def _phases_of(state: Mapping[str, Any], all_records: int) -> list[Phase]:
     """Return the phases that a state has advanced through, the last of which ends with the last record of all."""
     phases: list[Phase] = []
     for *numbers, digest in _lists(state, "segments", 5):
-        begin, records, epoch, first = (_whole(number, 0, "segments") for number in numbers)
+        begin, records, epoch, first = (_count(number, 0, "segments") for number in numbers)
         if phases:
             before = phases[-1]
             known = before.first + before.records
             follows = begin > before.begin and (begin - before.begin) % before.records == 0
         else:
             known, follows = 0, begin == 0
-        # The new records by themselves, or all that there are by then.
+        # A phase has the new records by themselves, or all records that there are by then.
         if not (follows and records and first in (0, known) and first + records >= known):
-            raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
+            raise StateError(f"not a sampler state: its segments are {_text(state['segments'])}")
         phases.append(Phase(begin, records, epoch, first, str(digest)))
     if phases and phases[-1].first + phases[-1].records != all_records:
-        raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
+        raise StateError(f"not a sampler state: its segments are {_text(state['segments'])}")
     return phases
 
 
@@ -147,38 +179,39 @@ def state_of_loops(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
 
 def epoch_of(state: Any) -> int | None:
     """Return the epoch that a loop was in when it saved a state; None for a state of a stream."""
-    plain = _plain(state)
-    epoch = plain.get("epoch") if isinstance(plain, dict) else None
-    return None if epoch is None else _whole(epoch, 0, "epoch")
+    state = _as_json(state)
+    epoch = state.get("epoch") if isinstance(state, dict) else None
+    return None if epoch is None else _count(epoch, 0, "epoch")
 
 
-def _unpacked(state: Any) -> Any:
-    """Return a state of loops as that of a stream, and any other as it is."""
+def _of_stream(state: Any) -> Any:
+    """Return the state of a stream, which a state of loops holds as a text; any other state as it is."""
     if not isinstance(state, dict) or not isinstance(state.get("stream"), str):
         return state
-    stream = _plain(state["stream"])
+    stream = _as_json(state["stream"])
     return {**(stream if isinstance(stream, dict) else {}), **state}
 
 
 def _original(state: Mapping[str, Any]) -> Any:
+    """Return the digest before any record was erased."""
     return state.get("original", state.get("digest"))
 
 
 def _lists(state: Mapping[str, Any], name: str, length: int) -> list[Any]:
-    """Return the lists that a state has under a name."""
+    """Return the lists of ``length`` values that a state has under a name."""
     lists = state.get(name, [])
     if not isinstance(lists, list) or any(not isinstance(inner, list) or len(inner) != length for inner in lists):
-        raise StateError(f"not a sampler state: its {name} is {_shown(lists)}")
+        raise StateError(f"not a sampler state: its {name} is {_text(lists)}")
     return lists
 
 
-def _whole(number: Any, least: int, name: str) -> int:
+def _count(number: Any, least: int, name: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise StateError(f"not a sampler state: its {name} is {_shown(number)}")
+        raise StateError(f"not a sampler state: its {name} is {_text(number)}")
     return number
 
 
-def _plain(state: Any) -> Any:
+def _as_json(state: Any) -> Any:
     """Return a state, or its JSON, as JSON has it: dicts, lists, strings, numbers and None alone."""
     try:
         text = state if isinstance(state, (str, bytes)) else json.dumps(state, default=operator.index)
@@ -190,7 +223,7 @@ def _plain(state: Any) -> Any:
 def _differences(
     mine: Mapping[str, Any], other: Mapping[str, Any], ignored: Collection[str] = (), within: str = ""
 ) -> list[str]:
-    """Return what differs in words, but for some names."""
+    """Return what differs between two states, in words, except under the names that are ignored."""
     differences = []
     for name, value in mine.items():
         if name in ignored:
@@ -199,9 +232,10 @@ def _differences(
         if isinstance(value, dict):
             differences += _differences(value, theirs if isinstance(theirs, dict) else {}, ignored, name)
         elif name not in ("format", "position") and value != theirs:
-            label = _LABELS.get((within, name), name)
-            here, there = (_called(state) if name == "digest" else "" for state in (mine, other))
-            differences.append(f"{label} is {value!r}{here} here and {_shown(theirs)}{there} in the state")
+            label = _LABEL_OF.get((within, name), name)
+            here = _called(mine) if name == "digest" else ""
+            there = _called(other) if name == "digest" else ""
+            differences.append(f"{label} is {value!r}{here} here and {_text(theirs)}{there} in the state")
     return differences
 
 
@@ -211,6 +245,6 @@ def _called(state: Mapping[str, Any]) -> str:
     return f" ({name[:200]})" if isinstance(name, str) else ""
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     """Return a value of a state for a message, cut short."""
     return repr(value)[:200]
