@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from cachelayer.access.dataset import BaseDataset, ShardRows
-from cachelayer.access.stored_leaves import StoredLeaves
+from cachelayer.access.dataset import BaseDataset, ShardRows, StoredLeaves
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property

@@ -1,4 +1,4 @@
-"""The values of some fields in all records of a view: in pieces, or as whole columns."""
+"""The values of some fields in all records of a view: piece by piece, or as whole columns."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from cachelayer.records.spec import ArraySpec
 from cachelayer.records.values import Nullable, OfNullableDict, with_one_mask
 from cachelayer.user_warnings import warn
 
-_AT_ONCE_NBYTES, _MOST_AT_ONCE = 1 << 26, 1 << 20
+_AT_ONCE_NBYTES = 1 << 26
+_MOST_AT_ONCE = 1 << 20
+"""A piece has at most so many bytes that are read, and at most so many records."""
 _WARNED_NBYTES = 1 << 30
-"""From so many bytes on that columns would save, a warning says so."""
+"""A warning says what added columns would save, if that is so many bytes or more."""
 _OBJECT_NBYTES = 64
 """About what an object of Python takes besides its characters."""
 
@@ -32,9 +34,9 @@ class FieldReader:
     """Reads fields of one value a record from a view.
 
     Args:
-        view: the records; of stored ones nothing but the fields is read.
+        view: the records. Of stored records, only the fields are decoded.
         call: what the user called, for messages.
-        skips_erased: whether erased records are left out; to read one is an error else.
+        skips_erased: whether erased records are left out; if not, reading one raises.
     """
 
     def __init__(self, view: DatasetView, call: str, *, skips_erased: bool = True) -> None:
@@ -48,10 +50,10 @@ class FieldReader:
             self.rows = np.delete(self.rows, view.erased)
 
     def leaf(self, name: str) -> ArraySpec:
-        """Return the spec of a field.
+        """Return the spec of a field of one value a record.
 
         Raises:
-            InvalidArgumentError: if it does not exist, or has more than one value a record.
+            InvalidArgumentError: if the field does not exist, or has more than one value a record.
         """
         leaf = tree.leaves(self.spec)[leaf_number(self.spec, name)][1]
         if not isinstance(leaf, ArraySpec) or leaf.shape != ():
@@ -67,23 +69,23 @@ class FieldReader:
         return self._view.with_base(self._leaves.with_fields(leaf_numbers(self.spec, names)))
 
     def pieces(self, names: Sequence[str]) -> Iterator[Ints]:
-        """Yield the numbers of the records, as many at a time as are read at once."""
+        """Yield the numbers of the records that are read, piece by piece."""
         if names:
             self._warn_of_bytes(names, max(1, self._narrow(names).info.read_nbytes))
         return self._cut(self.rows, names)
 
     def _cut(self, numbers: Ints, names: Sequence[str]) -> Iterator[Ints]:
-        """Yield these numbers, as many at a time as are read at once."""
+        """Yield these numbers in pieces of as many records as are read at once."""
         nbytes = max(1, self._narrow(names).info.read_nbytes) if names else 1
         size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
         if self._view.info.reading_cost == "foreign":
-            # Items are read whole, and how large they are is not known.
+            # Items of a user's object are read whole, and nobody knows how large they are.
             size = min(size, self._view.info.records_per_read)
         for start in range(0, len(numbers), size):
             yield numbers[start : start + size]
 
     def _warn_of_bytes(self, names: Sequence[str], nbytes: int) -> None:
-        """Say what columns would save, if that is much."""
+        """Warn if columns of their own would save much of what is read."""
         dtypes = [self.leaf(name).dtype for name in names]
         fixed = [np.dtype(dtype).itemsize for dtype in dtypes if isinstance(dtype, np.dtype)]
         reads = nbytes * len(self._view)
@@ -95,7 +97,7 @@ class FieldReader:
             )
 
     def read(self, numbers: Ints, names: Sequence[str]) -> dict[str, Any]:
-        """Return these fields of some records, by name."""
+        """Return the values of these fields in some records, by name."""
         if not names:
             return {}
         narrow = self._narrow(names)
@@ -103,16 +105,16 @@ class FieldReader:
         return {name: with_one_mask(values[leaf_number(narrow.element_spec, name)]) for name in names}
 
     def is_dict(self, name: str) -> bool:
-        """Return whether this is the name of a dict, and no field."""
+        """Return whether this name is of a dict, not of a leaf."""
         return dict_named(self.spec, name) is not None
 
     def has_dict(self, numbers: Ints, name: str) -> NDArray[np.bool_]:
-        """Return in which records a dict is not None. One of its fields is read."""
+        """Return in which records a dict is not None."""
         depth, leaves = dict_named(self.spec, name) or (0, range(0))
-        every = names_of_leaves(self.spec)
         specs = [leaf for _, leaf in tree.leaves(self.spec)]
+        # Any leaf below the dict tells: one of fixed shape, if there is one, takes the least time.
         quickest = min(leaves, key=lambda leaf: not specs[leaf].is_static)
-        narrow = self._narrow([every[quickest]])
+        narrow = self._narrow([names_of_leaves(self.spec)[quickest]])
         (values,) = tree.flatten_batch(narrow.element_spec, narrow.batch(numbers))
         valid = np.ones(len(numbers), np.bool_)
         while isinstance(values, OfNullableDict):
@@ -122,16 +124,16 @@ class FieldReader:
         return valid
 
     def has_characters(self, name: str) -> bool:
-        """Return whether a field is text: only its number of bytes is stored."""
+        """Return whether a field is text, of which only the number of bytes is stored, not of characters."""
         leaf = tree.leaves(self.spec)[leaf_number(self.spec, name)][1]
         if not isinstance(leaf, ArraySpec) or leaf.shape != ():
             return False
         return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "US")
 
     def lengths(self, numbers: Ints, name: str) -> tuple[Ints, Any]:
-        """Return the lengths of a field of some records as Python has them, and in which records it is not None.
+        """Return what Python's ``len`` gives for a field in some records, and in which records it is not None.
 
-        They are those that are stored. Records are read only if the field is text, or has no value in them or is None.
+        Stored lengths are used. Records are read only for text, and to tell None from an empty array.
         """
         if self.has_characters(name):
             values = python_values(self.read(numbers, [name])[name])
@@ -147,11 +149,11 @@ class FieldReader:
         return lengths, valid
 
     def column(self, name: str) -> Any:
-        """Return a field of all records: an array, or a :class:`cachelayer.Nullable`."""
+        """Return the values of a field in all records: an array, or a :class:`cachelayer.Nullable`."""
         return self.columns([name])[name]
 
     def columns(self, names: Sequence[str], progress: bool | None = None) -> dict[str, Any]:
-        """Return some fields of all records by name, in one pass; see :meth:`column`."""
+        """Return the values of some fields in all records, by name, read in one pass."""
         pieces = list(self.pieces(names)) or [self.rows]
         read = []
         title = f"{self._call} {', '.join(names)}"
@@ -170,7 +172,7 @@ class FieldReader:
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
-    """Return one column that has those of all pieces."""
+    """Return one column of the values of all pieces."""
     if isinstance(pieces[0], Nullable):
         values = _joined([piece.values for piece in pieces])
         return Nullable(values, np.concatenate([piece.valid for piece in pieces]))
@@ -178,21 +180,21 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 
 def refuse_made_of_records(view: DatasetView, call: str) -> None:
-    """Raise if elements are neither stored records nor wrapped items, but windows, packs or padded records."""
+    """Raise if the elements are windows, packs or padded records: neither stored records nor wrapped items."""
     if view.info.reading_cost != "foreign":
         view.leaves_for(call)
 
 
-def different_rows(reader: FieldReader, names: Sequence[str]) -> tuple[list[tuple[Any, ...]], Ints]:
-    """Return the different values of some fields together, and which of them each record that is read has.
+def distinct_rows(reader: FieldReader, names: Sequence[str]) -> tuple[list[tuple[Any, ...]], Ints]:
+    """Return the distinct combinations of values of some fields, and the number of the combination of each record.
 
     Args:
         reader: reads the fields.
         names: the fields; each has one value a record.
 
     Returns:
-        For each combination of values that there is, these values as Python has them; NaN is one value, and so is None.
-        For each of ``reader.rows`` the number of its combination.
+        The combinations, of values as Python has them, in the order in which they first come; all NaN are one value,
+        and so is None. The number of the combination of each of ``reader.rows``.
     """
     dtypes = [reader.leaf(name).dtype for name in names]
     known: dict[tuple[Any, ...], int] = {}
@@ -211,7 +213,7 @@ def different_rows(reader: FieldReader, names: Sequence[str]) -> tuple[list[tupl
 
 
 def _with_one_nan(value: Any) -> Any:
-    """Return a value, or one and the same object for every NaN: others differ even from themselves."""
+    """Return a value; for any NaN, the same object, since a dict takes other NaN for different keys."""
     return value if value == value else math.nan
 
 
@@ -227,14 +229,15 @@ def python_values(column: Any) -> list[Any]:
     if kind in "Mm":
         values = array.astype(str).tolist()
         return values
-    # Numbers of ml_dtypes are objects of its own.
-    own = None if is_numpys(array.dtype) else {"f": np.float64, "i": np.int64, "u": np.int64}.get(kind)
-    values = (array if own is None else array.astype(own)).tolist()
+    # Numbers of ml_dtypes, such as bfloat16, would become objects of that package.
+    if not is_numpys(array.dtype) and kind in "fiu":
+        array = array.astype(np.float64 if kind == "f" else np.int64)
+    values = array.tolist()
     return values
 
 
 def keys_of_view(view: DatasetView, argument: str, names: Sequence[str], progress: bool | None = None) -> Keys:
-    """Return the keys of the records of a view, without those of erased ones.
+    """Return the keys of the records of a view that are not erased.
 
     Args:
         view: the records.
@@ -243,12 +246,12 @@ def keys_of_view(view: DatasetView, argument: str, names: Sequence[str], progres
         progress: as in :class:`Progress`.
 
     Raises:
-        InvalidArgumentError: if one has another number of values, or does not exist.
+        InvalidArgumentError: if a field does not exist, or has another number of values.
     """
-    where = view.references[0].rpartition("/")[2].partition("@sha256:")[0] if view.references else view.title
+    name_of_view = view.references[0].rpartition("/")[2].partition("@sha256:")[0] if view.references else view.title
     reader = FieldReader(view, f"{argument}=")
     leaves = [tree.leaves(reader.spec)[leaf_number(reader.spec, name)][1] for name in names]
-    dtypes = [key_dtype(argument, name, leaf, where) for name, leaf in zip(names, leaves, strict=True)]
+    dtypes = [key_dtype(argument, name, leaf, name_of_view) for name, leaf in zip(names, leaves, strict=True)]
     columns = reader.columns(names, progress)
     keys = {name: KeyColumn.of(dtype, columns[name]) for name, dtype in zip(names, dtypes, strict=True)}
-    return Keys(argument, where, keys, reader.rows)
+    return Keys(argument, name_of_view, keys, reader.rows)

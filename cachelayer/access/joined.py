@@ -24,10 +24,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, ShardRows
+from cachelayer.access.dataset import BaseDataset, LeafRead, ShardRows, StoredLeaves
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.record_elements import RecordElements, RecordSource
-from cachelayer.access.stored_leaves import LeafRead, StoredLeaves
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import LocalShards

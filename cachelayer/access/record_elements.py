@@ -17,8 +17,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 
-from cachelayer.access.dataset import RowOrigins, SameRows
-from cachelayer.access.stored_leaves import LeafRead, StoredLeaves
+from cachelayer.access.dataset import LeafRead, RowOrigins, SameRows, StoredLeaves
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.records_without_files import HEAD_NBYTES
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.dataset import leaves_below
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import keys_of_view
 from cachelayer.access.record_elements import StoredElements
-from cachelayer.access.stored_leaves import leaves_below
 from cachelayer.errors import InvalidTypeError
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.field_values import FieldReader, different_rows, refuse_made_of_records
+from cachelayer.access.field_values import FieldReader, distinct_rows, refuse_made_of_records
 from cachelayer.arguments import integer, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.records.keys import key_names
@@ -252,7 +252,7 @@ class _Values:
     def read(cls, view: DatasetView, names: Sequence[str], call: str) -> _Values:
         refuse_made_of_records(view, call)
         reader = FieldReader(view, call)
-        values, numbers = different_rows(reader, field_names(names))
+        values, numbers = distinct_rows(reader, field_names(names))
         by_text: dict[str, int] = {}
         of_values = [by_text.setdefault(_json(each), len(by_text)) for each in values]
         number_of = np.full(len(view), -1, np.int64)

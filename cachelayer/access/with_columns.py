@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
+from cachelayer.access.dataset import LeafRead, leaves_below
 from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
-from cachelayer.access.stored_leaves import LeafRead, leaves_below
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property

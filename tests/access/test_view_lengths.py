@@ -27,7 +27,7 @@ from cachelayer import (
     InvalidTypeError,
     Storage,
 )
-from cachelayer.access.stored_leaves import LeafRead
+from cachelayer.access.dataset import LeafRead
 from cachelayer.arrayrecord.lengths import encode_lengths
 from cachelayer.json_values import sealed, unsealed
 from cachelayer.versions.shard_table import ShardTable

@@ -11,11 +11,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, derived_digest
+from cachelayer.access.dataset import BaseDataset, LeafRead, StoredLeaves, derived_digest
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.sequences.pieces import Pieces, segments_of
 from cachelayer.access.sequences.token_fields import FILL, TokenField, has_documents
-from cachelayer.access.stored_leaves import LeafRead, StoredLeaves
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError

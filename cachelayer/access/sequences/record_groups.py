@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import derived_digest
 from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.field_values import FieldReader, different_rows, python_values
+from cachelayer.access.field_values import FieldReader, distinct_rows, python_values
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
@@ -132,7 +132,7 @@ class RecordGroups:
         """Return the group of each record that the reader reads."""
         if not self.by:
             return np.zeros(len(reader.rows), np.int64)
-        values, numbers = different_rows(reader, self.by)
+        values, numbers = distinct_rows(reader, self.by)
         ranks = np.empty(len(values), np.int64)
         ranks[sorted(range(len(values)), key=lambda number: _sort_key(values[number]))] = np.arange(len(values))
         return ranks[numbers]

@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.dataset import LeafRead
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.sequences.pieces import Pieces
 from cachelayer.access.sequences.record_groups import RecordGroups
-from cachelayer.access.stored_leaves import LeafRead
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
