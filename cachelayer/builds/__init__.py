@@ -8,7 +8,8 @@
                           item_source.py, unbatched_source.py, sharded_source.py, source_files.py and the adapters;
                           column_sources.py for columns that are added
     batches to records    batches.py, alike_elements.py, element_specs.py, encode.py
-    records to shards     write_source.py, shard_pipeline.py; in parts: parts.py, part_builds.py
+    records to shards     write_source.py, shard_pipeline.py, shard_target.py; in parts: parts.py, part_builds.py
     shards to a version   build_version.py, where to begin reading; extensions.py; nested_builds.py
+    read meanwhile        background.py, source_records.py
     the way back          erase.py
 """

@@ -32,7 +32,7 @@ from cachelayer.builds.extensions import AddingColumns
 from cachelayer.builds.nested_builds import building, marking_children, refuse_to_await_parent
 from cachelayer.builds.part_builds import Hosts, build_parts, build_parts_together, join_hosts
 from cachelayer.builds.parts import Parts
-from cachelayer.builds.shard_pipeline import ShardTarget, shard_target
+from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.source_files import refuse_changed
 from cachelayer.builds.write_source import write_source
 from cachelayer.counting import count

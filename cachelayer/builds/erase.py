@@ -21,7 +21,7 @@ import numpy as np
 
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.extensions import column_rows, put_column_file
-from cachelayer.builds.shard_pipeline import ShardTarget, records_of_shard, shard_target
+from cachelayer.builds.shard_target import ShardTarget, records_of_shard, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress

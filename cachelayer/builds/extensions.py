@@ -23,7 +23,8 @@ import numpy as np
 
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.encode import Encoder
-from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, records_of_shard
+from cachelayer.builds.shard_pipeline import ShardPipeline
+from cachelayer.builds.shard_target import ShardTarget, records_of_shard
 from cachelayer.builds.source import Source
 from cachelayer.errors import CorruptionError, InvalidArgumentError, SourceError
 from cachelayer.progress import Progress, current

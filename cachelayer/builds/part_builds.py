@@ -26,7 +26,7 @@ from cachelayer.arguments import integer
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
 from cachelayer.builds.parts import Parts, Ranges
-from cachelayer.builds.shard_pipeline import ShardTarget, shard_target
+from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.write_source import write_parts
 from cachelayer.engines import Engine
 from cachelayer.engines.engine import Here

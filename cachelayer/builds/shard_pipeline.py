@@ -16,40 +16,27 @@ waits.
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from cachelayer.arrayrecord.compression import Compression
-from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
-from cachelayer.builds.disk_room import DiskRoom
-from cachelayer.errors import CacheLayerError, StorageError
-from cachelayer.logs import logger_of
-from cachelayer.objects import paths
-from cachelayer.objects.local_cache import CacheFolder, CopyGroup
-from cachelayer.objects.store import Store
+from cachelayer.builds.shard_target import ShardTarget
+from cachelayer.errors import CacheLayerError
 from cachelayer.progress import current
-from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.stalls import Wait
 from cachelayer.system_threads import Pool
-from cachelayer.temporary_files import working_folder
-from cachelayer.user_warnings import warn
 from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.stored_version import StoredVersion
 
-_log = logger_of("builds")
 _UPLOADS = 8
 """How many shards are uploaded at once: enough to use the link while some wait for replies."""
 _NBYTES_IN_FLIGHT = 1 << 30
@@ -228,85 +215,3 @@ class ShardCutter:
             if stop < len(lengths):
                 self._filled = 0
             start = stop
-
-
-@dataclass(frozen=True)
-class ShardTarget:
-    """Where the shards of a build go: written in a working folder, then put into the store."""
-
-    dataset: Store
-    """The folder of the dataset."""
-    generation: int
-    """The generation of the log when the build began, which the names of the shards end with."""
-    folder: Path
-    """The working folder; it was empty."""
-    room: DiskRoom
-    """The room on the disk of the working folder: whoever writes there takes it first."""
-    copies: CopyGroup | None
-    """Keeps local copies of the shards; None for none."""
-
-    @property
-    def is_local(self) -> bool:
-        return self.dataset.local_path(paths.SHARDS) is not None
-
-    def begin_shard(self, compression: Compression, codec: Codec) -> ShardWriter:
-        """Return the writer of a new shard, of its index and of its lengths."""
-        path = self.folder / f"{uuid.uuid4().hex}.array_record"
-        index_path = Path(paths.index_of(str(path)))
-        lengths_path = Path(paths.lengths_of(str(path)))
-        return ShardWriter(path, index_path, compression, lengths_path, codec)
-
-    def put(self, writer: ShardWriter) -> ShardFile:
-        """Finish a shard and move its files into the store. Several threads may call this at the same time."""
-        shard = ShardFile(writer.finish(), self.generation)
-        names = {writer.path.with_suffix(Path(name).suffix): name for name in shard.files}
-        self.dataset.move_in(names)
-        stats = shard.stats
-        _log.debug("%s/%s: put, %d records in %d bytes", self.dataset.url, shard.name, stats.records, stats.nbytes)
-        if self.copies is not None:
-            self.copies.adopt({file: Path(name).name for file, name in names.items()})
-        for file in names:
-            file.unlink(missing_ok=True)
-        return shard
-
-
-@contextmanager
-def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go; remove the working folder at the end.
-
-    Args:
-        dataset: the folder of the dataset.
-        copies: keeps local copies; None for none.
-        generation: the generation of the log now.
-    """
-    group = None if copies is None else _group(copies, dataset)
-    parent = dataset.working_folder() if copies is None or group is None else copies.path
-    with working_folder(parent) as folder:
-        yield ShardTarget(dataset, generation, folder, DiskRoom(folder), group)
-
-
-def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
-    """Return the local copies of a dataset; None, with a warning, if the folder cannot be used."""
-    try:
-        return copies.of_dataset(dataset.url)
-    except StorageError as error:
-        warn(f"no local copy is kept of what is built: {error}", room="copies")
-        return None
-
-
-def records_of_shard(version: StoredVersion, shard: ShardFile) -> Iterator[tuple[Ints, PackedRecords]]:
-    """Yield the records of a shard with their numbers in it, some MiB at a time.
-
-    Each record is compared with its checksum: who writes damaged records anew would give them a checksum that fits.
-
-    Args:
-        version: a version of the dataset.
-        shard: a shard of the dataset.
-
-    Raises:
-        CorruptionError: if the shard is not what was put.
-    """
-    with version.shard_file(shard) as path:
-        files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
-        for numbers, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
-            yield numbers, records.packed()

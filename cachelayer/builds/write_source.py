@@ -21,7 +21,8 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.element_specs import needs_elements, spec_of_batches
 from cachelayer.builds.encode import Encoder, encode_with_workers
 from cachelayer.builds.parts import Part, Parts, Ranges, part_in_errors
-from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget
+from cachelayer.builds.shard_pipeline import ShardPipeline
+from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
 from cachelayer.progress import current
 from cachelayer.records.codec import codec_for

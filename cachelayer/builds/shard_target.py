@@ -1,0 +1,147 @@
+"""Where the shards of a build go: written in a working folder, while its disk has room, then put into the store."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from cachelayer.arrayrecord.compression import Compression
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
+from cachelayer.arrayrecord.writer import ShardWriter
+from cachelayer.errors import StorageError
+from cachelayer.logs import logger_of
+from cachelayer.objects import paths
+from cachelayer.objects.local_cache import CacheFolder, CopyGroup
+from cachelayer.objects.store import Store
+from cachelayer.records.codec import Codec
+from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.temporary_files import working_folder
+from cachelayer.user_warnings import warn
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.stored_version import StoredVersion
+
+_log = logger_of("builds")
+_FREE_SHARE = 100
+"""One of so many bytes of a disk stays free."""
+_UNSYNCED_NBYTES = 16 << 20
+"""Bytes that may have been written and are not on the disk yet: the writers of shards have threads."""
+
+
+@dataclass(frozen=True)
+class ShardTarget:
+    """Where the shards of a build go: written in a working folder, then put into the store."""
+
+    dataset: Store
+    """The folder of the dataset."""
+    generation: int
+    """The generation of the log when the build began, which the names of the shards end with."""
+    folder: Path
+    """The working folder; it was empty."""
+    room: DiskRoom
+    """The room on the disk of the working folder: whoever writes there takes it first."""
+    copies: CopyGroup | None
+    """Keeps local copies of the shards; None for none."""
+
+    @property
+    def is_local(self) -> bool:
+        return self.dataset.local_path(paths.SHARDS) is not None
+
+    def begin_shard(self, compression: Compression, codec: Codec) -> ShardWriter:
+        """Return the writer of a new shard, of its index and of its lengths."""
+        path = self.folder / f"{uuid.uuid4().hex}.array_record"
+        index_path = Path(paths.index_of(str(path)))
+        lengths_path = Path(paths.lengths_of(str(path)))
+        return ShardWriter(path, index_path, compression, lengths_path, codec)
+
+    def put(self, writer: ShardWriter) -> ShardFile:
+        """Finish a shard and move its files into the store. Several threads may call this at the same time."""
+        shard = ShardFile(writer.finish(), self.generation)
+        names = {writer.path.with_suffix(Path(name).suffix): name for name in shard.files}
+        self.dataset.move_in(names)
+        stats = shard.stats
+        _log.debug("%s/%s: put, %d records in %d bytes", self.dataset.url, shard.name, stats.records, stats.nbytes)
+        if self.copies is not None:
+            self.copies.adopt({file: Path(name).name for file, name in names.items()})
+        for file in names:
+            file.unlink(missing_ok=True)
+        return shard
+
+
+@contextmanager
+def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) -> Iterator[ShardTarget]:
+    """Yield where the shards of a build go; remove the working folder at the end.
+
+    Args:
+        dataset: the folder of the dataset.
+        copies: keeps local copies; None for none.
+        generation: the generation of the log now.
+    """
+    group = None if copies is None else _group(copies, dataset)
+    parent = dataset.working_folder() if copies is None or group is None else copies.path
+    with working_folder(parent) as folder:
+        yield ShardTarget(dataset, generation, folder, DiskRoom(folder), group)
+
+
+def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
+    """Return the local copies of a dataset; None, with a warning, if the folder cannot be used."""
+    try:
+        return copies.of_dataset(dataset.url)
+    except StorageError as error:
+        warn(f"no local copy is kept of what is built: {error}", room="copies")
+        return None
+
+
+def records_of_shard(version: StoredVersion, shard: ShardFile) -> Iterator[tuple[Ints, PackedRecords]]:
+    """Yield the records of a shard with their numbers in it, some MiB at a time.
+
+    Each record is compared with its checksum: who writes damaged records anew would give them a checksum that fits.
+
+    Args:
+        version: a version of the dataset.
+        shard: a shard of the dataset.
+
+    Raises:
+        CorruptionError: if the shard is not what was put.
+    """
+    with version.shard_file(shard) as path:
+        files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
+        for numbers, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
+            yield numbers, records.packed()
+
+
+class DiskRoom:
+    """The room on a disk for work that writes much.
+
+    One percent of the disk stays free; or as much as the work has written, if that is less, so that small work goes on
+    on a large disk that is nearly full.
+
+    Args:
+        folder: a folder on the disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._taken = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count bytes that are about to be written.
+
+        Raises:
+            StorageError: if they would fill the disk.
+        """
+        self._taken += nbytes
+        disk = os.statvfs(self._folder)
+        total = disk.f_blocks * disk.f_frsize
+        free = disk.f_bavail * disk.f_frsize
+        # A network file system that does not know its size says 0.
+        if total and free < nbytes + min(total // _FREE_SHARE + _UNSYNCED_NBYTES, self._taken):
+            raise StorageError(
+                f"there is no space left for what is written to {self._folder}: {free / 1e6:,.0f} MB of "
+                f"{total / 1e6:,.0f} MB are free, after {self._taken / 1e6:,.0f} MB were written. Make room, or write "
+                "to another disk; if the source never ends, pass max_records="
+            )
