@@ -5,7 +5,8 @@
     Storage.submit          Builder.submit           build the version; it is an error if it exists
     Storage.append          Builder.append           the same, with the records of a base in front
     Storage.cache           Builder.cache            return the version if it exists, after a look whether it is stale;
-    Storage.cacheable       Builder.compare_or_build else build it, once among all processes that ask
+    Storage.cacheable       Builder.compare_or_build else build it, once among all processes that ask, or begin to
+                                                     build it in the background (growing.py)
     Storage.add_columns     Builder.find_or_build    return the version if it exists; else build it
     Storage.rewrite
 
