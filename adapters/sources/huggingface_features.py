@@ -19,7 +19,7 @@ from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeErr
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Unreadable
+from cachelayer.records.values import BadValue
 from cachelayer.user_warnings import warn
 
 ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
@@ -92,7 +92,7 @@ def encoded(feature: Any, value: Any) -> Any:
     try:
         return _encoded(feature, value)
     except Exception as error:  # noqa: BLE001 - features raise anything
-        return Unreadable(f"{tree.describe(value)} ({type(error).__name__}: {error})")
+        return BadValue(f"{tree.describe(value)} ({type(error).__name__}: {error})")
 
 
 def _encoded(feature: Any, value: Any) -> Any:

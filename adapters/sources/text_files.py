@@ -23,7 +23,7 @@ from cachelayer.records import tree
 from cachelayer.records.declared_specs import may_lack_keys
 from cachelayer.records.infer import FIRST_ROWS, infer_spec
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Unreadable
+from cachelayer.records.values import BadValue
 
 _BOM = b"\xef\xbb\xbf"
 _OPTIONS = ("include_columns", "column_types", "null_values", "decimal_point")
@@ -68,7 +68,7 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> Source:
 def _rows(files: Files, names: list[str] | None) -> Iterator[Any]:
     for _, _, line in _placed_lines(files):
         row = _parsed(line)
-        is_whole = names is None or isinstance(row, Unreadable)
+        is_whole = names is None or isinstance(row, BadValue)
         yield row if is_whole else {name: row.get(name) for name in names or ()}
 
 
@@ -103,8 +103,8 @@ def _parsed(line: bytes) -> Any:
     try:
         value = json.loads(line.decode(), object_pairs_hook=_object, parse_float=read_float)
     except (ValueError, RecursionError) as error:
-        return Unreadable(f"{type(error).__name__}: {error}")
-    return value if isinstance(value, dict) else Unreadable("no JSON object")
+        return BadValue(f"{type(error).__name__}: {error}")
+    return value if isinstance(value, dict) else BadValue("no JSON object")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

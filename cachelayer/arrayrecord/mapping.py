@@ -138,9 +138,9 @@ def padded(nbytes: Any, unit: int = UNIT) -> Any:
 
 def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
     """Return ranges with those consecutive ones joined that have less than a page between them."""
-    apart = (starts[1:] < starts[:-1]) | (stops[1:] < stops[:-1]) | (starts[1:] > stops[:-1] + _PAGE)
+    are_apart = (starts[1:] < starts[:-1]) | (stops[1:] < stops[:-1]) | (starts[1:] > stops[:-1] + _PAGE)
     edge = np.ones(1, np.bool_)
-    return starts[np.concatenate([edge, apart])], stops[np.concatenate([apart, edge])]
+    return starts[np.concatenate([edge, are_apart])], stops[np.concatenate([are_apart, edge])]
 
 
 def is_in_memory(path: Path, position: int) -> bool | None:

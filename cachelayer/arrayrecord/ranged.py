@@ -136,7 +136,7 @@ class RangedShards:
         self._bundle = bundle
         self._keeps_indices = int(self._places[-1]) <= kept_nbytes
         self._identified: set[int] = set()
-        """The shards whose indices are known to be theirs, though their rows come one by one."""
+        """The shards whose indices are known to belong to them, of those whose rows are fetched one by one."""
         self._indices: dict[int, NDArray[np.void]] = {}
         self._lock = ProcessLock()
 
@@ -236,8 +236,8 @@ class RangedShards:
         """Return the index rows of records from whole indices, which are fetched once."""
         self._load([shard for shard in shards if shard not in self._indices])
         rows = np.empty(len(within), index.ROW)
-        for number, mine in groups_of(shard_at, len(shards)):
-            rows[mine] = self._indices[shards[number]][within[mine]]
+        for number, in_shard in groups_of(shard_at, len(shards)):
+            rows[in_shard] = self._indices[shards[number]][within[in_shard]]
         return rows
 
     def _load(self, shards: Sequence[int]) -> None:

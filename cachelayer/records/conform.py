@@ -33,7 +33,7 @@ from cachelayer.records.video import Video
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
 """For each Python type, the kinds of dtypes that hold its values exactly, or raise OverflowError."""
-_WHOLE: dict[Any, type] = {np.dtype(np.int64): int, np.dtype(np.int32): int, np.dtype(np.float64): float}
+_NUMBER_TYPE_OF: dict[Any, type] = {np.dtype(np.int64): int, np.dtype(np.int32): int, np.dtype(np.float64): float}
 """For each dtype, the type of Python's numbers that make an array of it in one call."""
 _JSON = "If its structure differs from element to element, declare JsonSpec() in element_spec=."
 _VARYING = "Declare this leaf in element_spec=, with None for what varies: the first elements do not show it."
@@ -102,7 +102,7 @@ def _file_bytes(spec: LeafSpec, name: str, row: int) -> bytes:
 
 def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any, Any]:
     """Return nested lists as the array that the spec declares: every number is fitted by itself."""
-    if len(spec.shape) == 1 and set(map(type, items)) == {_WHOLE.get(spec.dtype)}:
+    if len(spec.shape) == 1 and set(map(type, items)) == {_NUMBER_TYPE_OF.get(spec.dtype)}:
         with suppress(OverflowError):
             return np.array(items, spec.dtype)
     if not items:

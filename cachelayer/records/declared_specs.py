@@ -41,21 +41,21 @@ def _declared_leaf(path: str, value: Any) -> LeafSpec | None:
         raise InvalidArgumentError(f"element_spec{path}: {error}") from error
 
 
-def overlaid(declared: Tree | None, own: Tree) -> Tree:
-    """Return a spec with the leaves that a user declares in place of its own. A complete declared spec keeps its order.
+def overlaid(declared: Tree | None, inferred: Tree) -> Tree:
+    """Return an inferred spec with the leaves that a user declares in place of its own.
 
-    Declared ``{"b": str}`` over ``{"a": ArraySpec(int64), "b": ArraySpec(bytes)}`` changes ``"b"`` alone.
+    A declared spec that has all keys keeps their order. Declared ``{"b": str}`` over ``{"a": ArraySpec(int64), "b": ArraySpec(bytes)}`` changes ``"b"`` alone.
     """
-    return own if declared is None else _over(declared, own)
+    return inferred if declared is None else _over(declared, inferred)
 
 
-def _over(declared: Tree, own: Tree) -> Tree:
-    if isinstance(declared, dict) and isinstance(own, dict):
-        keys = declared if own.keys() <= declared.keys() else {**own, **declared}
-        spec = {key: _over(declared[key], own.get(key)) if key in declared else own[key] for key in keys}
-        return NullableDict(spec) if isinstance(declared, NullableDict) or isinstance(own, NullableDict) else spec
-    if isinstance(declared, (tuple, list)) and isinstance(own, (tuple, list)) and len(declared) == len(own):
-        parts = list(map(_over, declared, own))
+def _over(declared: Tree, inferred: Tree) -> Tree:
+    if isinstance(declared, dict) and isinstance(inferred, dict):
+        keys = declared if inferred.keys() <= declared.keys() else {**inferred, **declared}
+        spec = {key: _over(declared[key], inferred.get(key)) if key in declared else inferred[key] for key in keys}
+        return NullableDict(spec) if isinstance(declared, NullableDict) or isinstance(inferred, NullableDict) else spec
+    if isinstance(declared, (tuple, list)) and isinstance(inferred, (tuple, list)) and len(declared) == len(inferred):
+        parts = list(map(_over, declared, inferred))
         return type(declared)(*parts) if tree.is_namedtuple(declared) else type(declared)(parts)
     return declared
 

@@ -28,7 +28,7 @@ from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, RaggedSpec
 from cachelayer.records.tree import Tree, children, describe, leaf_values, map_structure
 from cachelayer.records.value_conversion import as_time, leaf_spec
-from cachelayer.records.values import Nullable, PictureFile, Ragged, Sparse, Unreadable
+from cachelayer.records.values import BadValue, Nullable, PictureFile, Ragged, Sparse
 from cachelayer.user_warnings import warn
 
 FIRST_ELEMENTS = 64
@@ -91,7 +91,7 @@ def infer_spec(
         spec = _spec_of_elements(seen, declared, as_json)
         is_known = all(leaf is not _UNKNOWN for _, leaf in leaf_values(spec))
         most = 2 * len(seen)
-    if seen and all(isinstance(element, Unreadable) for element in seen):
+    if seen and all(isinstance(element, BadValue) for element in seen):
         raise ElementError("a row that can be read", repr(seen[0]), record=0)
     for path, leaf in leaf_values(spec):
         if leaf is _UNKNOWN:
@@ -130,13 +130,13 @@ def _line_to_write(path: str) -> str:
 
 
 def _spec_of_elements(elements: Sequence[Any], declared: Tree | None, as_json: bool) -> Tree:
-    readable = [element for element in elements if not isinstance(element, Unreadable)]
+    readable = [element for element in elements if not isinstance(element, BadValue)]
     try:
         return _spec_of(readable, declared, "", 0, as_json)
     except ElementError as error:
         for record, element in enumerate(elements):
             try:
-                _spec_of([] if isinstance(element, Unreadable) else [element], declared, "", 0, as_json)
+                _spec_of([] if isinstance(element, BadValue) else [element], declared, "", 0, as_json)
             except ElementError as error_of_element:
                 raise error_of_element.at(record=record) from error_of_element.__cause__
         raise error.at(record=0) from error.__cause__

@@ -144,14 +144,14 @@ def numbered(one: Keys, other: Keys) -> tuple[Ints, Ints]:
         InvalidArgumentError: if a field has values of different kinds in the two tables.
     """
     columns = []
-    for name, mine in one.columns.items():
-        theirs = other.columns[name]
-        if mine.kind != theirs.kind:
+    for name, column in one.columns.items():
+        other_column = other.columns[name]
+        if column.kind != other_column.kind:
             raise InvalidArgumentError(
-                f"{one.argument}={name!r}: its values are {mine.title} in {one.where}, and {theirs.title} in "
+                f"{one.argument}={name!r}: its values are {column.title} in {one.where}, and {other_column.title} in "
                 f"{other.where}: convert one of them"
             )
-        columns.append(_together(mine, theirs))
+        columns.append(_together(column, other_column))
     numbers = row_numbers(columns)
     return numbers[: len(one)], numbers[len(one) :]
 
@@ -160,9 +160,10 @@ def row_numbers(columns: Sequence[KeyColumn]) -> Ints:
     """Return a number from 0 on for each row of some columns: one number if, and only if, all values are equal."""
     numbers: Ints = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        own = _field_numbers(column)
+        numbers_in_column = _field_numbers(column)
         # Both are smaller than the number of rows, so that the product fits.
-        numbers = _ranks(numbers * (int(own.max(initial=0)) + 1) + own)
+        count = int(numbers_in_column.max(initial=0)) + 1
+        numbers = _ranks(numbers * count + numbers_in_column)
     return numbers
 
 

@@ -76,11 +76,11 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
 
 def _differing_parts(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     differ = np.zeros(one.count, np.bool_)
-    for mine, theirs in zip(one.column.parts, other.column.parts, strict=True):
-        if isinstance(mine, FlatRows):
-            _mark_differing(differ, mine, theirs)
-        elif mine.size:
-            differ |= (_row_bytes(mine) != _row_bytes(theirs)).any(axis=1)
+    for part, other_part in zip(one.column.parts, other.column.parts, strict=True):
+        if isinstance(part, FlatRows):
+            _mark_differing(differ, part, other_part)
+        elif part.size:
+            differ |= (_row_bytes(part) != _row_bytes(other_part)).any(axis=1)
     return differ
 
 
@@ -95,9 +95,9 @@ def _mark_differing(differ: NDArray[np.bool_], one: FlatRows, other: FlatRows) -
     rows = np.flatnonzero(has_equal_length)
     itemsize = one.values.dtype.itemsize
     nbytes = one.lengths[rows] * itemsize
-    mine = gather_ranges(_flat_bytes(one), one.splits[rows] * itemsize, nbytes)
-    theirs = gather_ranges(_flat_bytes(other), other.splits[rows] * itemsize, nbytes)
-    unequal_bytes = np.flatnonzero(mine != theirs)
+    raw = gather_ranges(_flat_bytes(one), one.splits[rows] * itemsize, nbytes)
+    other_raw = gather_ranges(_flat_bytes(other), other.splits[rows] * itemsize, nbytes)
+    unequal_bytes = np.flatnonzero(raw != other_raw)
     differ[rows[splits_of(nbytes).searchsorted(unequal_bytes, "right") - 1]] = True
 
 

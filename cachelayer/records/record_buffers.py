@@ -177,12 +177,17 @@ class JoinedRecords(Records):
         return {row: (records, place) for rows, records in self.groups for place, row in enumerate(rows.tolist())}
 
     def __getitem__(self, rows: Ints) -> Records:
-        group_of, place_of = np.empty((2, len(self)), np.int64)
+        group_of = np.empty(len(self), np.int64)
+        place_of = np.empty(len(self), np.int64)
         for group, (members, _) in enumerate(self.groups):
             group_of[members] = group
             place_of[members] = np.arange(len(members))
-        chosen = [(np.flatnonzero(group_of[rows] == group), records) for group, (_, records) in enumerate(self.groups)]
-        return join_records(len(rows), [(mine, records[place_of[rows[mine]]]) for mine, records in chosen if len(mine)])
+        groups = []
+        for group, (_, records) in enumerate(self.groups):
+            in_group = np.flatnonzero(group_of[rows] == group)
+            if len(in_group):
+                groups.append((in_group, records[place_of[rows[in_group]]]))
+        return join_records(len(rows), groups)
 
     def single(self, row: int) -> Records:
         records, place = self._place_of_row[row]
@@ -210,7 +215,7 @@ class JoinedRecords(Records):
 
 @dataclass(frozen=True, eq=False)
 class StoredBytes:
-    """A file in a record, which is read in parts when they are used."""
+    """A file in a record. Its parts are read when they are used."""
 
     records: Records
     row: int
@@ -231,7 +236,14 @@ class StoredBytes:
 
 
 def read_together(wanted: Sequence[tuple[StoredBytes, Ints, Ints]]) -> list[list[memoryview]]:
-    """Return ranges of files, given where those of each begin and end. Those of the same records are read at once."""
+    """Return ranges of files. The ranges of files that lie in the same records are read at once.
+
+    Args:
+        wanted: the files, each with the begins and the ends of its ranges.
+
+    Returns:
+        The ranges of each file.
+    """
     bodies: list[list[memoryview]] = [[] for _ in wanted]
     buffers = {id(file.records): file.records for file, _, _ in wanted}
     for key, records in buffers.items():

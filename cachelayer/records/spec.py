@@ -13,6 +13,7 @@ RaggedSpec    a Ragged                              a Ragged of one more level
 SparseSpec    a Sparse                              a Sparse of one more dimension
 ImageSpec     an array of pixels                    a Ragged
 AudioSpec     an array of samples                   a Ragged
+VideoSpec     a Video                               an array of objects: a Video for each row
 JsonSpec      any value of JSON                     a list of such values
 ============  ====================================  ============================================
 
@@ -288,8 +289,8 @@ class EncodedSpec(LeafSpec, ABC):
     @property
     def options(self) -> dict[str, Any]:
         """The options of the decoding, by name."""
-        own = [item.name for item in fields(self) if item.name not in _OF_ALL_LEAVES]
-        return {name: getattr(self, name) for name in own}
+        names = [item.name for item in fields(self) if item.name not in _OF_ALL_LEAVES]
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         options = [f"{name}={value!r}" for name, value in self.options.items() if value is not None]
@@ -403,10 +404,10 @@ class AudioSpec(EncodedSpec):
 @explains_options
 @dataclass(frozen=True, repr=False)
 class VideoSpec(EncodedSpec):
-    """The bytes of a video file, which readers get as :class:`cachelayer.Video`: frames are decoded when asked for.
+    """The spec of videos: records store the bytes of video files, and readers get each as a :class:`cachelayer.Video`.
 
-    When a video is stored, an index of its frames is made, and stored with it. From a bucket, only the bytes of the
-    frames that are decoded are fetched.
+    A Video decodes frames when they are asked for. Records store an index of the frames too, so from a bucket only the
+    bytes of these frames are fetched.
 
     Examples:
         >>> cachelayer.VideoSpec(nullable=True)

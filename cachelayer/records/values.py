@@ -451,7 +451,7 @@ def _listed(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-class Unreadable:
+class BadValue:
     """Stands for a value that a source cannot read, so that the build refuses its record alone.
 
     Args:
