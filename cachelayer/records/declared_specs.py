@@ -44,7 +44,8 @@ def _declared_leaf(path: str, value: Any) -> LeafSpec | None:
 def overlaid(declared: Tree | None, inferred: Tree) -> Tree:
     """Return an inferred spec with the leaves that a user declares in place of its own.
 
-    A declared spec that has all keys keeps their order. Declared ``{"b": str}`` over ``{"a": ArraySpec(int64), "b": ArraySpec(bytes)}`` changes ``"b"`` alone.
+    A declared spec that has all keys keeps their order. ``{"b": str}``, declared for elements of which ``{"a":
+    ArraySpec(int64), "b": ArraySpec(bytes)}`` was inferred, changes ``"b"`` alone.
     """
     return inferred if declared is None else _over(declared, inferred)
 
