@@ -69,7 +69,7 @@ class Compression:
 def decompress_some(
     stored: PackedRecords | MappedRecords, is_compressed: NDArray[np.bool_], broken: set[int] | None = None
 ) -> Records:
-    """Return records of which some are compressed: these decompressed, all others as they are.
+    """Return records, some of which are stored compressed and are decompressed.
 
     Args:
         stored: the records as they are stored.

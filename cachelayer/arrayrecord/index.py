@@ -9,7 +9,7 @@ the whole index::
     ...
 
 Position and length give the stored bytes of a record: the record itself, or if it is compressed a varint with its
-length and then its zstd frame. The length does not count block headers; the checksum is that of the record itself.
+length and then its zstd frame. The length does not count block headers. The checksum is of the record, decompressed.
 
 If all records have n bytes and are not compressed, readers need no rows: record i lies at the logical offset
 ``to_logical(first) + i * (42 + varint_nbytes(n) + n)``. The manifest has n and the position of the first record.

@@ -94,10 +94,10 @@ def encode_lengths(lengths: NDArray[np.integer]) -> tuple[bytes, LengthsFile]:
 class LengthColumn:
     """The lengths of one leaf of some records, without the records. Thread-safe.
 
-    Records are numbered from 0 here. The *concatenation* has all values of the leaf: first those of record 0, and so
-    on. So record ``i`` has the offsets ``prefix(i)`` to ``prefix(i + 1)`` of the concatenation, and a record of length
-    0 has none. Arguments and results are int64 arrays of shape ``[k]``, in any order, with repeats. A column has parts,
-    such as the shards of a version, whose sums are loaded when they are needed: all parts of one call at once.
+    Records are numbered from 0 here. The *concatenation* has all values of the leaf, record by record. So record ``i``
+    has the offsets ``prefix(i)`` to ``prefix(i + 1)`` of the concatenation, and a record of length 0 has none.
+    Arguments and results are int64 arrays of shape ``[k]``, in any order, with repeats. A column has parts, such as the
+    shards of a version, whose sums are loaded when they are needed: all parts of one call at once.
 
     Args:
         records: the number of records of each part.

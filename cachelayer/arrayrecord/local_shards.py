@@ -69,7 +69,7 @@ FilesOfShard = Callable[[int], AbstractContextManager[ShardFiles]]
 
 
 class _PlainShard(NamedTuple):
-    """An open shard whose records :meth:`LocalShards.record` reads by itself: uncompressed ones that need no check."""
+    """An open shard of uncompressed records that are not checked: :meth:`LocalShards.record` reads them by itself."""
 
     first: int
     """The logical offset of record 0 in the memory, if all records have one size."""
@@ -196,7 +196,7 @@ class LocalShards:
         return bytearray().join(pieces)
 
     def records(self, numbers: Ints) -> Records:
-        """Return the records of these numbers; of uncompressed ones, no bytes are read before they are used."""
+        """Return the records of these numbers. The bytes of uncompressed records are read when they are used."""
         if len(numbers) == 0:
             return PackedRecords.of_bytes([])
         shard_of, within = self._in_shards(numbers)

@@ -137,7 +137,7 @@ def padded(nbytes: Any, unit: int = UNIT) -> Any:
 
 
 def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
-    """Return ranges with those consecutive ones joined that have less than a page between them."""
+    """Return ranges, of which neighbours with less than a page between them are joined."""
     are_apart = (starts[1:] < starts[:-1]) | (stops[1:] < stops[:-1]) | (starts[1:] > stops[:-1] + _PAGE)
     edge = np.ones(1, np.bool_)
     return starts[np.concatenate([edge, are_apart])], stops[np.concatenate([are_apart, edge])]

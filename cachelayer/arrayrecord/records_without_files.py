@@ -1,7 +1,7 @@
 """Records in an object store whose large files stay there until they are used, and whose other bytes are checked.
 
-The checksum of a record covers its files too. As these hold a checksum of their own, that of the record follows from it
-and from the bytes that were fetched::
+The checksum of a record covers its files too. Each file has a checksum of its own in the record. From these checksums
+and the fetched bytes follows what the checksum of the record must be::
 
     | head | file | pad | file | pad | tail |
 

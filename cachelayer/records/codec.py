@@ -103,7 +103,7 @@ class Codec:
     null_bit_count: int
     """How many null bits a record has."""
     with_null_values: tuple[LeafPlan, ...]
-    """The leaves of the records, also those that the elements lack, within which values may be null."""
+    """All leaves of the records within which values may be null, whether the elements have these leaves or not."""
 
     @classmethod
     def of(cls, spec: Tree, name: str = TYPED) -> Self:
@@ -275,7 +275,7 @@ class Codec:
 
         Args:
             records: the records.
-            separate_rows: True for columns of which :meth:`elements` makes elements: few of them share memory then.
+            separate_rows: True if :meth:`elements` makes elements of the columns, which are then kept one by one.
 
         Raises:
             ElementError: if an image or sound does not decode; the record of the error is the index in ``records``.
@@ -538,7 +538,7 @@ def _fixed_rows(records: Records, offset: int, part: LeafPart) -> NDArray[Any]:
 
 
 def _separate_fixed_rows(records: Records, offset: int, part: LeafPart) -> list[NDArray[Any]] | NDArray[Any]:
-    """Return a fixed part of each record as arrays of which few share memory; scalars as one array."""
+    """Return a fixed part of each record as separate arrays; scalars, which are copied later, as one array."""
     shape = part.shape or ()
     if not shape or not part.nbytes:
         return _fixed_rows(records, offset, part)

@@ -78,7 +78,7 @@ class _SeveralParts(ABC):
 
 
 class ArrayLeaf(_SeveralParts):
-    """Arrays of several dimensions of which some are unknown, and arrays of strings."""
+    """Arrays of several dimensions, some of them unknown; and arrays of strings."""
 
     def __init__(self, spec: LeafSpec) -> None:
         self._spec = spec
@@ -151,7 +151,7 @@ class RaggedLeaf(_SeveralParts):
         return (_as_u32(spec, flat.shape[1:], index), *levels, *_parts_of_values(spec.dtype, flat))
 
     def _are_splits(self, splits: Sequence[NDArray[Any]], values: int) -> bool:
-        """Return whether row splits are those of a ragged array of this spec with so many inner values."""
+        """Return whether row splits fit the spec, and so many inner values."""
         spec = self._spec
         # The rows of a level are the values of the level around it.
         ends = [*(len(level) - 1 for level in splits[1:]), values]

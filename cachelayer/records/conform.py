@@ -114,7 +114,7 @@ def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any,
     shape: list[int] = []
     level: list[Any] = [items]
     for _ in spec.shape:
-        # -1 stands for what is no list.
+        # -1 stands for an item that is no list.
         lengths = {len(node) if isinstance(node, (list, tuple)) else -1 for node in level}
         if len(lengths) > 1 or -1 in lengths:
             got = f"lists of {len(shape)} levels" if lengths == {-1} else "lists of different lengths in one level"

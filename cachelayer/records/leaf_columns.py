@@ -60,7 +60,7 @@ class FlatRows:
         return self.values[self.splits[index] : self.splits[index + 1]]
 
     def separate_rows(self) -> list[NDArray[Any]]:
-        """Return the rows as arrays of which few share memory: who keeps one keeps little of the others."""
+        """Return the rows as separate arrays: to keep one keeps at most 64 KiB of other rows alive."""
         bounds = pairwise(self.splits.tolist())
         rows = max(1, len(self.splits) - 1)
         if rows <= rows_sharing_memory(self.values.nbytes // rows):
@@ -69,13 +69,13 @@ class FlatRows:
 
 
 LONG_STRING = 512
-"""Longer strings are decoded in place: of shorter ones, a copy of the bytes takes less time."""
+"""Longer strings are decoded in place. For shorter strings, a copy of their bytes takes less time."""
 PartRows = Any
 """A part of many rows: an array of shape ``[rows, ...]`` if it is fixed, FlatRows if it varies; or a list of rows."""
 
 
 def separate_rows_of(part: PartRows) -> list[Any]:
-    """Return the rows of a part as arrays of which few share memory."""
+    """Return the rows of a part as separate arrays: to keep one keeps at most 64 KiB of other rows alive."""
     if isinstance(part, FlatRows):
         return part.separate_rows()
     return part if isinstance(part, list) else separate_rows(part)
@@ -114,7 +114,7 @@ def bytes_of_strings(strings: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray
 def strings_of_bytes(rows: FlatRows, dtype: DType) -> list[Any]:
     """Return the string of each row of bytes: ``bytes`` or ``str``."""
     splits = rows.splits.tolist()
-    # For short strings, slicing bytes is quicker; for long ones, saving a copy is.
+    # Slices of bytes take less time than slices of memory, unless they copy long strings.
     if rows.values.size > LONG_STRING * len(splits):
         memory: Any = memoryview(np.ascontiguousarray(rows.values).data)
     else:

@@ -39,7 +39,7 @@ class LeafPlan:
     spec: LeafSpec
     """What the records store."""
     leaf: Leaf
-    """Translates between values and parts; of images and sounds that are decoded, the values are decoded ones."""
+    """Translates between values and parts; its values are arrays if ``files`` decodes images or sounds."""
     parts: tuple[tuple[int, LeafPart], ...]
     """The parts of the leaf, each with its place: of a fixed part the offset, of a varying part the number."""
     files: Files | None = None
@@ -160,7 +160,7 @@ def column_of(plan: LeafPlan, values: Any) -> Column:
 def _without_null_rows(batch: Nullable) -> tuple[Any, NDArray[Any]]:
     """Return the values of a leaf in a batch, which has fillers in null rows, and the nulls of its column.
 
-    The Nullable of the outermost dict is the outermost one, so the first mark of a row is the one that counts.
+    The Nullable of the outermost dict is around those of inner dicts, so the first mark of a row counts.
     """
     nulls = np.zeros(len(batch.valid), np.uint8)
     values: Any = batch
@@ -192,7 +192,7 @@ def _with_fillers(plan: LeafPlan, values: list[Any]) -> tuple[list[Any], NDArray
 
 
 def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[Any] | None) -> Column:
-    """Return the column of values of which none is None, though values within them may be."""
+    """Return the column of values. None of them is None, though values within them may be."""
     null_values = None
     try:
         parts = plan.leaf.encode(values)
@@ -209,7 +209,7 @@ def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[Any] | Non
 
 
 def values_of(plan: LeafPlan, column: Column) -> list[Any]:
-    """Return the value of each row of a column. Few of them share memory."""
+    """Return the value of each row of a column: to keep one keeps at most 64 KiB of other rows alive."""
     is_decoded = len(column.parts) == 1 and isinstance(column.parts[0], list)
     values: list[Any] = column.parts[0] if is_decoded else plan.leaf.values(column.parts)
     if column.null_values is not None:

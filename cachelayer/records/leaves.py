@@ -82,7 +82,7 @@ class Leaf(Protocol):
         """Return the value of one row from its parts, whose memory it may share."""
 
     def values(self, parts: tuple[PartRows, ...]) -> list[Any]:
-        """Return the value of each row. Few of them share memory, so that one may be kept without the others."""
+        """Return the value of each row: to keep one keeps at most 64 KiB of other rows alive."""
 
     def batch(self, parts: tuple[Any, ...]) -> Any:
         """Return the values of all rows stacked on a leading axis."""

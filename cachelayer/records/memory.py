@@ -170,12 +170,12 @@ def _move_each(target: Bytes, target_starts: Ints, source: Bytes, source_starts:
 
 
 def rows_sharing_memory(nbytes: int) -> int:
-    """Return how many rows of ``nbytes`` bytes may share memory: who keeps one of them keeps the memory of all."""
+    """Return how many rows of ``nbytes`` bytes may share memory, which lives as long as one of them is kept."""
     return max(1, MAX_SHARED_NBYTES // max(1, nbytes))
 
 
 def separate_rows(array: NDArray[Any]) -> list[Any]:
-    """Return the rows of an array as arrays of which few share memory: who keeps one keeps little of the others."""
+    """Return the rows of an array as separate arrays: to keep one keeps at most 64 KiB of other rows alive."""
     together = rows_sharing_memory(array.nbytes // max(1, len(array)))
     if array.ndim == 1 or len(array) <= together:
         return list(array)

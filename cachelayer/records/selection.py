@@ -35,7 +35,7 @@ _NUMBER_BITS = 64
 """The bits of a number in an array."""
 _ROW = 512
 """The bits of a row of a bitmap."""
-# For each byte, the places of its set bits, ascending; then those of the others.
+# For each byte, the places of its set bits, ascending; then the places of its other bits.
 _PLACES = np.argsort(~np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), kind="stable")
 
 
@@ -152,7 +152,7 @@ class Selection:
         return Selection(numbers)
 
     def exclude(self, indices: Any) -> Selection:
-        """Return the selection of all other records than those of these indices."""
+        """Return the selection without the records of these indices."""
         mask = np.ones(len(self), np.bool_)
         mask[record_numbers(indices, len(self))] = False
         return self._of_mask(mask)

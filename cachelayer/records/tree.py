@@ -383,7 +383,7 @@ def _packed_nullable(pack: Callable[[Iterator[Any]], Any], count: int, depth: in
         pack: packs the dict if it is not None.
         count: the number of its leaves.
         depth: how many dicts are around it.
-        leaves: iterates over the values of leaves, next over those of this dict.
+        leaves: iterates over the values of leaves; the leaves of this dict come next.
     """
     values = list(islice(leaves, count))
     first = values[0]

@@ -47,7 +47,7 @@ def leaf_spec(value: Any) -> LeafSpec:
     if isinstance(value, Video):
         return VideoSpec()
     if isinstance(value, Nullable) and isinstance(value.values, np.ndarray) and value.values.shape == value.valid.shape:
-        # A batch of scalars of which some are None looks the same: then the build has unbatch=True.
+        # A batch of scalars, some of them None, looks the same: then the build has unbatch=True.
         return leaf_spec(value.values).with_nullable_values()
     if isinstance(value, Ragged) and isinstance(value.flat_values, Nullable):
         return leaf_spec(value.with_flat(value.flat_values.values)).with_nullable_values()

@@ -312,7 +312,7 @@ class Sparse(NoArray):
 @explains_options
 @dataclass(frozen=True, eq=False, repr=False)
 class Nullable(NoArray):
-    """The rows of a field of a batch of which some are None, or an array in which some values are None.
+    """The rows of a field of a batch, some of them None; or an array, some of whose values are None.
 
     Examples:
         >>> rows = [{"score": 0.5}, {"score": None}, {"score": 2.0}]
