@@ -1,4 +1,8 @@
-"""The options of a stream, checked."""
+"""The options of a stream: their defaults and their checks, and what they say of steps and rows.
+
+:func:`make_options` has the names and the defaults. Methods such as :meth:`cachelayer.DataRef.stream` take them over
+with :func:`takes_stream_options`; :class:`StreamArguments` repeats the names for type checkers.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +30,14 @@ from cachelayer.user_warnings import warn
 
 MOST_ROWS = 1 << 30
 """The most records of a step. The numbers of so many take 8 GiB."""
-# If the number of shards is no power of two, some share blocks. Fewer lanes than shards are always more than this.
 _MOST_READERS = 1.5
+"""The most shards that read a lane, on average, without a warning: some do if their number is no power of two. If there
+are fewer lanes than shards, it is always more than this."""
 
 M = TypeVar("M", bound=Callable[..., Any])
 Shuffle = bool | Literal["blocks"] | Blocks
-# Places of an epoch that are looked at at once for records.
 _SEARCHED = 1 << 18
+"""Places of an epoch that are searched for records at once."""
 _DEFAULTS = {
     "shuffle": False,
     "reshuffle": True,
@@ -65,35 +70,31 @@ class StreamArguments(MixtureArguments, total=False):
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The records that a stream hands out, and their order; see :meth:`cachelayer.DataRef.stream`.
-
-    Args:
-        batched: whether it hands out batches, or elements.
-        steps: the steps of all shards.
-        order: the record at each position.
-        shard_index: the number of the shard.
-        start: the position where iterators begin.
-        prefetch: the number of chunks that are read ahead.
-        rows: given the number of rows of a global batch, returns those that are read; None for those of the shard.
-    """
+    """The steps of a stream, the order of its records, and what one shard takes of them; all of it checked."""
 
     batched: bool
+    """Whether the stream hands out batches, or elements."""
     steps: Steps
+    """The steps of all shards."""
     order: Order
+    """Which record has which place of an epoch."""
     shard_index: int
     start: int
+    """The position where iterators begin."""
     prefetch: int
+    """The number of chunks that are read ahead."""
     rows: Callable[[int], Indices] | None = None
+    """Given the number of rows of a global batch, returns the rows to read; None for the rows of the shard."""
 
     def rows_of(self, size: int) -> Indices:
-        """Return the rows that are read of a step with so many records; those from ``size`` on fill it up."""
+        """Return the rows that are read of a step with ``size`` records; rows from ``size`` on fill it up."""
         if self.rows is not None:
             return self.rows(self.steps.row_count(size))
         return np.arange(*self.steps.rows_of_shard(size, self.shard_index))
 
     @property
     def item_count(self) -> int:
-        """The number of items of this shard, from ``start`` on; an InvalidTypeError if there is no end."""
+        """The number of items of this shard, from ``start`` on; raises an InvalidTypeError if there is no end."""
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if self.batched else self.shard_index
         count = count_steps(self.steps, self.start, offset)
@@ -110,29 +111,37 @@ class StreamOptions:
         return self.order if phase is self.steps.phases[-1] else order_over(self.order, phase.records)
 
     def ranges_of(self, records: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return the begins and ends of the steps with some records; without batches, of the records' positions."""
+        """Return the begins and ends of the steps that have some of these records, from ``start`` on.
+
+        Without batches, only the positions of the records are returned, and the other shards keep theirs.
+        """
         steps = self.steps
         if steps.last_position is None:
             raise InvalidArgumentError("without(records=...) of a stream that has no end: pass num_epochs=, or steps=")
         wrong = records[(records < 0) | (records >= self.order.records)]
         if len(wrong):
             raise RecordIndexError(f"record {wrong[0]}: there are {self.order.records} records")
-        found: list[tuple[int, int]] = []
-        begin, stop = self.start, steps.last_position
+        ranges: list[tuple[int, int]] = []
+        begin = self.start
+        stop = steps.last_position
         while begin < stop:
-            for places in steps.by_epoch(begin, stop):
-                found += self._ranges_in(places, records)
-            begin, rest = stop, steps.without(found)
-            # The last step may take others in their place, from further on.
-            stop = stop if rest.last_position is None or rest.at(self.start) is None else rest.last_position
-        return found
+            for epoch_slice in steps.by_epoch(begin, stop):
+                ranges += self._ranges_in(epoch_slice, records)
+            begin = stop
+            rest = steps.without(ranges)
+            if rest.last_position is not None and rest.at(self.start) is not None:
+                # With "wrap", the last step takes other positions in place of what is left out, from further on: they
+                # may have some of these records too.
+                stop = rest.last_position
+        return ranges
 
-    def _ranges_in(self, places: EpochSlice, records: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    def _ranges_in(self, epoch_slice: EpochSlice, records: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         steps = self.steps
-        for begin in range(places.begin, places.end, _SEARCHED):
-            numbers = self.order.at(places.epoch, np.arange(begin, min(begin + _SEARCHED, places.end)))
-            first = places.epoch * steps.records + begin
-            for position in (np.flatnonzero(np.isin(numbers, records)) + first).tolist():
+        for begin in range(epoch_slice.begin, epoch_slice.end, _SEARCHED):
+            end = min(begin + _SEARCHED, epoch_slice.end)
+            numbers = self.order.at(epoch_slice.epoch, np.arange(begin, end))
+            first_position = epoch_slice.epoch * steps.records + begin
+            for position in (np.flatnonzero(np.isin(numbers, records)) + first_position).tolist():
                 step = step_with(steps, position, self.start) if self.batched else (position, position + 1)
                 if step is not None:
                     yield step[0], step[1]
@@ -144,7 +153,7 @@ class StreamOptions:
             order["shuffle"] = Blocks(**order.pop("blocks"))
         elif "blocks" in order:
             order["shuffle"] = "blocks"
-        found = {
+        arguments = {
             "global_batch_size": self.steps.global_batch if self.batched else None,
             **order,
             "num_epochs": self.steps.num_epochs,
@@ -153,7 +162,7 @@ class StreamOptions:
             "start": self.start,
             "left_out": self.steps.left_out,
         }
-        return ", ".join(f"{name}={value!r}" for name, value in found.items() if value != _DEFAULTS.get(name))
+        return ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != _DEFAULTS.get(name))
 
 
 def make_options(
@@ -173,21 +182,58 @@ def make_options(
     prefetch: int = 2,
     buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None = None,
 ) -> StreamOptions:
-    """Return the checked options of a stream over ``records`` records of about ``record_nbytes`` bytes.
+    """Return the checked options of a stream; :meth:`cachelayer.DataRef.stream` explains the keywords.
 
-    The ``table`` has the records of the buckets that are asked for, and ``together`` is that of the
-    :class:`cachelayer.protocols.DatasetInfo`.
-
-    This signature is the only list of stream options: methods copy it with :func:`takes_stream_options`.
+    Args:
+        records: the number of records.
+        global_batch_size: the number of records of a step; None to hand out elements.
+        record_nbytes: approximate bytes of a record.
+        table: the records in each bucket, if ``buckets`` are asked for.
+        together: how many elements in a row are read with little more than the records that they are made of; see
+            :class:`cachelayer.protocols.DatasetInfo`.
     """
     if buckets is not None and table is None:
         raise InvalidArgumentError(
             f"buckets {buckets!r}: only stored records know their lengths: cache() them first, or pad them with map()"
         )
     shard_index, shard_count = _shard(shard)
-    blocks, reshuffle = blocks_of(shuffle), boolean("reshuffle", reshuffle)
-    if remainder is None and getattr(shard, "drop_remainder", False) is True:
-        remainder = "drop"
+    blocks = blocks_of(shuffle)
+    reshuffle = boolean("reshuffle", reshuffle)
+    batch = _global_batch(global_batch_size, shard_count)
+    epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 0)
+    position = integer("start", start, 0)
+    _check_positions(records, epochs, position)
+    order = _order(records, record_nbytes, together, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
+    if blocks is not None:
+        warn_of_few_lanes(shard_count, [order])
+    if remainder is None:
+        # A ShardOptions of Grain may say it.
+        remainder = "drop" if getattr(shard, "drop_remainder", False) is True else "keep"
+    if not isinstance(remainder, str) or remainder not in RULES:
+        raise InvalidArgumentError(f"remainder {remainder!r}: it is one of {', '.join(map(repr, RULES))}, or None")
+    rule = RULES[remainder]
+    if rule.fill is not None and global_batch_size is None:
+        raise InvalidArgumentError(f"remainder={remainder!r} fills up batches: pass a global_batch_size")
+    largest = records if table is None else max(table.sizes)
+    may_skip = rule.drops or global_batch_size is None
+    if epochs is None and (records == 0 or (may_skip and largest < batch)):
+        raise InvalidArgumentError(
+            f"num_epochs=None over {largest} records in steps of {batch}: a shard may wait for its first record "
+            "for ever; pass a number of epochs, or smaller steps"
+        )
+    options = StreamOptions(
+        batched=global_batch_size is not None,
+        steps=Steps(records, batch, shard_count, remainder, epochs),
+        order=order,
+        shard_index=shard_index,
+        start=position,
+        prefetch=integer("prefetch", prefetch, 0),
+    )
+    return options if table is None else _in_buckets(options, table)
+
+
+def _global_batch(global_batch_size: int | None, shard_count: int) -> int:
+    """Return the number of records of a step, checked; without batches, each shard takes one."""
     batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
     if batch > MOST_ROWS:
         name = "the shard count" if global_batch_size is None else "global_batch_size"
@@ -199,38 +245,17 @@ def make_options(
             f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts, "
             f"pass a multiple such as {-(-batch // shard_count) * shard_count}"
         )
-    epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 0)
-    position = integer("start", start, 0)
-    for name, value in (("start", position), ("num_epochs", (epochs or 0) * records)):
-        if value > MOST_POSITIONS:
-            raise InvalidArgumentError(f"{name} leads to position {value}, past 2**62, the largest position")
-    if epochs is not None and position > epochs * records:
-        raise InvalidArgumentError(f"start {position} is past the end, {epochs * records}: pass a larger num_epochs")
-    order = _order(records, record_nbytes, together, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
-    if blocks is not None:
-        warn_of_few_lanes(shard_count, [order])
-    rest: Any = "keep" if remainder is None else remainder
-    if not isinstance(rest, str) or rest not in RULES:
-        raise InvalidArgumentError(f"remainder {rest!r}: it is one of {', '.join(map(repr, RULES))}, or None")
-    rule = RULES[rest]
-    if rule.fill is not None and global_batch_size is None:
-        raise InvalidArgumentError(f"remainder={rest!r} fills up batches: pass a global_batch_size")
-    largest = records if table is None else max(table.sizes)
-    may_skip = rule.drops or global_batch_size is None
-    if epochs is None and (records == 0 or (may_skip and largest < batch)):
-        raise InvalidArgumentError(
-            f"num_epochs=None over {largest} records in steps of {batch}: a shard may wait for its first record "
-            "for ever; pass a number of epochs, or smaller steps"
-        )
-    options = StreamOptions(
-        batched=global_batch_size is not None,
-        steps=Steps(records, batch, shard_count, rest, epochs),
-        order=order,
-        shard_index=shard_index,
-        start=position,
-        prefetch=integer("prefetch", prefetch, 0),
-    )
-    return options if table is None else _in_buckets(options, table)
+    return batch
+
+
+def _check_positions(records: int, epochs: int | None, start: int) -> None:
+    """Raise unless a stream begins before its end, and all of its positions are numbers that arithmetic can take."""
+    end = None if epochs is None else epochs * records
+    for name, position in (("start", start), ("num_epochs", end or 0)):
+        if position > MOST_POSITIONS:
+            raise InvalidArgumentError(f"{name} leads to position {position}, past 2**62, the largest position")
+    if end is not None and start > end:
+        raise InvalidArgumentError(f"start {start} is past the end, {end}: pass a larger num_epochs")
 
 
 @lru_cache(maxsize=16)
@@ -245,31 +270,33 @@ def order_over(order: Order, records: int) -> Order:
 
 
 def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
-    """Return the options of a stream whose batches come each from one bucket."""
-    order, steps = options.order, options.steps
+    """Return the options of a stream in which the records of a step come from one bucket."""
+    order = options.order
+    steps = options.steps
     if isinstance(order, BlockOrder):
         raise InvalidArgumentError(
             "buckets and shuffle in blocks: blocks hold records of all lengths, so pass shuffle=True, or leave buckets "
             "out"
         )
-    ordering = BucketOrder(table, steps.global_batch, order.shuffle, order.seed, order.reshuffle)
-    stepping = replace(steps, cuts=ordering.cuts)
-    refusal = stepping.why_invalid(options.start)
-    if refusal is not None:
-        raise InvalidArgumentError(f"buckets, remainder {steps.remainder!r}, start {options.start}: {refusal}")
-    return replace(options, steps=stepping, order=ordering)
+    bucket_order = BucketOrder(table, steps.global_batch, order.shuffle, order.seed, order.reshuffle)
+    bucket_steps = replace(steps, cuts=bucket_order.cuts)
+    why_invalid = bucket_steps.why_invalid(options.start)
+    if why_invalid is not None:
+        raise InvalidArgumentError(f"buckets, remainder {steps.remainder!r}, start {options.start}: {why_invalid}")
+    return replace(options, steps=bucket_steps, order=bucket_order)
 
 
 def takes_stream_options(*fixed: str, **refused: str) -> Callable[[M], M]:
-    """Give a method the keywords and defaults of :func:`make_options`, in ``help()`` and when it is called.
+    """Return a decorator that gives a method the keywords and defaults of :func:`make_options`, also in ``help()``.
 
     Args:
         fixed: the options that the method decides itself.
         refused: the options that it does not have, and why.
     """
-    listed = signature(make_options).parameters.values()
-    keywords = [each for each in listed if each.kind is each.KEYWORD_ONLY and each.name not in {*fixed, *refused}]
-    names = [each.name for each in keywords]
+    parameters = signature(make_options).parameters.values()
+    without = {*fixed, *refused}
+    keywords = [option for option in parameters if option.kind is option.KEYWORD_ONLY and option.name not in without]
+    names = [option.name for option in keywords]
 
     def decorate(method: M) -> M:
         @wraps(method)
@@ -280,9 +307,9 @@ def takes_stream_options(*fixed: str, **refused: str) -> Callable[[M], M]:
             check_options(arguments, ["global_batch_size", *names], method.__name__)
             return method(self, global_batch_size, **arguments)
 
-        own = signature(method)
-        first = [each for each in own.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
-        checked.__signature__ = own.replace(parameters=[*first, *keywords])  # type: ignore[attr-defined]
+        described = signature(method)
+        first = [given for given in described.parameters.values() if given.kind is given.POSITIONAL_OR_KEYWORD]
+        checked.__signature__ = described.replace(parameters=[*first, *keywords])  # type: ignore[attr-defined]
         return cast(M, checked)
 
     return decorate
@@ -307,7 +334,7 @@ def blocks_of(shuffle: Any) -> Blocks | None:
 def _order(
     records: int, record_nbytes: int, together: int, shuffle: Shuffle, seed: int | None, *, reshuffle: bool
 ) -> Order:
-    """Return the order, with its seed checked."""
+    """Return an exact order or one in blocks, with its seed checked."""
     if seed is None and shuffle:
         shown = "'blocks'" if shuffle == Blocks() else repr(shuffle)
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
@@ -331,9 +358,9 @@ def _block_order(
 
 
 def warn_of_few_lanes(shards: int, orders: Iterable[Order]) -> None:
-    """Warn if several shards read the blocks of one lane, which is all the more reading."""
+    """Warn if several shards read the blocks of one lane, so that each of its blocks is read by several."""
     lanes = [order.lanes for order in orders if isinstance(order, BlockOrder) and order.rounds > 1]
-    few = max(lanes, key=lambda each: _readers(shards, each), default=shards)
+    few = max(lanes, key=lambda count: _readers(shards, count), default=shards)
     readers = _readers(shards, few)
     if readers <= _MOST_READERS:
         return
@@ -346,7 +373,12 @@ def warn_of_few_lanes(shards: int, orders: Iterable[Order]) -> None:
 
 
 def _readers(shards: int, lanes: int) -> float:
-    """Return how many shards read the blocks of a lane, on average: the rows of both are cut at other places.
+    """Return how many shards read the blocks of a lane, on average.
+
+    The rows of a step are cut into shards and, at other places, into lanes. With 3 shards and 4 lanes::
+
+        lanes     0        1        2        3
+        shards    0            1           2             shards 0 and 1 read lane 1, shards 1 and 2 read lane 2
 
     They are fewer if a step has more rows of a lane than a window has.
     """
@@ -354,7 +386,7 @@ def _readers(shards: int, lanes: int) -> float:
 
 
 def check_seed(seed: int, name: str = "seed") -> int:
-    """Return a seed, checked; ``name`` is that of the argument, for the message."""
+    """Return a seed, checked; ``name`` is the name of the argument, for the error."""
     number = integer(name, seed, 0)
     if number >= 1 << 64:
         raise InvalidArgumentError(f"{name} {number}: it must lie in [0, 2**64)")
@@ -362,6 +394,7 @@ def check_seed(seed: int, name: str = "seed") -> int:
 
 
 def _shard(shard: Any) -> tuple[int, int]:
+    """Return the index and the number of shards, checked."""
     if hasattr(shard, "shard_index") and hasattr(shard, "shard_count"):
         shard = (shard.shard_index, shard.shard_count)
     if not isinstance(shard, (tuple, list)) or len(shard) != 2:
