@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_no_videos, check_stream
 from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
@@ -75,6 +75,7 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None
         )
     check_stream(stream)
     check_no_json(stream, "JAX")
+    check_no_videos(stream, "JAX")
     options = reader_of(stream).options
     if not options.batched:
         raise InvalidArgumentError("global_batches() needs batches: pass a global_batch_size to stream()")

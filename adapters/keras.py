@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_no_videos, check_stream
 from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import Source
@@ -113,6 +113,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
     """
     check_stream(stream)
     check_no_json(stream, "Keras")
+    check_no_videos(stream, "Keras")
     options = reader_of(stream).options
     steps = options.steps
     if not options.batched:

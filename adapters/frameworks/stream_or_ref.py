@@ -7,7 +7,7 @@ from typing import Any
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import JsonSpec
+from cachelayer.records.spec import JsonSpec, LeafSpec, VideoSpec
 from cachelayer.streams.step_numbers import short_sizes
 from cachelayer.streams.stream import Stream, reader_of
 
@@ -32,15 +32,28 @@ def check_ref(value: Any) -> None:
 
 def check_no_json(stream: Stream[Any], framework: str) -> None:
     """Raise if batches have a field of JSON, for a framework that has numbers alone."""
-    reader = reader_of(stream)
-    # A record of a wrapped object is not read for this.
-    spec = stream.element_spec if reader.is_mapped else reader.records.declared_spec
-    for path, leaf in tree.leaves(spec):
+    for path, leaf in _leaves_of_batches(stream):
         if isinstance(leaf, JsonSpec):
             raise InvalidTypeError(
                 f"{tree.leaf_title(path)} is {leaf.describe()}, which {framework} has no array for: make numbers of "
                 "one shape of it with map(), or leave it out with ref.fields()"
             )
+
+
+def check_no_videos(stream: Stream[Any], framework: str) -> None:
+    """Raise if batches have a field of videos, which no framework has."""
+    for path, leaf in _leaves_of_batches(stream):
+        if isinstance(leaf, VideoSpec):
+            raise InvalidTypeError(
+                f"{tree.leaf_title(path)} is {leaf.describe()}, which {framework} has no array for: stream "
+                "ref.clips(...), take frames of it with map(), or leave it out with ref.fields()"
+            )
+
+
+def _leaves_of_batches(stream: Stream[Any]) -> list[tuple[str, LeafSpec]]:
+    reader = reader_of(stream)
+    # A record of a wrapped object is not read for this.
+    return tree.leaves(stream.element_spec if reader.is_mapped else reader.records.declared_spec)
 
 
 def rows_of_batches(stream: Stream[Any]) -> int | None:

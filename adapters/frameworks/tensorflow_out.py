@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_stream, rows_of_batches
+from cachelayer.adapters.frameworks.stream_or_ref import check_no_videos, check_stream, rows_of_batches
 from cachelayer.arguments import explains_options
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import json_text, tree
@@ -58,6 +58,7 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         InvalidArgumentError: if the stream is mapped and the last ``map()`` does not declare an element spec.
     """
     check_stream(stream)
+    check_no_videos(stream, "TensorFlow")
     reader = reader_of(stream)
     spec = stream.element_spec
     if reader.is_mapped and spec is None:

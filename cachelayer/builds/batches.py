@@ -29,6 +29,7 @@ from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import as_leaf
 from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.records.video import Video
 
 BATCH_NBYTES = 1 << 22
 """About the bytes of a batch."""
@@ -37,7 +38,7 @@ MAX_STACKED_RECORDS = 8 * MAX_BATCH_RECORDS
 """The most records of a batch whose cost hardly grows with their number."""
 BATCH_SECONDS = 1.0
 """A batch of a slow source ends after about so long, so that its shard can be finished before a kill comes."""
-IMMUTABLE = frozenset({bool, int, float, complex, type(None), str, bytes})
+IMMUTABLE = frozenset({bool, int, float, complex, type(None), str, bytes, Video})
 """Types of values that cannot change."""
 
 

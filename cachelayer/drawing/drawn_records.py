@@ -16,8 +16,9 @@ from cachelayer.drawing.pixels import Pixels, line, picture, pixels_of, png
 from cachelayer.drawing.text import Names, leaf_text, named
 from cachelayer.errors import CacheLayerError, StorageError
 from cachelayer.records import dtypes, tree
-from cachelayer.records.spec import AudioSpec, ImageSpec, JsonSpec, LeafSpec
+from cachelayer.records.spec import AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
 from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.records.video import Video
 
 Kind = Literal["null", "picture", "line", "sound", "text", "long", "problem"]
 LINE_WIDTH, LINE_HEIGHT = 160, 40
@@ -76,6 +77,8 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, options: Draw
             return drawn("picture", f"an image file of {len(value):,} bytes", picture(value, options.side))
         except CacheLayerError as error:
             return drawn("problem", str(error)[:500])
+    if isinstance(spec, VideoSpec):
+        return _drawn_video(drawn, value, options.side)
     if isinstance(spec, AudioSpec):
         return drawn("sound", f"a sound file of {len(value):,} bytes")
     if isinstance(spec, JsonSpec):
@@ -95,6 +98,16 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, options: Draw
         points = line(array, LINE_WIDTH, LINE_HEIGHT) if array.ndim == 1 and len(array) >= _LINE_FROM else ""
     kind: Kind = "picture" if pixels is not None else "line" if points else "text"
     return drawn(kind, text, pixels, points, tokens)
+
+
+def _drawn_video(drawn: Callable[..., DrawnLeaf], file: bytes, side: int) -> DrawnLeaf:
+    """Return the first frame of a video, drawn."""
+    try:
+        video = Video.of_file(file)
+        text = f"a video file of {len(file):,} bytes: {len(video):,} frames, {video.fps:.4g} a second"
+        return drawn("picture", text, pixels_of(video[0], side))
+    except CacheLayerError as error:
+        return drawn("problem", str(error)[:500])
 
 
 def _are_numbers(array: NDArray[Any]) -> bool:

@@ -17,7 +17,17 @@ from servers import Server, new_bucket
 from videos import HEIGHT, KINDS, WIDTH, decoded, kind, video_file
 
 import cachelayer
-from cachelayer import ArraySpec, CacheLayerWarning, ElementError, RecordIndexError, Storage, Video, VideoSpec
+from cachelayer import (
+    ArraySpec,
+    CacheLayerWarning,
+    ElementError,
+    InvalidArgumentError,
+    RecordIndexError,
+    Storage,
+    Video,
+    VideoSpec,
+)
+from cachelayer.drawing.drawn_records import DrawOptions, drawn_leaf
 from cachelayer.records.video_index import VideoIndex
 
 pytest.importorskip("av")
@@ -189,3 +199,22 @@ def fetched(proxy: Any) -> int:
         if "array_record" in exchange.path
     ]
     return sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found)
+
+
+def test_tables_hold_the_bytes_of_files_and_builds_take_readers(storage: Storage) -> None:
+    file = video_file(5)
+    ref = storage.submit([{"video": file, "label": 0}], "d", "v1", element_spec=SPEC)
+    assert ref.to_arrow()["video"].to_pylist() == [file]
+    assert storage.submit([{"video": Video.of_file(file), "label": 0}], "d", "v2").digest == ref.digest
+    assert storage.submit(ref.stream(), "d", "v3").digest == ref.digest
+    assert storage.rewrite("d", "v1", "v4", compression="zstd")[0]["video"][2:4].shape == (2, HEIGHT, WIDTH, 3)
+    with pytest.raises(InvalidArgumentError, match="clips"):
+        ref.rolling(2)
+    with pytest.raises(InvalidArgumentError, match="clips"):
+        ref.windows("video", 2)
+
+
+def test_the_page_draws_the_first_frame() -> None:
+    drawn = drawn_leaf(0, "['video']", VideoSpec(), video_file(5), DrawOptions(32, 1))
+    assert (drawn.kind, "5 frames" in drawn.text) == ("picture", True)
+    assert drawn_leaf(0, "['video']", VideoSpec(), b"x", DrawOptions(32, 1)).kind == "problem"

@@ -23,7 +23,7 @@ from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints, distinct, separate_rows
-from cachelayer.records.spec import ArraySpec
+from cachelayer.records.spec import ArraySpec, AudioSpec, VideoSpec
 
 _LONGEST = 2**31 - 1
 UNNAMED = "values"
@@ -49,6 +49,8 @@ class Documents:
             if not has_documents(leaf):
                 cure = "" if leaf.shape else f"; pass beside={name!r} for the value of its document beside each token"
                 cure = FILL if leaf.nullable_values else cure
+                if isinstance(leaf, (VideoSpec, AudioSpec)):
+                    cure = f"; clips({name!r}, frames) cuts it"
                 raise InvalidArgumentError(
                     f"{name!r} is {leaf.describe()}: documents are arrays of shape [None], bytes or str{cure}"
                 )

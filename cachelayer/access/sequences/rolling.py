@@ -21,7 +21,7 @@ from cachelayer.records.keys import key_names
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.memory import Ints, distinct, splits_of
 from cachelayer.records.null_marks import NullBits
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
@@ -199,6 +199,8 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
     elif isinstance(leaf, SparseSpec):
         stacks = None not in leaf.shape and not leaf.nullable
         stacked = replace(leaf, shape=shape)
+    elif isinstance(leaf, VideoSpec):
+        stacks = False
     elif None in leaf.shape:
         stacks = None not in leaf.shape[1:] and not leaf.nullable
         stacked = RaggedSpec(leaf.dtype, shape, nullable_values=leaf.nullable_values)
@@ -208,6 +210,8 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
     if stacks:
         return stacked
     cure = "leave it out with fields(), before rolling()"
+    if isinstance(leaf, VideoSpec):
+        cure = "clips() gives frames of one video; else " + cure
     if len(leaf.shape) > 1 and leaf.shape[:2] == (None, None):
         cure = "if it holds images, call decoded(size=...) before rolling(); else " + cure
     if leaf.nullable:

@@ -220,3 +220,15 @@ def test_of_clips_in_a_bucket_only_their_bytes_are_fetched(gcs: Server, tmp_path
         for shuffle in (True, "blocks"):
             stream = clips[::20].stream(4, shuffle=shuffle, seed=0)
             assert sum(len(batch["video"]) for batch in stream) == 8
+
+
+@pytest.mark.needs("jax", "keras", "tensorflow")
+def test_frameworks_get_arrays_of_clips_and_refuse_readers(ref: Any) -> None:
+    from cachelayer.adapters.keras import to_keras
+    from cachelayer.adapters.tensorflow import to_tf
+
+    clips = ref.clips("video", 3)
+    assert next(iter(to_tf(clips.stream(2))))["video"].shape == (2, 3, 48, 64, 3)
+    for sink in (to_tf, to_keras):
+        with pytest.raises(cachelayer.InvalidTypeError, match="clips"):
+            sink(ref.fields("video").stream(2))
