@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cachelayer.errors import StorageError
-from cachelayer.processes import has_ended, process_name
+from cachelayer.host import has_ended, process_name
 
 _PREFIX = "cachelayer-build-"
 

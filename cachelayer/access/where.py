@@ -27,7 +27,7 @@ from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.exact_values import NoValueError, Operand
 from cachelayer.access.field_values import FieldReader, refuse_made_of_records
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.host_memory import memory_nbytes
+from cachelayer.host import memory_nbytes
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import names_of_leaves

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from cachelayer.engines.engine import is_worker
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.host import process_name
 from cachelayer.locks import ProcessLock
-from cachelayer.processes import process_name
 from cachelayer.temporary_files import maker_of
 
 WORKING_FOLDER = "CACHELAYER_WORKING_FOLDER"

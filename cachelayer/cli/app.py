@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import threading
 import traceback
@@ -20,7 +21,6 @@ import cachelayer
 from cachelayer.cli import output
 from cachelayer.cli.exit_codes import ExitCode, code_of
 from cachelayer.cli.output import Result
-from cachelayer.cli.words import in_options
 from cachelayer.errors import CacheLayerError, CacheLayerWarning
 from cachelayer.logs import logging_to
 from cachelayer.progress import harmless
@@ -85,7 +85,7 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
             with warnings.catch_warnings():
                 warnings.simplefilter("always", CacheLayerWarning)
                 warnings.showwarning = lambda message, *_, **__: output.problem(
-                    "warning", in_options(str(message), parameters)
+                    "warning", _in_options(str(message), parameters)
                 )
                 try:
                     with redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -123,8 +123,64 @@ def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> 
         traceback.print_exception(error)
         output.problem("error", "this is a bug in cachelayer: please report it with the lines above")
     else:
-        output.problem("error", in_options(str(error), parameters))
+        output.problem("error", _in_options(str(error), parameters))
     return code
+
+
+_ARGUMENT = re.compile(
+    r"""(?<![\w.-])([a-z_]+)=(True|False|None|\.\.\.|'[^']*'|"[^"]*"|\[[^\]]*\]|[\d.]+(?=\W|$)|(?!\S))"""
+)
+"""An argument of a Python call, such as ``force=True``, ``engine='spark'`` or, to be passed, ``max_records=``."""
+_ALTERNATIVE = re.compile(r",? or (?:pass )?[a-z_]+=[^;:]*?(?=$|[;:]|\. )")
+"""The last of several remedies, if only Python has it."""
+_WITHOUT_VALUE = re.compile(r"(?<![\w.-])([a-z_]+)=(?=[\s.,;:)]|$)")
+_CALLS = {
+    'by cacheable(..., "auto")': "STORAGE/ID@auto",
+    "storage.rewrite()": "`cachelayer rewrite`",
+    "storage.rewrite(...": "`cachelayer rewrite` (...",
+    "storage.cache()": "`cachelayer build`",
+    "delete(..., ": "`cachelayer rm` (",
+    "storage.repair(": "`cachelayer repair` (",
+    "mirror()": "`cachelayer mirror`",
+    "with storage_options=": "with --option",
+    "storage_options": "--option",
+}
+
+
+def _in_options(text: str, parameters: Mapping[str, click.Parameter]) -> str:
+    """Return an error or a warning of the packages below in the words of a command.
+
+    Arguments of Python become the command's options; a remedy that only Python has is left out if there is another.
+
+    Args:
+        text: the message.
+        parameters: the parameters of the command, by name.
+    """
+
+    def spelled(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        parameter = parameters.get(name)
+        if parameter is None:
+            return match[0]
+        if not isinstance(parameter, click.Option):
+            return str(parameter.metavar)
+        yes = parameter.opts[0]
+        if parameter.is_flag:
+            return parameter.secondary_opts[0] if value == "False" and parameter.secondary_opts else yes
+        if value == "None":
+            return f"no {yes}"
+        values = re.findall(r"[^\s,'\"\[\]]+", value)
+        return " ".join(f"{yes} {one}" for one in values) or yes
+
+    for call, words in _CALLS.items():
+        text = text.replace(call, words)
+    text = _ALTERNATIVE.sub("", _ARGUMENT.sub(spelled, text))
+
+    def named(match: re.Match[str]) -> str:
+        parameter = parameters.get(match[1])
+        return parameter.opts[0] if isinstance(parameter, click.Option) else f"{match[1]}, in Python"
+
+    return _WITHOUT_VALUE.sub(named, text)
 
 
 def main() -> None:

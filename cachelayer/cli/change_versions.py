@@ -32,7 +32,7 @@ from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.progress import size
 from cachelayer.storage.storage import AS_BASE, Storage
-from cachelayer.versions.pending_deletions import PendingDeletion, pending_in_dataset, pending_in_storage
+from cachelayer.versions.gc import PendingDeletion, pending_in_dataset, pending_in_storage
 from cachelayer.versions.reference import Reference, names_version
 
 

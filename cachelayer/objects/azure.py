@@ -17,7 +17,7 @@ _SCOPE = "https://storage.azure.com/.default"
 
 
 def open_client(url: str, options: Mapping[str, Any], read_timeout: float) -> CloudClient:
-    """Return the file system of adlfs, which notices soon that nobody answers, and tries again soon."""
+    """Return the file system of adlfs, with short timeouts and short pauses between retries."""
     from adlfs import AzureBlobFileSystem
 
     limits = {"connection_timeout": read_timeout, "read_timeout": read_timeout}
@@ -44,13 +44,13 @@ def _account_of(url: str) -> dict[str, str]:
     """Return the options of adlfs for the account in ``abfs://container@account.dfs.core.windows.net/prefix``."""
     host = url.partition("://")[2].partition("/")[0].partition("@")[2]
     name, dot, domain = host.partition(".")
-    # Blobs of a data lake are reached by the other of its two addresses, in clouds of their own too.
+    # A data lake has two addresses, dfs and blob: adlfs takes the second, in any cloud of Azure.
     address = {"account_host": f"{name}.blob.{domain.partition('.')[2]}"} if dot else {}
     return {"account_name": name, **address} if host else {}
 
 
 def open_obstore(fs: Any, _options: Mapping[str, Any]) -> OpenBucket | None:
-    """Return what opens containers in obstore; None if it does not know this kind of credentials."""
+    """Return a function that opens containers by obstore; None if it does not know this kind of credentials."""
     client = fs.service_client
     endpoint, _, signature = client.url.partition("?")
     if hasattr(client.credential, "account_key"):

@@ -1,4 +1,4 @@
-"""Objects in a bucket, or in any other file system of fsspec, which can only be read."""
+"""The store of objects in a bucket; also in any other file system of fsspec, where objects can only be read."""
 
 from __future__ import annotations
 
@@ -26,30 +26,27 @@ from cachelayer.temporary_files import scratch_folder
 
 _log = logger_of("stores")
 GAP = 64 * 1024
-"""Two ranges with fewer bytes between them are fetched by one request."""
+"""One request fetches two ranges that have at most so many bytes between them."""
 PIECE = 8 * 1024 * 1024
-"""The most bytes that are asked for at once."""
+"""The most bytes of one request."""
 _PIECES_AHEAD = 8
 _TRUSTED = 1 << 30
-"""For up to this many bytes, requests are made before the store confirms the object's size."""
+"""Ranges of up to so many bytes are asked for before the store has confirmed the size of the object."""
 _READ_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class BucketStore:
-    """Objects below a URL.
-
-    Args:
-        scheme: the scheme of the URL.
-        root: the rest of it: a bucket and perhaps a prefix.
-        options: what the file system takes: credentials, which stay out of pickles, and endpoint.
-        timeout: seconds after which an operation fails if nobody answers.
-    """
+    """The objects below a URL."""
 
     scheme: str
+    """The scheme of the URL."""
     root: str
+    """The rest of the URL: a bucket, and perhaps a prefix."""
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The options of the file system: endpoint and credentials. Credentials stay out of pickles."""
     timeout: float = 60.0
+    """Seconds after which an operation fails if the store does not answer."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", StorageOptions(self.options))
@@ -89,7 +86,7 @@ class BucketStore:
             if info is None:
                 return None
             if "crc32c" in info:
-                # Google says it.
+                # Only Google sends it.
                 return int.from_bytes(b64decode(info["crc32c"]), "big")
             checksum = 0
             parts = [partial(self._read_exactly, fs, path, *place) for place in pieces(0, int(info["size"]), PIECE)]
@@ -102,7 +99,7 @@ class BucketStore:
             info = self._info(fs, path)
         if info is None:
             return None
-        # In memory it is called ``created``.
+        # The file system in memory calls it ``created``.
         written = info.get("mtime") or info.get("created")
         if written is None:
             raise StorageError(f"{self.url}/{name}: the store does not say when it was written")
@@ -116,10 +113,10 @@ class BucketStore:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         with self._opened("write", name) as (fs, path):
             what = f"write {fs.url(path)} if it is absent"
-            won = retried(what, lambda seconds: self._create(fs, path, data, seconds), self.timeout, len(data))
-            if won and fs.is_untested_for_create:
+            is_ours = retried(what, lambda seconds: self._create(fs, path, data, seconds), self.timeout, len(data))
+            if is_ours and fs.is_untested_for_create:
                 self._check_conditional_put(fs, path, data)
-            return won
+            return is_ours
 
     def _create(self, fs: FileSystem, path: str, data: bytes, seconds: float) -> bool:
         """Put an object unless there is one; return whether these bytes are the object now.
@@ -148,7 +145,7 @@ class BucketStore:
         return is_ours
 
     def _check_conditional_put(self, fs: FileSystem, path: str, data: bytes) -> None:
-        """Raise unless putting an existing object again fails."""
+        """Raise unless the store refuses to put an object that exists."""
         try:
             what = f"try whether {fs.url(path)} would be overwritten"
             retried(
@@ -171,18 +168,18 @@ class BucketStore:
 
     def delete_folder(self, folder: str) -> None:
         with self._opened("delete", folder) as (fs, path):
-            found = [each for each in self._if_there(fs, "find", path) or [] if each.startswith(f"{path}/")]
-            list(in_order([partial(self._if_there, fs, "rm_file", each) for each in found]))
+            below = [name for name in self._if_there(fs, "find", path) or [] if name.startswith(f"{path}/")]
+            list(in_order([partial(self._if_there, fs, "rm_file", name) for name in below]))
 
     def names(self, folder: str) -> list[str]:
         with self._opened("list", folder) as (fs, path):
             found = self._if_there(fs, "ls", path, detail=False) or []
-        below = [each.rstrip("/").removeprefix(f"{path}/") for each in found if each.startswith(f"{path}/")]
+        below = [name.rstrip("/").removeprefix(f"{path}/") for name in found if name.startswith(f"{path}/")]
         return sorted({name for name in below if name})
 
     def upload(self, path: Path, name: str) -> None:
-        nbytes, crc32c = _checked(path)
-        # As Google writes it.
+        nbytes, crc32c = _size_and_crc32c(path)
+        # In the form in which Google sends it.
         checksum = b64encode(crc32c.to_bytes(4, "big")).decode()
 
         def attempt(seconds: float) -> None:
@@ -193,7 +190,7 @@ class BucketStore:
             except FileNotFoundError as error:
                 fs.check_bucket(target, self.timeout)
                 raise RequestError(Kind.TRANSIENT, str(error)) from error
-            # Google says the checksum; with the others, the client sends it, or there is that of TLS.
+            # Google sends the checksum. Clients of other stores send one with the bytes, or rely on TLS.
             if (int(info["size"]), info.get("crc32c", checksum)) != (nbytes, checksum):
                 raise RequestError(Kind.TRANSIENT, f"the store holds {info['size']} bytes, or others than were sent")
 
@@ -207,9 +204,9 @@ class BucketStore:
 
     def move_in(self, files: Mapping[Path, str]) -> None:
         for file, name in files.items():
-            # What is there in all its bytes, as after an interrupted build, crosses no network again.
+            # An object that is there already, as after an interrupted build, is not sent again.
             stored = self.crc32c(name)
-            if stored is None or stored != _checked(file)[1]:
+            if stored is None or stored != _size_and_crc32c(file)[1]:
                 self.upload(file, name)
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
@@ -275,7 +272,7 @@ class BucketStore:
         return found if found and found["type"] == "file" else None
 
     def _if_there(self, fs: FileSystem, method: str, path: str, **options: Any) -> Any:
-        """Return what a method returns, or None if there is no such object in a bucket that exists."""
+        """Call a method, and return its result; None if there is no such object. The bucket must exist."""
         what = f"{METHODS[method]} {fs.url(path)}"
         return self._found(fs, what, path, lambda seconds: fs.call(method, path, seconds=seconds, **options))
 
@@ -298,7 +295,7 @@ class BucketStore:
 
     @contextmanager
     def _opened(self, what: str, name: str) -> Iterator[tuple[FileSystem, str]]:
-        """Yield the file system and the path of an object in it; say what went wrong with a request."""
+        """Yield the file system, and the path of an object in it; turn failed requests into StorageError."""
         if what in {"write", "delete"} and self.scheme not in {*CLOUD_OF_SCHEME, "memory"}:
             raise InvalidArgumentError(
                 f"{self.url}: {self.scheme}:// has no put-if-absent, without which two writers may overwrite each "
@@ -311,7 +308,7 @@ class BucketStore:
             yield fs, self._path(fs, name)
         except RequestError as error:
             if fs is not None and error.kind is Kind.REFUSED:
-                # A new one finds renewed credentials.
+                # A new file system finds renewed credentials.
                 _log.warning("%s %s/%s was refused: credentials are looked for again", what, self.url, name)
                 forget(fs)
             host = self.scheme if fs is None else fs.host
@@ -335,8 +332,7 @@ def _short(url: str, nbytes: int | None, expected: int) -> CorruptionError:
     return CorruptionError(f"{url}: {found}, expected {expected}: restore it, or build again")
 
 
-def _checked(path: Path) -> tuple[int, int]:
-    """Return the size of a file and its CRC32C."""
+def _size_and_crc32c(path: Path) -> tuple[int, int]:
     checksum = 0
     with storage_errors("read", path), open_file(path) as file:
         while body := file.read(_READ_NBYTES):
@@ -345,7 +341,7 @@ def _checked(path: Path) -> tuple[int, int]:
 
 
 def _write(path: Path, bodies: Iterator[Buffer]) -> int:
-    """Write a file, in place of what it holds, and return its CRC32C."""
+    """Write a file in place, and return its CRC32C."""
     checksum = 0
     with in_place(path) as file:
         for body in bodies:

@@ -1,6 +1,7 @@
-"""What the clouds have in common: how they are reached by fsspec, and what obstore takes of it.
+"""The protocol of a cloud, and what the clouds share.
 
-Each cloud has a file of its own, which says both, side by side: :mod:`gcs`, :mod:`s3`, :mod:`azure`.
+Each cloud is a module, :mod:`gcs`, :mod:`s3` or :mod:`azure`, which opens its file system by fsspec, and buckets by
+obstore with the same endpoint and credentials.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 CONNECTIONS = 64
-"""Requests for ranges that a process makes at once."""
+"""The most requests for ranges that a process makes at once."""
 FIXED = {"skip_instance_cache": True, "use_listings_cache": False}
 """The options that every file system gets."""
 ASK_AGAIN = timedelta(minutes=5)
-"""How long obstore uses credentials of which nobody says when they end."""
+"""How long obstore uses credentials that do not say when they expire."""
 
 OpenBucket = Callable[[str, dict[str, Any]], Any]
 """Opens a bucket of a store with the options of its HTTP client."""
@@ -25,26 +26,23 @@ OpenBucket = Callable[[str, dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class CloudClient:
-    """A file system of fsspec.
-
-    Args:
-        fs: the file system.
-        address: the URL of its server.
-        info: tells about an object, by one request; the file systems' own methods list as well what may lie below it.
-        look_at_bucket: raises FileNotFoundError if there is no bucket of a name; None if there are no buckets.
-    """
+    """A file system of fsspec, opened."""
 
     fs: Any
+    """The file system."""
     address: str
+    """The URL of its server."""
     info: Callable[..., Any]
+    """Returns the facts about an object, by one request. The file system's own method also lists objects below it."""
     look_at_bucket: Callable[..., Any] | None = None
+    """Raises FileNotFoundError if there is no such bucket; None if the file system has no buckets."""
 
 
 class Cloud(Protocol):
-    """A file of a cloud."""
+    """The module of a cloud."""
 
     OBSTORE_OPTIONS: frozenset[str]
-    """Options of the file system that obstore can be told; others keep it out."""
+    """The options of the file system that obstore takes too. With any other option, obstore is not used."""
 
     def open_client(self, url: str, options: Mapping[str, Any], read_timeout: float, /) -> CloudClient:
         """Open the file system of a URL.
@@ -56,16 +54,16 @@ class Cloud(Protocol):
         """
 
     def open_obstore(self, fs: Any, options: Mapping[str, Any], /) -> OpenBucket | None:
-        """Return what opens buckets in obstore, with the file system's endpoint and credentials; None if it cannot."""
+        """Return a function that opens buckets by obstore like the file system does; None if obstore cannot."""
 
 
 _is_forked = False
 
 
 def obstore_is_lost() -> bool:
-    """Return whether this process lacks the threads of obstore, as it was forked off one that has used it.
+    """Return whether this process was forked off a process that had used obstore.
 
-    They do not survive a fork: whoever calls obstore then would wait for ever.
+    The threads of obstore do not survive a fork: a call of obstore would wait for ever.
     """
     return _is_forked
 
@@ -79,7 +77,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def obstore_client(endpoint: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return how obstore speaks to an endpoint; it tries each request once."""
+    """Return the arguments of obstore for an endpoint. It makes each request once."""
     return {
         "client_options": {**options, "allow_http": endpoint.startswith("http:")},
         "retry_config": {"max_retries": 0},

@@ -1,8 +1,8 @@
-"""Storage options that keep their credentials out of pickles.
+"""Storage options, which keep their credentials out of pickles.
 
-A pickle may end up anywhere: in a file, a cluster's queue, a log. So it holds only the options that are no
-credentials. A child process that is being started gets all of them, through its own pipe; any other process has to find
-credentials in its environment, and a warning says so.
+A pickle may end up anywhere: in a file, a cluster's queue, a log. So it holds only the options that are no credentials.
+A child process that is being started gets all options, through its own pipe. Any other process has to find credentials
+in its environment, and a warning says so.
 """
 
 from __future__ import annotations
@@ -18,20 +18,17 @@ _PLAIN = frozenset({
     "requester_pays", "use_ssl",
 })  # fmt: skip
 """Options that are no credentials."""
-# Values of gcsfs' `token` that name a way to find credentials, and are none themselves.
-_WAYS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})
+_TOKEN_METHODS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})
+"""Values of gcsfs' ``token`` that name a way to find credentials, and are no credentials themselves."""
 
 
 class StorageOptions(dict[str, Any]):
-    """Storage options whose repr shows only names, and whose pickles hold no credentials.
-
-    Attributes:
-        missing: the names of the credentials that were lost when these options were pickled.
-    """
+    """Storage options whose repr shows only names, and whose pickles hold no credentials."""
 
     def __init__(self, options: Mapping[str, Any], missing: Iterable[str] = ()) -> None:
         super().__init__(options)
         self.missing: tuple[str, ...] = (*getattr(options, "missing", ()), *missing)
+        """The names of the credentials that were lost when these options were pickled."""
 
     def __repr__(self) -> str:
         return f"StorageOptions of {', '.join(sorted(self)) or 'no name'}"
@@ -50,7 +47,7 @@ class StorageOptions(dict[str, Any]):
 
     @property
     def hint(self) -> str:
-        """What to add to an error about permissions; empty if nothing is missing."""
+        """A sentence about missing credentials for errors about permissions; empty if none are missing."""
         if not self.missing:
             return ""
         return (
@@ -68,5 +65,7 @@ def _unpickled(plain: Mapping[str, Any], missing: tuple[str, ...], lost: tuple[s
 
 
 def _is_plain(name: str, value: Any) -> bool:
-    """Return True if a value is no credential, and holds none, as a URL with a user or a query may."""
-    return (name in _PLAIN and not set("@?").intersection(str(value))) or (name == "token" and str(value) in _WAYS)
+    """Return whether an option is no credential, and holds none: a URL with a user or a query may hold one."""
+    return (name in _PLAIN and not set("@?").intersection(str(value))) or (
+        name == "token" and str(value) in _TOKEN_METHODS
+    )

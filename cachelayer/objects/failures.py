@@ -1,4 +1,8 @@
-"""What a failed request to a store means, and how long it is tried again."""
+"""Failed requests to stores: what they mean, and how long they are tried again.
+
+Every client has errors of its own. :meth:`RequestError.of` sorts them into four kinds, and everything else in this room
+knows only the kinds.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +34,16 @@ _random = random.SystemRandom()
 
 
 class Kind(enum.Enum):
-    """What an answer, or the lack of one, means."""
+    """What a failure means."""
 
     ABSENT = enum.auto()
+    """There is no such object, or no such bucket."""
     EXISTS = enum.auto()
+    """The object exists, and was to be put only if it does not."""
     REFUSED = enum.auto()
+    """The store does not allow the request, or cannot do it: asking again is of no use."""
     TRANSIENT = enum.auto()
+    """The store did not answer, or asks to be asked again."""
 
 
 _BY_STATUS = {
@@ -45,37 +53,33 @@ _BY_STATUS = {
     501: Kind.REFUSED,
 }
 _TRANSIENT_CODES = {"RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody", "InvalidPart"}
-"""Codes of S3 that say more than their status, 400."""
+"""Codes of S3 that are transient, though their status is 400."""
 _TRANSIENT_NAMES = {
     "ChecksumError", "ClientError", "ConnectionError", "FlexibleChecksumError", "GenericError", "HTTPClientError",
     "IncompleteRead", "IncompleteReadError", "JSONDecodeError", "MetadataRetrievalError", "OSError", "RequestException",
     "ResponseParserError", "ServiceRequestError", "ServiceResponseError", "TransportError", "UnicodeDecodeError",
 }  # fmt: skip
-"""Classes of errors of aiohttp, azure, botocore, gcsfs, google-auth, obstore and requests, by their names."""
+"""Classes of transient errors of aiohttp, azure, botocore, gcsfs, google-auth, obstore and requests, by their names."""
 _CERTIFICATE_NAMES = {"ClientSSLError", "SSLCertVerificationError", "SSLError"}
 _LONGEST_REASON = 500
 _QUERY = re.compile(r"(?<=\w)\?[^\s'\"]*")
 _REQUEST_OF_OBSTORE = re.compile(r"^Generic \w+ error: Error performing \w+ \S+ in \S+ - ")
-"""What obstore says first of every request; whoever asked knows it."""
+"""The first words of obstore about every request, which the caller knows."""
 _OF_OBSTORE = re.compile(r"status code: (\d+)|(certificate|Received redirect)|Wanted range starting", re.IGNORECASE)
 
 
 class RequestError(Exception):
-    """A request that failed.
-
-    Attributes:
-        kind: what the failure means.
-        reason: what the client said.
-    """
+    """A request that failed."""
 
     def __init__(self, kind: Kind, reason: str) -> None:
         self.kind = kind
         self.reason = " ".join(reason.split())
+        """The message of the client, in one line."""
         super().__init__(self.reason)
 
     @classmethod
     def of(cls, error: Exception) -> RequestError:
-        """Return what an error of a client means."""
+        """Return the failure that an error of a client tells of."""
         if isinstance(error, RequestError):
             return cls(error.kind, error.reason)
         text = str(error).partition("\n\nDebug source:")[0]
@@ -95,7 +99,7 @@ def _kind_of(error: Exception) -> Kind:
     names = {base.__name__ for each in chain for base in type(each).__mro__}
     if names & _CERTIFICATE_NAMES:
         return Kind.REFUSED
-    # google-auth says so of errors of the servers that it asks for tokens.
+    # google-auth marks errors of the servers that it asks for tokens.
     if any(getattr(each, "retryable", False) for each in chain):
         return Kind.TRANSIENT
     for each in chain:
@@ -118,10 +122,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _kind_by_answer(error: BaseException) -> Kind | None:
-    """Return what the answer of the store says that an error holds; None if it holds none."""
-    name, reply = type(error).__name__, getattr(error, "response", None)
+    """Return the meaning of the store's answer that an error holds; None if it holds no answer."""
+    reply = getattr(error, "response", None)
     status = getattr(error, "status", None) or getattr(error, "status_code", None)
-    if name == "HttpError":
+    if type(error).__name__ == "HttpError":
         status = getattr(error, "code", None)
     if isinstance(reply, dict):
         if reply.get("Error", {}).get("Code") in _TRANSIENT_CODES:
@@ -136,14 +140,14 @@ def _kind_by_answer(error: BaseException) -> Kind | None:
 
 
 def retried(what: str, attempt: Callable[[float], T], seconds: float, nbytes: int = 0) -> T:
-    """Make a request, retry it after every transient failure, and return the result.
+    """Make a request, again after every transient failure, and return its result.
 
     Args:
-        what: what it does to which object, for the log.
-        attempt: one request; it is given the seconds that are left for it.
-        seconds: how long all may take if nobody answers. No attempt begins in the last quarter, which is left to the
-            client's own timeouts.
-        nbytes: bytes that it moves: slow progress is not a failure.
+        what: what the request does to which object, for the log.
+        attempt: makes the request once, in at most so many seconds.
+        seconds: how long all attempts may take if the store does not answer. No attempt begins in the last quarter,
+            which is left to the client's own timeouts.
+        nbytes: bytes that the request moves. They give it more time, because slow progress is not a failure.
 
     Raises:
         RequestError: the last failure.
@@ -168,14 +172,17 @@ def retried(what: str, attempt: Callable[[float], T], seconds: float, nbytes: in
 
 
 def note_retry(what: str, pause: float, failure: RequestError) -> None:
-    """Log and count that a request is made again after a pause, and why."""
+    """Log and count a retry after a pause, with its reason."""
     count(retries=1)
     _log.info("%s: again in %.2f s, because: %s", what, pause, failure.reason)
 
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Let what a client does meanwhile, also in the thread of its event loop, know what is asked, and who counts it."""
+    """Note what is asked, and which counters count it, for retries that a client makes itself within the context.
+
+    The client may make them in the thread of its event loop.
+    """
     token = _ASKED.set((what, of_thread()))
     try:
         yield
@@ -184,13 +191,13 @@ def asking(what: str) -> Iterator[None]:
 
 
 def note_retry_of_client(pause: float, failure: RequestError) -> None:
-    """Log and count that a client makes a request again by itself, under the name of what was asked."""
+    """Log and count a retry that a client makes itself."""
     what, counters = _ASKED.get()
     counting_into(counters, partial(note_retry, what, pause, failure))
 
 
 def _program_ends() -> bool:
-    # The pools of threads know it first: the program waits for them, and only then do others see that it ends.
+    # A program that ends first waits for the threads of pools: so they know it first.
     return bool(getattr(thread, "_shutdown", False))
 
 

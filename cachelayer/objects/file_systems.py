@@ -1,8 +1,13 @@
-"""The file systems of this process: one for each store and its options, and none that a fork left behind."""
+"""The file systems of this process: opened once for each store and its options, and again after a fork.
+
+fsspec does everything. obstore reads ranges where it is installed and takes the endpoint and the credentials of the
+file system: it takes a quarter to a tenth of the processor time.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import logging
 import os
 import threading
@@ -12,15 +17,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from cachelayer.counting import count, counted
+from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.logs import logger_of
-from cachelayer.objects import obstore_ranges
-from cachelayer.objects.cloud_client import CONNECTIONS
-from cachelayer.objects.clouds import CLOUDS, open_client
+from cachelayer.objects import azure, gcs, s3
+from cachelayer.objects.cloud_client import CONNECTIONS, FIXED, Cloud, CloudClient, OpenBucket, obstore_is_lost
 from cachelayer.objects.failures import Kind, RequestError, asking
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
 from cachelayer.system_threads import Pool
@@ -29,44 +35,43 @@ from cachelayer.user_warnings import warn
 T = TypeVar("T")
 
 _log = logger_of("stores")
+CLOUDS: dict[str, Cloud] = {"gcs": gcs, "s3": s3, "azure": azure}
+"""The clouds by their kinds; any other kind is a URL scheme that fsspec knows."""
 METHODS = {
     "cat_file": "read", "pipe_file": "write", "rm_file": "delete", "ls": "list", "find": "list all of",
 }  # fmt: skip
-"""What the methods of file systems do, for the log."""
+"""What the methods of file systems do, in the words of the log."""
 _MOST_REFUSED = 3
 """After this many ranges that the file system may read but obstore may not, obstore is no longer used."""
 
 
 class FileSystem:
-    """A file system of fsspec, and obstore for the ranges of its objects if that is possible. Threads may share it.
+    """A file system of fsspec, and obstore for ranges of its objects if possible. Threads may share it.
 
     Args:
         url: any URL in it.
         options: the keyword arguments of its class.
         timeout: seconds after which an operation fails if the store does not answer.
-
-    Attributes:
-        host: the name of the server, for messages.
-        buckets: those that are known to exist.
-        is_untested_for_create: True if nothing has shown yet that the store honours ``mode="create"``.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         scheme = url.partition("://")[0]
         self._kind = CLOUD_OF_SCHEME.get(scheme, scheme)
         self._scheme = scheme
-        self._client = open_client(self._kind, url, options, timeout)
+        self._client = _open_client(self._kind, url, options, timeout)
         self._fs = self._client.fs
         self.host = urlsplit(self._client.address).netloc or scheme
-        self._ranges = obstore_ranges.reader_of(self._kind, self._fs, options, timeout / 4)
+        """The name of the server, for messages."""
+        self._ranges = _range_reader(self._kind, self._fs, options, timeout / 4)
         if self._ranges is None and self._kind in CLOUDS:
             reason = "it is not installed, does not take these options, or was used before this process was forked"
             _log.info("%s://: ranges are read without obstore, more slowly: %s", scheme, reason)
         self._refused = 0
         self._creating = threading.Lock()
         self.buckets: set[str] = set()
-        # Some stores that speak the language of S3 overwrite objects in spite of the condition.
+        """The buckets that are known to exist."""
         self.is_untested_for_create = self._kind == "s3"
+        """True until a test shows that the store honours ``mode="create"``: some that speak S3's language do not."""
 
     def path(self, url: str) -> str:
         """Return a URL as the file system writes it."""
@@ -77,7 +82,7 @@ class FileSystem:
         return path if "://" in path else f"{self._scheme}://{path}"
 
     def call(self, method: str, path: str, *arguments: Any, seconds: float, **options: Any) -> Any:
-        """Call a method of the file system, such as ``cat_file``; it raises whatever that raises."""
+        """Call a method of the file system, such as ``cat_file``. This raises whatever the client raises."""
         sent = sum(len(each) for each in arguments if isinstance(each, bytes))
         call = partial(self._run, self._method(method), path, *arguments, seconds=seconds, **options)
         return self._ask(METHODS[method], path, call, sent)
@@ -87,7 +92,7 @@ class FileSystem:
         return method
 
     def _ask(self, what: str, path: str, request: Callable[[], T], sent: int = 0) -> T:
-        """Make a request of so many bytes; count and log it."""
+        """Make a request, which sends so many bytes; count and log it."""
         begin = time.perf_counter()
         try:
             with asking(f"{what} {self.url(path)}"):
@@ -98,7 +103,8 @@ class FileSystem:
             self._note(what, path, begin, outcome, sent=sent)
             raise
         received = len(answer) if isinstance(answer, bytes | memoryview) else 0
-        self._note(what, path, begin, f"{received or sent:,} bytes" if received or sent else "done", received, sent)
+        moved = received or sent
+        self._note(what, path, begin, f"{moved:,} bytes" if moved else "done", received, sent)
         return answer
 
     def _note(self, what: str, path: str, begin: float, outcome: str, received: int = 0, sent: int = 0) -> None:
@@ -112,12 +118,12 @@ class FileSystem:
             from fsspec.asyn import sync
 
             return sync(self._fs.loop, function, *arguments, timeout=seconds, **options)
-        # In memory, ``create`` looks first and writes then.
+        # The file system in memory looks first and writes then, which two threads may do at once.
         with self._creating if options.get("mode") == "create" else nullcontext():
             return function(*arguments, **options)
 
     def info(self, path: str, seconds: float) -> Mapping[str, Any]:
-        """Return what the store says about an object: its ``type``, ``size`` and most often ``mtime``."""
+        """Return the facts about an object: its ``type``, ``size`` and, of most stores, ``mtime``."""
         found: Mapping[str, Any] = self._ask(
             "look up", path, partial(self._run, self._client.info, path, seconds=seconds)
         )
@@ -133,8 +139,10 @@ class FileSystem:
         self._ask("write", path, call, nbytes)
 
     def read_range(self, path: str, start: int, stop: int, seconds: float) -> Buffer:
-        """Return what the store gives for a range of an object; it may have another length."""
-        ranges, refusal, what = self._ranges, None, f"read bytes {start} to {stop} of"
+        """Return the bytes that the store sends for a range of an object. They may be fewer, or more."""
+        what = f"read bytes {start} to {stop} of"
+        ranges = self._ranges
+        refusal = None
         if ranges is not None:
             try:
                 return self._ask(what, path, partial(ranges.read, path, start, stop))
@@ -167,6 +175,84 @@ class FileSystem:
         self.buckets.add(bucket)
 
 
+def _open_client(kind: str, url: str, options: Mapping[str, Any], timeout: float) -> CloudClient:
+    """Open the file system of a URL.
+
+    Args:
+        kind: one of the kinds of buckets, or the scheme of any other URL.
+        url: any URL in it.
+        options: the keyword arguments of its class, such as credentials and endpoint.
+        timeout: seconds after which an operation fails if the store does not answer.
+    """
+    try:
+        cloud = CLOUDS.get(kind)
+        return _open_other(url, options) if cloud is None else cloud.open_client(url, options, timeout / 4)
+    # Not only ModuleNotFoundError: fsspec raises its base for file systems of other packages.
+    except ImportError as error:
+        install = (
+            f"cachelayer[{kind}]"
+            if kind in CLOUD_OF_SCHEME.values()
+            else "the package that fsspec needs for this scheme"
+        )
+        raise MissingDependencyError(f"{url}: a package is not installed ({error}): install {install}") from error
+    except TypeError as error:
+        raise InvalidArgumentError(f"storage_options of {url}: {error}") from error
+
+
+def _open_other(url: str, options: Mapping[str, Any]) -> CloudClient:
+    import fsspec
+
+    fs_class = fsspec.get_filesystem_class(url.partition("://")[0])
+    fs = fs_class(**{**fs_class._get_kwargs_from_urls(url), **options, **FIXED})
+    return CloudClient(fs, url, fs._info if fs.async_impl else fs.info)
+
+
+def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> _RangeReader | None:
+    """Return a reader of ranges by obstore; None if obstore may not reach the store like the file system does.
+
+    Args:
+        kind: ``gcs``, ``s3`` or ``azure``, or another kind, for which there is no reader.
+        fs: the file system of fsspec.
+        options: the options that it was opened with.
+        read_timeout: seconds after which a store that sends nothing counts as away.
+    """
+    if obstore_is_lost() or importlib.util.find_spec("obstore") is None:
+        return None
+    cloud = CLOUDS.get(kind)
+    if cloud is None or not cloud.OBSTORE_OPTIONS.issuperset(options):
+        return None
+    open_bucket = cloud.open_obstore(fs, options)
+    return None if open_bucket is None else _RangeReader(open_bucket, read_timeout)
+
+
+class _RangeReader:
+    """Reads ranges of objects by obstore, in any bucket of a store.
+
+    Args:
+        open_bucket: opens a bucket.
+        read_timeout: seconds after which a store that sends nothing counts as away.
+    """
+
+    def __init__(self, open_bucket: OpenBucket, read_timeout: float) -> None:
+        self._open_bucket = open_bucket
+        self._client = {
+            "connect_timeout": timedelta(seconds=read_timeout),
+            "read_timeout": timedelta(seconds=read_timeout),
+            "timeout": timedelta(days=1),
+        }
+        self._buckets: dict[str, Any] = {}
+
+    def read(self, path: str, start: int, stop: int) -> Buffer:
+        """Return a range of an object. Only a thread that ends before the interpreter may call this."""
+        import obstore
+
+        bucket, _, key = path.partition("/")
+        store = self._buckets.get(bucket)
+        if store is None:
+            store = self._buckets[bucket] = self._open_bucket(bucket, self._client)
+        return memoryview(obstore.get_range(store, key, start=start, end=stop))
+
+
 _PLAIN = (str, bytes, int, float, dict, type(None))
 _file_systems: dict[tuple[Any, ...], FileSystem] = {}
 _opening: dict[tuple[Any, ...], threading.Lock] = {}
@@ -176,12 +262,12 @@ _pool: list[Pool] = []
 def file_system(url: str, options: Mapping[str, Any], timeout: float) -> FileSystem:
     """Return this process's one file system for a URL and options, opened at its first use."""
     scheme, _, rest = url.partition("://")
-    # Objects that are equal in words may hold different credentials.
+    # Objects with the same repr may hold different credentials.
     told = {name: value if isinstance(value, _PLAIN) else id(value) for name, value in options.items()}
     # Of URLs of buckets, only ``abfs://container@account/`` names the server.
     server = rest.partition("/")[0].partition("@")[2] if scheme in CLOUD_OF_SCHEME else rest
     key = (scheme, server, timeout, repr(sorted(told.items())))
-    # Opening may wait for hosts that are away; who opens another does not.
+    # A lock for each: opening one file system may wait for a host that is away.
     with _opening.setdefault(key, threading.Lock()):
         if key not in _file_systems:
             _file_systems[key] = FileSystem(url, options, timeout)
@@ -189,17 +275,17 @@ def file_system(url: str, options: Mapping[str, Any], timeout: float) -> FileSys
 
 
 def forget(fs: FileSystem) -> None:
-    """Have the next operation open a new file system, which finds renewed credentials."""
+    """Forget a file system: the next operation opens a new one, which finds renewed credentials."""
     for key in [key for key, known in list(_file_systems.items()) if known is fs]:
         _file_systems.pop(key, None)
 
 
 def in_order(calls: Iterable[Callable[[], T]], ahead: int | None = None) -> Iterator[T]:
-    """Make calls in the threads of this process for requests, and yield what they return, in their order.
+    """Make calls in the threads of this process for requests, and yield their results in the order of the calls.
 
     Args:
         calls: the calls.
-        ahead: how many are made at once; None for all.
+        ahead: how many calls are made at once; None for all.
     """
     if not _pool:
         # Threads of a pool end before the interpreter does: those of obstore must not ask for it afterwards.
@@ -218,15 +304,15 @@ def in_order(calls: Iterable[Callable[[], T]], ahead: int | None = None) -> Iter
 
 
 def _after_fork() -> None:
-    """Leave all to the parent that is of its event loop, its sockets and its threads."""
+    """Leave the event loop, the sockets and the threads to the parent."""
     if _file_systems:
         from fsspec import AbstractFileSystem
 
-        # They would close the parent's connections when this process ends.
+        # These finalizers would close the parent's connections when this process ends.
         for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             if (alive := finalizer.peek()) and isinstance(alive[0], AbstractFileSystem):
                 finalizer.detach()
-    # Freeing a client takes locks of obstore's threads; one that was held at the fork is never let go of in a child.
+    # Never free the clients: that takes locks of obstore's threads, and a lock that was held at the fork stays taken.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object([*_file_systems.values(), *_pool]))
     _file_systems.clear()
     _opening.clear()

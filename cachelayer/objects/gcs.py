@@ -20,7 +20,7 @@ _PAUSES = (0.1, 0.5)
 
 
 def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> CloudClient:
-    """Return the file system of gcsfs, which notices soon that nobody answers, and tries again soon."""
+    """Return the file system of gcsfs, with short timeouts and short pauses between retries."""
     import aiohttp
 
     # gcsfs' own default class asks every bucket, by another protocol, whether it is zonal.
@@ -30,12 +30,12 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
     fs = GCSFileSystem(**{"requests_timeout": limits, **options, **FIXED})
     # gcsfs' own retries wait for seconds, and write a traceback to stderr.
     fs._request = partial(_request_of_gcs, partial(GCSFileSystem._request.__wrapped__, fs))
-    # Who may see objects may seldom see what is said of their bucket.
+    # A list, because credentials for objects seldom allow to look at the bucket itself.
     return CloudClient(fs, fs._location, fs._get_object, partial(fs._ls, max_results=1))
 
 
 async def _request_of_gcs(request: Any, *arguments: Any, **options: Any) -> Any:
-    """Make a request; try it again if that may help, so that an upload in many parts need not begin anew."""
+    """Make a request, again after transient failures, so that an upload in many parts need not begin anew."""
     for pause in (*_PAUSES, None):
         try:
             reply = await request(*arguments, **options)
@@ -63,7 +63,7 @@ def _check_whole(headers: Any, body: bytes) -> None:
 
 
 def open_obstore(fs: Any, _options: Mapping[str, Any]) -> OpenBucket | None:
-    """Return what opens buckets in obstore; None if gcsfs has more than it can be told."""
+    """Return a function that opens buckets by obstore; None if gcsfs has settings that obstore lacks."""
     found = fs.credentials
     # Sessions and certificates may come from fsspec's or google-auth's configuration, too.
     if fs.session_kwargs or fs._use_client_cert or fs.requester_pays:

@@ -1,7 +1,7 @@
-"""Objects as files below one folder of this machine; no name leads out of it.
+"""The store of objects in files below one folder of this machine. No name leads out of the folder.
 
-Somebody else may have filled the folder, and put links into it. The folder itself may be a link, and so may that of a
-dataset: that is how users move datasets to other disks. Below that no link is followed, for any operation.
+Somebody else may have filled the folder, and put links into it. The folder of the storage may be a link, and so may the
+folder of a dataset: that is how users move datasets to other disks. No operation follows a link below these.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from cachelayer.temporary_files import sync_path
 
 _log = logger_of("stores")
 _READ_NBYTES = 8 * 1024 * 1024
-_UNFINISHED = ".tmp"
+_TEMPORARY_SUFFIX = ".tmp"
 _SHOWN = 200
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-_MEND = "restore it, or build again"
+_ADVICE = "restore it, or build again"
 
 
 def absolute(what: str, path: str) -> Path:
     """Return the absolute path.
 
     Args:
-        what: what errors call it.
+        what: the name of the path in errors.
         path: any path; ``~`` is a home folder.
     """
     try:
@@ -49,12 +49,12 @@ def absolute(what: str, path: str) -> Path:
 
 
 class LocalStore:
-    """Objects as files below a folder."""
+    """Objects in files below a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        # Whether this is a folder of a store, in which no link is followed.
         self._is_below = False
+        """True for a folder of a store: in it no link is followed."""
 
     @property
     def url(self) -> str:
@@ -66,7 +66,8 @@ class LocalStore:
 
     def folder(self, name: str) -> Self:
         folder = copy(self)
-        folder.root, folder._is_below = self.local_path(name), True
+        folder.root = self.local_path(name)
+        folder._is_below = True
         return folder
 
     def local_path(self, name: str) -> Path:
@@ -139,7 +140,7 @@ class LocalStore:
         try:
             return self._put_if_absent(name, data)
         except StorageError as error:
-            # Who collects garbage without a grace may have deleted the file before it got its name.
+            # A garbage collection without a grace may have deleted the temporary file before it got its name.
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             return self._put_if_absent(name, data)
@@ -168,9 +169,9 @@ class LocalStore:
 
     @contextmanager
     def _durable(self, name: str, fill: Callable[[Path], object]) -> Iterator[Path]:
-        """Yield a durable file beside the object; the caller gives it the name, then the folder is synced."""
+        """Yield a durable temporary file beside the object. The caller renames it; then the folder is synced."""
         target = self.local_path(name)
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_UNFINISHED}")
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
         try:
             with storage_errors("write", target), _logged("write", target):
                 self._make_folder(parent_of(name))
@@ -185,7 +186,7 @@ class LocalStore:
     def download(self, name: str, path: Path, nbytes: int) -> int:
         size = self.size(name)
         if size != nbytes:
-            raise CorruptionError(f"{self.local_path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
+            raise CorruptionError(f"{self.local_path(name)}: {_found(size)}, expected {nbytes} bytes: {_ADVICE}")
         with storage_errors("read", self.local_path(name)):
             opened = open_file(self.local_path(name))
         logged = _logged("copy", self.local_path(name))
@@ -205,19 +206,19 @@ class LocalStore:
             with _logged(f"read bytes {start} to {stop} of", path), open_file(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(start)
-                # Check the end first: reading would allocate memory for all of a range that the file does not have.
+                # Look at the end first: read() would allocate memory for bytes that the file does not have.
                 found = file.read(stop - start) if stop <= size else b""
         except (FileNotFoundError, NotADirectoryError):
-            raise CorruptionError(f"{self.local_path(name)}: {_found(None)}: {_MEND}") from None
+            raise CorruptionError(f"{self.local_path(name)}: {_found(None)}: {_ADVICE}") from None
         except OSError as error:
             raise storage_error("read", self.local_path(name), error) from error
         if len(found) != stop - start:
-            raise CorruptionError(f"{self.local_path(name)}: {_found(size)}, expected {stop} at least: {_MEND}")
+            raise CorruptionError(f"{self.local_path(name)}: {_found(size)}, expected {stop} at least: {_ADVICE}")
         return found
 
     def _make_folder(self, name: str) -> Path:
-        """Return the folder of this name, made durably if it does not exist."""
-        folder = made = self.local_path(name)
+        """Return the path of a folder. If it does not exist, make it durably, with its parents."""
+        path = folder = self.local_path(name)
         missing = []
         try:
             while not folder.is_dir():
@@ -228,7 +229,7 @@ class LocalStore:
                 sync_path(folder.parent)
         except OSError as error:
             raise storage_error("create", folder, error) from error
-        return made
+        return path
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -254,8 +255,8 @@ class LocalStore:
                 try:
                     shutil.rmtree(self.local_path(folder))
                 except OSError as error:
-                    # Others that delete or write here at this time make files vanish or appear meanwhile. A folder that
-                    # is made anew while it is looked at counts as a link to shutil, whose error has no number.
+                    # Other processes may delete or write files here at the same time. shutil takes a folder that is
+                    # made anew meanwhile for a link, and its error has no number.
                     is_made_anew = error.errno is None and not path.is_symlink()
                     if not is_made_anew and error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                         raise
@@ -274,7 +275,7 @@ def _link(path: Path, other: Path) -> None:
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> int:
-    """Copy all that is left, and return its CRC32C."""
+    """Copy the rest of a file, and return the CRC32C of what was copied."""
     checksum = 0
     while body := source.read(_READ_NBYTES):
         checksum = google_crc32c.extend(checksum, body)
@@ -283,12 +284,12 @@ def _copy(source: BinaryIO, target: BinaryIO) -> int:
 
 
 def in_place(path: Path) -> BinaryIO:
-    """Open a file to be overwritten in place, made if there is none: others may hold a lock on it."""
+    """Open a file to be overwritten in place, because another process may hold a lock on it; make it if need be."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file to read it: never a link, nor a pipe that would wait for a writer."""
+    """Open a regular file for reading. Refuse a link, and a pipe, which would wait for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -307,7 +308,7 @@ def _found(size: int | None) -> str:
 
 @contextmanager
 def _logged(what: str, path: Path) -> Iterator[None]:
-    """Log what is done to a file, and how long that takes."""
+    """Log an operation on a file, and how long it took."""
     begin = time.perf_counter()
     try:
         yield
@@ -318,7 +319,7 @@ def _logged(what: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def storage_errors(what: str, path: Path) -> Iterator[None]:
-    """Turn errors of the operating system into StorageErrors."""
+    """Turn errors of the operating system into StorageError."""
     try:
         yield
     except CacheLayerError:

@@ -1,4 +1,4 @@
-"""Open the store that a URL names."""
+"""Open the store of a path or a URL. Refuse URLs with credentials, and URLs that are probably not what was meant."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 60.0
 _WITHOUT_USERS = sorted({*CLOUD_OF_SCHEME, "http", "https", "webdav", "webdavs"}, reverse=True)
-"""Schemes whose URLs may hold credentials before the host, and nothing else, except for the container of Azure."""
+"""Schemes whose URLs have nothing before the host but credentials, or the container of Azure."""
 _MAY_HAVE_USER = re.compile(rf"(?!{'|'.join(_WITHOUT_USERS)})[a-z][a-z0-9+.-]*://[^/:@]+@[^/:@]+(?:/|$)", re.IGNORECASE)
 _LOST_SLASH = re.compile(rf"({'|'.join(_WITHOUT_USERS)}|[a-z][a-z0-9+.-]*(?=:/))(?::/?|//)", re.IGNORECASE)
 """The beginning of a URL without its colon, or with a slash too few."""
-_NO_NAMES = {"", ".", ".."}
+_NOT_NAMES = {"", ".", ".."}
 
 
 def open_store(
     url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> LocalStore | BucketStore:
-    """Return the store of a path, or of a URL that fsspec opens. It makes no request yet.
+    """Return the store of a path, or of a URL that fsspec opens. This makes no request.
 
     Args:
         url: the path or URL, without credentials.
-        storage_options: what the client takes (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
-            its retries may take if nobody answers, by default 60.
+        storage_options: the options of the client (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
+            its retries may take if the store does not answer, by default 60.
     """
     options = StorageOptions(storage_options or {})
     timeout = _seconds(options.pop("timeout", _TIMEOUT))
@@ -55,7 +55,7 @@ def open_store(
     root = f"{parts.netloc}{parts.path}".rstrip("/")
     if not root or names_no_bucket(text):
         raise InvalidArgumentError(f"storage {text!r}: it names no bucket")
-    steps = [step for step in root.split("/") if step not in _NO_NAMES]
+    steps = [step for step in root.split("/") if step not in _NOT_NAMES]
     if len(steps) <= root.count("/"):
         raise InvalidArgumentError(
             f"storage {text!r}: a step of its path is empty, '.' or '..', which stores and their clients take for "
@@ -75,7 +75,7 @@ def _refuse_lost_slash(text: str) -> None:
 
 
 def names_no_bucket(url: str) -> bool:
-    """Return whether a URL is of a store with buckets and names none. Its clients would ask the store for long."""
+    """Return whether a URL lacks the bucket that its scheme needs. A client would ask the store for long."""
     scheme, _, rest = url.partition("://")
     return scheme in CLOUD_OF_SCHEME and not rest.partition("/")[0].strip()
 
@@ -101,14 +101,14 @@ def _checked_url(text: str) -> SplitResult:
 
 
 def refuse_query(text: str) -> None:
-    """Raise if a URL has a query or a fragment: they often hold credentials, which messages would then show."""
+    """Raise if a URL has a query or a fragment: these often hold credentials, which messages would show."""
     if "://" in text and re.search("[?#]", text):
         raise InvalidArgumentError(f"storage {without_credentials(text)!r}: a storage URL has no query and no fragment")
 
 
 def refuse_credentials(text: str) -> None:
-    """Raise if a URL, or what may have been meant for one, holds credentials, without showing them."""
-    # Somebody may have left out the scheme.
+    """Raise if a URL, or a text that may have been meant for one, holds credentials. The error does not show them."""
+    # The scheme may have been left out.
     has_no_scheme = re.match(r"[^/@:\[]+:[^/@]*@", text)
     if has_user(f"s3://{text}" if has_no_scheme else text) and not _MAY_HAVE_USER.match(text):
         raise InvalidArgumentError(

@@ -11,11 +11,11 @@
                                                         indices of its shards, if they are small
     <root>/<dataset id>/plans/<digest>/<digest>.plan    a plan of views of a version: which documents share a
                                                         row, or which records a series
-    <root>/<dataset id>/_builds/<version>/              what builds of a version have finished, and who is at work
+    <root>/<dataset id>/_builds/<version>/              notes and claims of the builds of a version
     <root>/<dataset id>/_tmp/                           shards that are being written, on a file system
 
-``<file>`` is ``<hash of the content>-<generation>``: names tell what files hold, and when they were put. A
-dataset is a folder: all names here, in the log and in manifests are relative to it, and use ``/``.
+``<file>`` is ``<hash of the content>-<generation>``: the name tells the content, and when the file was put. A dataset
+is a folder: all names in this module, in the log and in manifests are relative to it, and use ``/``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _IN_DATASET = re.compile(
     r"(.*?/|)(?:_log/\d{10}\.json|_builds/.*/claim|_builds/.*/[0-9a-f]{32}/|_tmp/|(?:shards|manifests)/[0-9a-f]{32}-\d+\.)",
     re.ASCII,
 )
-"""A path of a file of a dataset: the folder of the dataset, and what follows."""
+"""The path of a file of a dataset, whose first group is the folder of the dataset."""
 SHARDS, MANIFESTS, PLANS, BUILDS = "shards", "manifests", "plans", "_builds"
 LOG, WORKING = "_log", "_tmp"
 LOG_HEAD = f"{LOG}/head"
@@ -59,7 +59,7 @@ def check_name(kind: str, name: object) -> str:
 
 
 def _suggested(name: object) -> str:
-    """Return the valid name that is most like an object that is no str: ``1`` becomes v1."""
+    """Return a valid name for an object that is no str: ``v1`` for ``1``."""
     text = re.sub(r"[^A-Za-z0-9._-]+", "-", str(name)).strip("-._")
     return f"v{text}" if text.isdigit() else text[:20] or "v1"
 
@@ -70,7 +70,7 @@ def is_dataset_id(name: str) -> bool:
 
 
 def dataset_folder(path: str) -> str | None:
-    """Return the folder, with a slash, of the dataset that a file belongs to by its path; None for other files."""
+    """Return the folder, with a slash, of the dataset that has a file at this path; None if the path is no such."""
     match = _IN_DATASET.match(path)
     return None if match is None else match[1]
 
@@ -84,14 +84,14 @@ def file(folder: str, content: str, generation: int) -> str:
 
     Args:
         folder: ``shards`` or ``manifests``.
-        content: the hash of what it holds, in hexadecimal.
-        generation: that of the log when it was put.
+        content: the hash of its content, in hexadecimal.
+        generation: the generation of the log when it is put.
     """
     return f"{folder}/{content[:32]}-{generation}"
 
 
 def is_file(name: str) -> bool:
-    """Return whether :func:`file` can have made a name."""
+    """Return whether a name is one that :func:`file` returns."""
     return _FILE.fullmatch(name) is not None
 
 
@@ -101,7 +101,7 @@ def generation_of(name: str) -> int:
 
 
 def content_of(name: str) -> str:
-    """Return the name of a file without its generation: what it holds."""
+    """Return the name of a file without its generation."""
     return name.rpartition("-")[0]
 
 

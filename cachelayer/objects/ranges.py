@@ -1,4 +1,10 @@
-"""Arithmetic of byte ranges: join neighbours into one request, and cut its body into the ranges."""
+"""Arithmetic of byte ranges: join neighbours into spans, and cut the bytes of spans into ranges.
+
+::
+
+    ranges    [--0--] [---1---]                [--2--]     in one object
+    spans     [-------a-------]                [--b--]     one request each
+"""
 
 from __future__ import annotations
 
@@ -13,19 +19,16 @@ Range = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Span:
-    """One run of bytes of an object, and the ranges that lie in it.
-
-    Args:
-        name: the object.
-        start: first byte.
-        stop: one past the last byte.
-        members: numbers of the ranges in it.
-    """
+    """Consecutive bytes of an object that are fetched by one request."""
 
     name: str
+    """The object."""
     start: int
+    """The first byte."""
     stop: int
+    """The byte after the last."""
     members: tuple[int, ...]
+    """The numbers of the ranges in the span."""
 
 
 def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
@@ -61,22 +64,22 @@ def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[Buffer]
 
     Args:
         ranges: the wanted ranges.
-        spans: what ``coalesce`` made of them.
+        spans: the spans that :func:`coalesce` returned for these ranges.
         bodies: the bytes of each span.
     """
-    found: list[Buffer] = [b""] * len(ranges)
+    pieces: list[Buffer] = [b""] * len(ranges)
     for span, body in zip(spans, bodies, strict=True):
         if len(span.members) == 1:
-            found[span.members[0]] = body
+            pieces[span.members[0]] = body
             continue
-        whole = memoryview(body)
+        view = memoryview(body)
         for number in span.members:
             _, start, stop = ranges[number]
-            found[number] = whole[start - span.start : stop - span.start]
-    return found
+            pieces[number] = view[start - span.start : stop - span.start]
+    return pieces
 
 
 def pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield a run of bytes in pieces of at most ``size``."""
+    """Yield the first byte, and the byte after the last, of each piece of at most ``size`` bytes."""
     for first in range(start, stop, size):
         yield first, min(first + size, stop)

@@ -15,7 +15,7 @@ _OBSTORE_CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key
 
 
 def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> CloudClient:
-    """Return the file system of s3fs, which notices soon that nobody answers; without s3fs one of obstore."""
+    """Return the file system of s3fs, with short timeouts; if only obstore is installed, :class:`ObstoreS3`."""
     if find_spec("s3fs") is None and find_spec("obstore") is not None:
         lite = ObstoreS3(options, read_timeout)
         return CloudClient(lite, lite.endpoint, lite.info, lite.look_at_bucket)
@@ -29,7 +29,7 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         **options.get("config_kwargs", {}),
     }
-    # More than one at once takes another request for the size of each object.
+    # With more than one at once, s3fs first asks for the size of each object.
     fs = S3FileSystem(**{"max_concurrency": 1, **options, **FIXED, "config_kwargs": config})
     client = sync(fs.loop, fs.set_session)
 
@@ -42,7 +42,7 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
 
 
 def open_obstore(fs: Any, options: Mapping[str, Any]) -> OpenBucket | None:
-    """Return what opens buckets in obstore; None if s3fs has more than it can be told, or finds no credentials."""
+    """Return a function that opens buckets by obstore; None if s3fs has settings that obstore lacks."""
     if isinstance(fs, ObstoreS3):
         return fs.open_bucket
     from fsspec.asyn import sync
@@ -51,11 +51,11 @@ def open_obstore(fs: Any, options: Mapping[str, Any]) -> OpenBucket | None:
     endpoint: str = botocore_client.meta.endpoint_url
     if not _OBSTORE_CLIENT_OPTIONS.issuperset(options.get("client_kwargs") or {}):
         return None
-    # obstore does not know of certificates that botocore was given.
+    # obstore does not see the certificates that botocore is configured with.
     if endpoint.startswith("https:") and fs.session.get_config_variable("ca_bundle") is not None:
         return None
     found = botocore_client._get_credentials()
-    # s3fs says at once that there are none.
+    # Without credentials, s3fs says so at once.
     if found is None and not anonymous:
         return None
 

@@ -1,4 +1,4 @@
-"""S3 by obstore alone, where s3fs is not installed: that needs one botocore, and other packages another."""
+"""S3 by obstore alone, where s3fs is not installed, because it needs another botocore than other packages."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key", "endp
 
 
 def open_buckets(options: Mapping[str, Any]) -> tuple[str, OpenBucket]:
-    """Return the URL of the server, and what opens buckets there.
+    """Return the URL of the server, and a function that opens its buckets.
 
-    Credentials that the options do not have come from the environment, as obstore finds them: variables of AWS, web
-    identities, the metadata of containers and machines. Profiles are for s3fs.
+    Credentials that the options lack come from the environment, as obstore finds them: variables of AWS, web
+    identities, the metadata of containers and machines. Only s3fs reads profiles.
 
     Args:
-        options: those of s3fs that obstore can be told.
+        options: options of s3fs that obstore takes too.
     """
     client = dict(options.get("client_kwargs") or {})
     unknown = sorted([*(options.keys() - _OPTIONS), *(client.keys() - _CLIENT_OPTIONS)])
@@ -59,10 +59,12 @@ def open_buckets(options: Mapping[str, Any]) -> tuple[str, OpenBucket]:
 
 
 class ObstoreS3:
-    """The methods of a file system that stores call, by obstore. Threads may share it; it is of no use after a fork.
+    """A file system of fsspec's kind, by obstore: the methods that :class:`FileSystem` calls.
+
+    Threads may share it. It cannot be used after a fork.
 
     Args:
-        options: those of s3fs that obstore can be told.
+        options: options of s3fs that obstore takes too.
         read_timeout: seconds after which a server that sends nothing counts as away.
     """
 
@@ -159,7 +161,7 @@ class ObstoreS3:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Raise errors of objects that exist, and of credentials that nobody has, as the built-ins that fit."""
+    """Turn errors about objects that exist, and about missing credentials, into the built-in exceptions that fit."""
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:
@@ -167,7 +169,7 @@ def _errors() -> Iterator[None]:
     except AlreadyExistsError as error:
         raise FileExistsError(str(error)) from error
     except BaseError as error:
-        # The last place where it looks for credentials.
+        # obstore looks for credentials there last.
         if _METADATA_SERVICE in str(error):
             raise PermissionError(
                 "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or install "

@@ -26,10 +26,10 @@ from typing import Literal
 
 from cachelayer.arguments import seconds_of_environment
 from cachelayer.errors import StorageError
+from cachelayer.host import has_ended, is_running, process_name
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.processes import has_ended, is_running, process_name
 from cachelayer.progress import Progress
 from cachelayer.system_threads import start
 

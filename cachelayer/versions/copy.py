@@ -16,8 +16,8 @@ from cachelayer.versions.damage import damage_of
 from cachelayer.versions.derive import with_new_token
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.mend import mend
 from cachelayer.versions.publish import ErasedDigest, publish
+from cachelayer.versions.repair import mend
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 

@@ -217,7 +217,7 @@ def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted
         dry_run: delete and write nothing.
         only_deleted: delete only the files that deleted versions alone needed.
     """
-    age = ages_of(dataset, dry_run=dry_run)
+    age = _ages_of(dataset, dry_run=dry_run)
     listing: Listing = {}
     left_over: list[str] = []
     if not only_deleted:
@@ -262,7 +262,7 @@ def _left_over(dataset: Store) -> list[str]:
     return [] if working is None else [f"{paths.WORKING}/{folder.name}" for folder in left_over_folders(working)]
 
 
-def ages_of(dataset: Store, *, dry_run: bool) -> Age:
+def _ages_of(dataset: Store, *, dry_run: bool) -> Age:
     """Return the function of the ages of objects, by the clock of the store; by the clock of this host in a dry run."""
 
     @cache
@@ -364,3 +364,56 @@ def _is_dataset(folder: Store) -> bool:
         why = "it has manifests and no log. If its log was lost, restore it; "
         _warn(folder, f"{why}if its first build was killed, build it again, and collect then")
     return bool(names) and names <= _FOLDERS - {paths.MANIFESTS}
+
+
+@dataclass(frozen=True)
+class PendingDeletion:
+    """A deleted version whose files stay for a while, for programs that read them."""
+
+    dataset_id: str
+    version: str
+    nbytes: int
+    """Bytes that gc frees."""
+    seconds: float
+    """The rest of the grace; 0 if it is over."""
+
+
+def pending_in_dataset(dataset: Store) -> list[PendingDeletion]:
+    """Return the deleted versions of a dataset whose files are not deleted yet, the last to be freed first.
+
+    A file of several versions counts for the version that keeps it longest.
+    """
+    head = Log(dataset).head()
+    if not head.deleted:
+        return []
+    age = _ages_of(dataset, dry_run=True)
+    remaining = [
+        (max(0.0, deletion.grace - age(paths.log_entry(deletion.sequence))), deletion) for deletion in head.deleted
+    ]
+    counted = {file for info in head.versions.values() for file in _sizes_of(dataset, info)}
+    pending = []
+    for seconds, deletion in sorted(remaining, key=lambda pair: -pair[0]):
+        sizes = _sizes_of(dataset, deletion.info)
+        nbytes = sum(size for file, size in sizes.items() if file not in counted)
+        counted |= sizes.keys()
+        pending.append(PendingDeletion(dataset.name, deletion.info.version, nbytes, seconds))
+    return pending
+
+
+def _sizes_of(dataset: Store, info: VersionInfo) -> dict[str, int]:
+    """Return the bytes of the shards and columns of a version, by name; none if its manifest is damaged."""
+    with suppress(*_UNREADABLE):
+        files = StoredVersion(dataset, info).manifest.files
+        return {file.file: sum(facts.nbytes for facts in file.files.values()) for file in files}
+    return {}
+
+
+def pending_in_storage(store: Store) -> list[PendingDeletion]:
+    """Return the same of every dataset of a storage that can be read."""
+    pending = []
+    for name in filter(paths.is_dataset_id, store.names("")):
+        dataset = store.folder(name)
+        with suppress(*_UNREADABLE):
+            if has_log(dataset):
+                pending += pending_in_dataset(dataset)
+    return pending

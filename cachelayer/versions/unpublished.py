@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cachelayer.errors import StorageError
+from cachelayer.host import host_and_pid
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.processes import host_and_pid
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, ClaimState, State, claim_state
 from cachelayer.versions.log import Log

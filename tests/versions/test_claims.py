@@ -14,11 +14,11 @@ from forks import FORKS, beside_threads
 
 import cachelayer
 from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.host import process_name
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
-from cachelayer.processes import process_name
 from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, ClaimState, claim_state, expiry, has_running_build
 
 FOLDER = paths.builds("v1")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.counting import Timed
-from cachelayer.host_memory import memory_nbytes
+from cachelayer.host import memory_nbytes
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Dataset, Held, StoredSource
 from cachelayer.streams.ahead.background import Background

@@ -1,7 +1,7 @@
-"""Names of processes, by which another process tells whether they still run: ``<host>.<numbering>-<number>``.
+"""This host: its memory, and the names of its processes, by which other processes tell whether they still run.
 
-The numbering is a namespace of Linux: containers with ``--network=host`` share a host name, and number their processes
-separately. Other systems have no such namespaces, and the names of their processes have none.
+The name of a process is ``<host>.<numbering>-<number>``. The numbering is a namespace of Linux: containers with
+``--network=host`` share a host name, and number their processes separately. Other systems have no such namespaces.
 """
 
 from __future__ import annotations
@@ -11,6 +11,23 @@ import platform
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+
+
+@cache
+def memory_nbytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes of memory of this host, or of the container of this process, if it has fewer.
+
+    Args:
+        groups: the folder in which Linux shows the limits of the container; see cgroups(7).
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in _LIMITS:
+        # Without a limit, the file does not exist, or holds "max" or a very large number.
+        with suppress(OSError, ValueError):
+            found.append(int((groups / name).read_text()))
+    return min(found)
 
 
 @cache
