@@ -243,8 +243,14 @@ def test_mapped_streams_and_shards_have_them(refs: Any) -> None:
 def test_records_are_read_once_for_all_fields(refs: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     view = getattr(refs["far"], name)("tokens", 40, **ARGUMENTS)
     assert view.categories
-    calls, read = [], VersionRecords.records
-    monkeypatch.setattr(VersionRecords, "records", lambda self, *given: calls.append(given) or read(self, *given))
+    calls: list[Any] = []
+    read = VersionRecords.records
+
+    def counted(records: VersionRecords, *given: Any, **options: Any) -> Any:
+        calls.append(given)
+        return read(records, *given, **options)
+
+    monkeypatch.setattr(VersionRecords, "records", counted)
     view.read([0, 2])
     assert len(calls) == 1
 
