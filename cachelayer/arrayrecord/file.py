@@ -40,7 +40,8 @@ from cachelayer.records.record_buffers import PackedRecords, Records
 
 _SAMPLED_HEADERS = 256
 _TAIL_NBYTES = 4 * BLOCK
-_PLAIN, _ZSTD = 0, ord("z")
+_PLAIN = 0
+_ZSTD = ord("z")
 # Callers read consecutive records: array_record's readahead would read most of them twice.
 _STOCK_OPTIONS = "readahead_buffer_size:0,max_parallelism:1"
 

@@ -198,8 +198,9 @@ class LengthColumn:
         begins = np.maximum(splits[chosen], start)
         ends = np.minimum(splits[chosen + 1], stop)
         totals = self._totals[chosen + 1] - self._totals[chosen]
-        for place in {0, len(chosen) - 1} if len(chosen) else ():
-            # Only the first part and the last may be cut.
+        # Only the first part and the last may be cut.
+        ends_of_slice = {0, len(chosen) - 1} if len(chosen) else set()
+        for place in ends_of_slice:
             totals[place] = self.prefix(int(ends[place])) - self.prefix(int(begins[place]))
         bounds = np.stack([begins - splits[chosen], ends - splits[chosen] + 1], axis=1)
 

@@ -184,9 +184,10 @@ class RangedShards:
         """Return records whose large files are fetched when they are used, and the rows of damaged ones.
 
         Args:
-            shard_of, within: as in :meth:`records`.
-            files_of: finds the files in records of which the first bytes are there.
-            least: how many bytes of a record it needs.
+            shard_of: the shard of each record.
+            within: the number of each record in its shard.
+            files_of: finds the files in records from their first bytes.
+            least: how many first bytes of a record it needs.
         """
         if any(self._shards(shard).stats.compression != "none" for shard in distinct(shard_of).tolist()):
             return self.fetch(shard_of, within)

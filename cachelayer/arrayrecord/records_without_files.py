@@ -35,19 +35,16 @@ FindFiles = Callable[[Records], Sequence[tuple[Ints, Ints, Ints]]]
 
 @dataclass(frozen=True, eq=False)
 class RecordsWithoutFiles(Records):
-    """Records of which the begin and the end are in memory; what is between them is fetched when it is used.
-
-    Args:
-        lengths, name: see :class:`Records`.
-        heads, tails: the begin and the end of each record.
-        fetch: fetches ranges. What it fetches is not checked.
-    """
+    """Records whose begin and end are in memory. The bytes between them are fetched when they are used."""
 
     lengths: Ints
     name: Callable[[int], str]
     heads: PackedRecords
+    """The begin of each record."""
     tails: PackedRecords
+    """The end of each record."""
     fetch: Fetch
+    """Fetches ranges of the records, which are not checked."""
     uniform_nbytes: int | None = None
 
     def __getitem__(self, rows: Ints) -> RecordsWithoutFiles:
@@ -70,7 +67,9 @@ class RecordsWithoutFiles(Records):
         from_end = starts - (self.lengths - self.tails.lengths)
         is_in_head = starts + lengths <= self.heads.lengths
         is_in_tail = ~is_in_head & (from_end >= 0)
-        head, tail, rest = (np.flatnonzero(mine) for mine in (is_in_head, is_in_tail, ~is_in_head & ~is_in_tail))
+        head = np.flatnonzero(is_in_head)
+        tail = np.flatnonzero(is_in_tail)
+        rest = np.flatnonzero(~is_in_head & ~is_in_tail)
         groups = [
             (head, self.heads[head].ranges(starts[head], lengths[head])),
             (tail, self.tails[tail].ranges(from_end[tail], lengths[tail])),
@@ -80,27 +79,29 @@ class RecordsWithoutFiles(Records):
             groups.append((rest, fetched.ranges(np.zeros(len(rest), np.int64), lengths[rest])))
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
-        for rows, found in groups:
-            move_ranges(out, splits[rows], found, splits_of(lengths[rows])[:-1], lengths[rows])
+        for rows, group in groups:
+            move_ranges(out, splits[rows], group, splits_of(lengths[rows])[:-1], lengths[rows])
         return out
 
 
 def records_without_files(
     lengths: Ints, name: Callable[[int], str], fetch: Fetch, files_of: FindFiles, least: int, checksums: Ints
 ) -> tuple[RecordsWithoutFiles, frozenset[int]]:
-    """Fetch records but for their files.
+    """Fetch records without their files, and check them.
 
     Args:
-        lengths, name: see :class:`Records`.
+        lengths: the bytes of each record.
+        name: returns what errors call a record, by its row.
         fetch: fetches ranges of the records.
-        files_of: finds the files in records of which the first bytes are there.
-        least: how many bytes of a record that takes.
+        files_of: finds the files in records from their first bytes.
+        least: how many first bytes of a record it needs.
         checksums: the CRC32C of each record.
 
     Returns:
-        The records, and the rows of those that do not match their checksums.
+        The records, and the rows of records that do not match their checksums.
     """
-    rows, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64)
+    rows = np.arange(len(lengths))
+    zeros = np.zeros(len(lengths), np.int64)
     sizes = np.minimum(lengths, max(HEAD_NBYTES, least))
     heads = fetch(rows, zeros, sizes)
     nothing = PackedRecords(heads.buffer, zeros, zeros)
@@ -120,14 +121,15 @@ def records_without_files(
 
 
 def _checksums(heads: PackedRecords, tails: PackedRecords, files: Sequence[tuple[Ints, Ints, Ints]]) -> Ints:
-    """Return the CRC32C of whole records, given those of their files."""
-    memory, ends = memory_of(heads.buffer), heads.starts + files[0][0]
+    """Return the CRC32C of whole records from their heads and tails, and the checksums of their files."""
+    memory = memory_of(heads.buffer)
+    ends = heads.starts + files[0][0]
     bounds = zip(heads.starts.tolist(), ends.tolist(), strict=True)
-    found = np.array([google_crc32c.value(bytes(memory[start:end])) for start, end in bounds], np.int64)
+    so_far = np.array([google_crc32c.value(bytes(memory[start:end])) for start, end in bounds], np.int64)
     for _, nbytes, checksums in files:
         pads = [bytes(pad) for pad in (-nbytes & 7).tolist()]
-        found = _extended(joined_checksums(found, checksums, nbytes), pads)
-    return _extended(found, tails.to_list())
+        so_far = _extended(joined_checksums(so_far, checksums, nbytes), pads)
+    return _extended(so_far, tails.to_list())
 
 
 def _extended(checksums: Ints, bodies: Sequence[bytes]) -> Ints:
@@ -137,18 +139,20 @@ def _extended(checksums: Ints, bodies: Sequence[bytes]) -> Ints:
 
 
 def joined_checksums(firsts: Ints, seconds: Ints, nbytes: Ints) -> Ints:
-    """Return the CRC32C of two runs of bytes, one after the other.
+    """Return the CRC32C of two byte strings, one after the other.
 
     Args:
-        firsts, seconds: the CRC32C of each.
-        nbytes: the bytes of the second.
+        firsts: the CRC32C of the first byte string.
+        seconds: the CRC32C of the second byte string.
+        nbytes: the bytes of the second byte string.
     """
-    found = firsts.copy()
+    shifted = firsts.copy()
     for bit in range(int(nbytes.max(initial=0)).bit_length()):
-        table, rows = _shift_table(bit), np.flatnonzero(nbytes >> bit & 1)
-        values = found[rows]
-        found[rows] = np.bitwise_xor.reduce([table[byte, values >> 8 * byte & 255] for byte in range(4)])
-    return found ^ seconds
+        table = _shift_table(bit)
+        rows = np.flatnonzero(nbytes >> bit & 1)
+        values = shifted[rows]
+        shifted[rows] = np.bitwise_xor.reduce([table[byte, values >> 8 * byte & 255] for byte in range(4)])
+    return shifted ^ seconds
 
 
 @cache

@@ -248,7 +248,9 @@ class Codec:
             if column.nulls is not None:
                 rows[plan.number] = column.nulls == NULL
                 # Nulls that are bools have no marks of dicts.
-                for inner in plan.dicts_around if column.nulls.dtype != np.bool_ else ():
+                has_marks = column.nulls.dtype != np.bool_
+                dicts = plan.dicts_around if has_marks else ()
+                for inner in dicts:
                     rows[inner.bit] = rows.get(inner.bit, False) | (column.nulls == NULL_DICT + inner.depth)
             if column.null_values is not None and plan.values_bit is not None:
                 rows[plan.values_bit] = rows_with_nulls(column.null_values)

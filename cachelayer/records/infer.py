@@ -211,7 +211,9 @@ def _spec_of_dicts(dicts: list[Mapping[Any, Any]], declared: Tree | None, path: 
         raise ElementError("keys in a dict within a list", "dicts without keys", path=path, hint=hint)
     known = declared or {}
     spec: dict[str, Tree] = NullableDict() if isinstance(declared, NullableDict) else {}
-    for name in known if keys.keys() <= known.keys() else {**keys, **known}:
+    # A declared spec that has all keys decides their order.
+    names = known if keys.keys() <= known.keys() else {**keys, **known}
+    for name in names:
         if name in known and known[name] is None:
             spec[name] = None
         else:
@@ -278,7 +280,9 @@ def _kinds_of(items: Iterable[Any]) -> set[str]:
     types = set(map(type, items)) - {type(None)}
     nested = {kind for kind in types if issubclass(kind, (list, np.ndarray))}
     kinds = {_kind_of_type(kind) for kind in types - nested}
-    for item in items if nested else ():
+    if not nested:
+        return kinds
+    for item in items:
         if type(item) in nested:
             kinds |= _kinds_of(item) if _is_list(item) else {"array"}
     return kinds
@@ -306,9 +310,10 @@ def _spec_of_leaf(values: list[Any], path: str, depth: int) -> LeafSpec:
             spec = ArraySpec(np.float64)
         elif max(numbers) >= 2**63 and min(numbers) >= 0:
             spec = ArraySpec(np.uint64)
-    for value in values[1:] if spec.shape and not depth else ():
-        spec = _with_dims_of(spec, value)
     if not depth:
+        if spec.shape:
+            for value in values[1:]:
+                spec = _with_dims_of(spec, value)
         return spec
     if not isinstance(spec, ArraySpec):
         raise ElementError("a value that arrays hold", describe(first), path=path)

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 # Of a larger size, readers would think that the file is damaged.
 _MOST_PIXELS = (1 << 16) - 1
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-_BITS, _TIFF_BITS = 8, 258
+_BITS = 8
+"""The bits of a channel that Pillow reads of colours."""
+_TIFF_BITS = 258
+"""The tag of a TIFF file that has the bits of each channel."""
 _SCALED_FORMATS = ("JPEG", "MPO")
 _TURNED_BY_90_DEGREES = (5, 6, 7, 8)
 """The orientations in Exif of images whose width is the height of their pixels as they are stored."""
@@ -278,7 +281,10 @@ _STATED = re.compile(r"^\s*(?:data|SSND|riff|Data Size)\s*: (\d+) \(should be (\
 _OTHERWISE_CUT = re.compile("does not match value from 'ds64'|Seems to be a truncated file")
 # Programs that write into pipes do not know the length: their headers state the largest one, or 0.
 _LEAST_UNKNOWN = 0x7FFF_0000
-_OGG_HEADER, _OGG_ENDS = 27, 4
+_OGG_HEADER = 27
+"""The bytes of the header of a page of OGG, before the counts of bytes of its segments."""
+_OGG_ENDS = 4
+"""The flag of the last page."""
 
 
 def why_cut(file: Any, data: bytes) -> str:

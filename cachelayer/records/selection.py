@@ -135,9 +135,11 @@ class Selection:
         return len(self.numbers)
 
     def slice(self, rows: slice) -> Selection:
-        rows_range = sliced(rows, len(self))
-        start, stop, step = rows_range.start, rows_range.stop, rows_range.step
-        return Selection(self.numbers[slice(start, stop if stop >= 0 else None, step)])
+        """Return the selection of the records of a slice."""
+        chosen = sliced(rows, len(self))
+        # A stop of -1, after a negative step, is the begin; in a slice it would be the end.
+        stop = chosen.stop if chosen.stop >= 0 else None
+        return Selection(self.numbers[slice(chosen.start, stop, chosen.step)])
 
     def select(self, indices: Any) -> Selection:
         """Return the selection of the records of these indices, in their order; or of a mask or a slice."""
