@@ -43,6 +43,14 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
         pattern: the paths to read, such as ``"*.json"``; ``*`` matches ``/`` too. Hidden files, and files in hidden
             folders, are read only if the pattern has a name that begins with a dot.
         storage_options: options of fsspec's client.
+
+    Examples:
+        >>> from cachelayer.adapters.folders import from_files
+        >>> for name in ("b.json", "a.json", "c.txt"):
+        ...     _ = (folder / name).write_text(name.upper())
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_files(folder, "*.json"), "files", "v1")
+        >>> list(ref)
+        [{'path': 'a.json', 'data': b'A.JSON'}, {'path': 'b.json', 'data': b'B.JSON'}]
     """
 
     def listing() -> Listing:
@@ -70,6 +78,16 @@ def from_image_folder(
         extensions: the endings of image files, such as ``.png``; other files are ignored.
         mode: Pillow's mode that pixels are converted to.
         storage_options: options of fsspec's client.
+
+    Examples:
+        >>> from PIL import Image
+        >>> from cachelayer.adapters.folders import from_image_folder
+        >>> for number, name in enumerate(["dog", "cat"]):
+        ...     (folder / "train" / name).mkdir(parents=True)
+        ...     Image.new("RGB", (4, 3), (9, number, 0)).save(folder / "train" / name / "0.png")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_image_folder(folder / "train"), "pets", "v1")
+        >>> ref.metadata["classes"], ref[1]["label"], ref[1]["image"].shape, ref[1]["image"][0, 0]
+        (['cat', 'dog'], np.int64(1), (3, 4, 3), array([9, 0, 0], dtype=uint8))
     """
     return _of_classes(root, "image", ImageSpec(mode), extensions, storage_options)
 
@@ -90,6 +108,18 @@ def from_audio_folder(
         extensions: the endings of sound files, such as ``.wav``; other files are ignored.
         sampling_rate, channels: what files are decoded to; see :class:`cachelayer.AudioSpec`.
         storage_options: options of fsspec's client.
+
+    Examples:
+        >>> import numpy as np
+        >>> import soundfile
+        >>> from cachelayer.adapters.folders import from_audio_folder
+        >>> for name in ("yes", "no"):
+        ...     (folder / "words" / name).mkdir(parents=True)
+        ...     soundfile.write(folder / "words" / name / "0.wav", np.zeros(800), 16000)
+        >>> source = from_audio_folder(folder / "words", sampling_rate=8000, channels=1)
+        >>> ref = cachelayer.Storage(folder / "cache").cache(source, "words", "v1")
+        >>> ref.metadata["classes"], ref[0]["audio"].shape
+        (['no', 'yes'], (400,))
     """
     return _of_classes(root, "audio", AudioSpec(sampling_rate, channels), extensions, storage_options)
 

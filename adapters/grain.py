@@ -56,7 +56,15 @@ _ENDLESS = 1 << 48
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
-    """Return the source of a ``MapDataset`` or an ``IterDataset``; None for anything else."""
+    """Return the source of a ``MapDataset`` or an ``IterDataset``; None for anything else.
+
+    Examples:
+        >>> import grain
+        >>> data = grain.MapDataset.range(10).filter(lambda n: n % 3 == 0).map(lambda n: {"n": n})
+        >>> ref = cachelayer.Storage(folder).cache(data, "thirds", "v1")
+        >>> [int(row["n"]) for row in ref]
+        [0, 3, 6, 9]
+    """
     if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
         return None
     is_map = isinstance(obj, grain.MapDataset)
@@ -131,6 +139,17 @@ class Sampler:
     Raises:
         InvalidArgumentError: if an argument is invalid; the message names it and the fix.
         InvalidTypeError: if an argument has the wrong type.
+
+    Examples:
+        >>> import grain
+        >>> from cachelayer.adapters.grain import Sampler
+        >>> ref = cachelayer.wrap(list(range(6)), identity="numbers")
+        >>> sampler = Sampler(ref, shuffle=True, seed=1)
+        >>> loading = grain.DataLoader(data_source=ref, sampler=sampler, operations=[grain.transforms.Batch(3)])
+        >>> [batch.tolist() for batch in loading]
+        [[4, 3, 5], [0, 1, 2]]
+        >>> [batch.tolist() for batch in ref.stream(3, shuffle=True, seed=1)]
+        [[4, 3, 5], [0, 1, 2]]
     """
 
     @explains_options
@@ -199,6 +218,18 @@ def iter_dataset(stream: Stream[Any]) -> grain.IterDataset[Any]:
 
     Args:
         stream: the stream; it may be mapped, and it may be endless.
+
+    Examples:
+        >>> from cachelayer.adapters.grain import iter_dataset
+        >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2, shuffle=True, seed=1)
+        >>> iterator = iter(iter_dataset(stream).map(lambda batch: batch * 10))
+        >>> next(iterator)
+        array([40, 30])
+        >>> state = iterator.get_state()
+        >>> rest = [batch.tolist() for batch in iterator]
+        >>> iterator.set_state(state)
+        >>> [batch.tolist() for batch in iterator] == rest
+        True
     """
     check_stream(stream)
     return _Streamed(stream)

@@ -63,7 +63,15 @@ _FILES_AT_ONCE = 64
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Adapted:
-    """Return the source of a ``Dataset`` or ``IterableDataset``, or the splits of a dict of them; None for others."""
+    """Return the source of a ``Dataset`` or ``IterableDataset``, or the splits of a dict of them; None for others.
+
+    Examples:
+        >>> import datasets
+        >>> data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]})
+        >>> ref = cachelayer.Storage(folder).cache(data, "texts", "v1")
+        >>> ref[0]
+        {'text': 'a', 'label': np.int64(1)}
+    """
     if isinstance(obj, (datasets.DatasetDict, datasets.IterableDatasetDict)):
         return {str(split): dataset for split, dataset in obj.items()}
     if not isinstance(obj, (datasets.Dataset, datasets.IterableDataset)):
@@ -166,6 +174,15 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
 
     Raises:
         InvalidTypeError: if elements are not dicts, or Arrow has no type for a leaf.
+
+    Examples:
+        >>> import datasets
+        >>> from cachelayer.adapters.huggingface import to_datasets
+        >>> data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": ["no", "yes"]}).class_encode_column("label")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(data, "texts", "v1")
+        >>> again = to_datasets(ref[1:], cache_dir=folder / "arrow")
+        >>> again[0], again.features["label"].names
+        ({'text': 'b', 'label': 1}, ['no', 'yes'])
     """
     check_ref(ref)
     records = _stored(records_of(ref))

@@ -39,6 +39,14 @@ def shard_by_process() -> tuple[int, int]:
     """Return the index of this process and the number of JAX processes.
 
     For ``ref.stream(shard=...)``, and for ``storage.cache(hosts=...)``: all processes build a version together.
+
+    Examples:
+        >>> from cachelayer.adapters.jax import shard_by_process
+        >>> shard_by_process()
+        (0, 1)
+        >>> ref = cachelayer.wrap(list(range(8)), identity="numbers")
+        >>> len(ref.stream(4, shard=shard_by_process()))
+        2
     """
     return jax.process_index(), jax.process_count()
 
@@ -68,6 +76,17 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None
         InvalidArgumentError: if the stream has no batches, is one shard of several, or has a step that the sharding
             does not divide.
         InvalidTypeError: if the sharding is not a ``NamedSharding``.
+
+    Examples:
+        >>> import jax
+        >>> from jax.sharding import Mesh, NamedSharding, PartitionSpec
+        >>> from cachelayer.adapters.jax import global_batches
+        >>> mesh = Mesh(jax.devices()[:1], ("data",))
+        >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(4)
+        >>> for batch in global_batches(stream, NamedSharding(mesh, PartitionSpec("data"))):
+        ...     print(isinstance(batch, jax.Array), batch.tolist())
+        True [0, 1, 2, 3]
+        True [4, 5]
     """
     if not isinstance(sharding, NamedSharding):
         raise InvalidTypeError(
@@ -88,7 +107,18 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None
 
 
 class GlobalBatches(Epochwise[T]):
-    """The batches of a stream as global arrays, each iteration the next epoch. Made by :func:`global_batches`."""
+    """The batches of a stream as global arrays, each iteration the next epoch. Made by :func:`global_batches`.
+
+    Examples:
+        >>> import jax
+        >>> from jax.sharding import Mesh, NamedSharding, PartitionSpec
+        >>> from cachelayer.adapters.jax import global_batches
+        >>> sharding = NamedSharding(Mesh(jax.devices()[:1], ("data",)), PartitionSpec("data"))
+        >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2, shuffle=True, seed=1)
+        >>> batches = global_batches(stream, sharding)
+        >>> [[batch.tolist() for batch in batches] for epoch in range(2)]
+        [[[4, 3], [5, 0], [1, 2]], [[5, 1], [3, 0], [4, 2]]]
+    """
 
     def __init__(self, stream: Stream[T], sharding: NamedSharding, depth: int | None) -> None:
         self._sharding = sharding
@@ -115,6 +145,19 @@ class GlobalBatchIterator(StreamIterator[T]):
 
     It continues from the state of any stream's iterator, on any mesh, if the sharding divides every step from there on.
     Its ``failures`` are those of the rows that this process reads; ``get_state`` is the same on every process.
+
+    Examples:
+        >>> import jax
+        >>> from jax.sharding import Mesh, NamedSharding, PartitionSpec
+        >>> from cachelayer.adapters.jax import global_batches
+        >>> sharding = NamedSharding(Mesh(jax.devices()[:1], ("data",)), PartitionSpec("data"))
+        >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2)
+        >>> iterator = iter(global_batches(stream, sharding))
+        >>> next(iterator).tolist(), iterator.position
+        ([0, 1], 2)
+        >>> iterator.set_state(stream.state(2))
+        >>> next(iterator).tolist()
+        [4, 5]
     """
 
     def __init__(self, reader: StepReader, sharding: NamedSharding) -> None:
@@ -133,6 +176,20 @@ class GlobalBatchIterator(StreamIterator[T]):
         Args:
             directory: a path, which is written at once; or one that Orbax is about to make, which is written when the
                 result is awaited.
+
+        Examples:
+            >>> import jax
+            >>> from jax.sharding import Mesh, NamedSharding, PartitionSpec
+            >>> from cachelayer.adapters.jax import global_batches
+            >>> sharding = NamedSharding(Mesh(jax.devices()[:1], ("data",)), PartitionSpec("data"))
+            >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2)
+            >>> iterator = iter(global_batches(stream, sharding))
+            >>> batch = next(iterator)
+            >>> _ = iterator.save(folder)
+            >>> resumed = iter(global_batches(stream, sharding))
+            >>> _ = resumed.load(folder)
+            >>> next(resumed).tolist()
+            [2, 3]
         """
         return save_state(self.get_state(), directory, writes=jax.process_index() == 0)
 

@@ -51,7 +51,20 @@ _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])),
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
-    """Return the source of an epoch of a ``PyDataset``; None for anything else. It always takes batches apart."""
+    """Return the source of an epoch of a ``PyDataset``; None for anything else. It always takes batches apart.
+
+    Examples:
+        >>> import keras
+        >>> import numpy as np
+        >>> class Batches(keras.utils.PyDataset):
+        ...     def __len__(self):
+        ...         return 2
+        ...     def __getitem__(self, number):
+        ...         return np.full((3, 1), number), np.array([0, 1, 0])
+        >>> ref = cachelayer.Storage(folder).cache(Batches(), "pairs", "v1")
+        >>> len(ref), ref[5]
+        (6, (array([1]), np.int64(0)))
+    """
     if not isinstance(obj, keras.utils.PyDataset):
         return None
     endless = "give the PyDataset a __len__" if _batch_count(obj) is None else ""
@@ -110,6 +123,19 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
     Raises:
         InvalidArgumentError: if the stream has no batches, has a start, or has empty batches for a shard.
         InvalidTypeError: if the argument is not a stream.
+
+    Examples:
+        >>> import keras
+        >>> import numpy as np
+        >>> from cachelayer.adapters.keras import to_keras
+        >>> x = np.arange(6, dtype=np.float32).reshape(6, 1)
+        >>> ref = cachelayer.Storage(folder).cache((x, 2 * x), "pairs", "v1")
+        >>> data = to_keras(ref.stream(2, shuffle=True, seed=1))
+        >>> model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
+        >>> model.compile("sgd", "mse")
+        >>> history = model.fit(data, epochs=3, shuffle=False, callbacks=[data.callback], verbose=0)
+        >>> len(data), history.epoch
+        (3, [0, 1, 2])
     """
     check_stream(stream)
     check_no_json(stream, "Keras")
@@ -148,7 +174,16 @@ _DATASETS: WeakKeyDictionary[Stream[Any], WeakSet[StreamDataset]] = WeakKeyDicti
 
 
 class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
-    """The batches of one epoch of a stream; made by :func:`to_keras`."""
+    """The batches of one epoch of a stream; made by :func:`to_keras`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cachelayer.adapters.keras import to_keras
+        >>> x = np.arange(4, dtype=np.float32)
+        >>> data = to_keras(cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2))
+        >>> len(data), data[1]
+        (2, (array([2., 3.], dtype=float32), array([2., 3.], dtype=float32)))
+    """
 
     def __init__(self, stream: Stream[Any]) -> None:
         super().__init__()
@@ -197,11 +232,33 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     @property
     def callback(self) -> keras.callbacks.Callback:
-        """The callback that tells this dataset which epoch ``fit`` is in: pass it to ``fit``."""
+        """The callback that tells this dataset which epoch ``fit`` is in: pass it to ``fit``.
+
+        Examples:
+            >>> import numpy as np
+            >>> from cachelayer.adapters.keras import to_keras
+            >>> x = np.arange(4, dtype=np.float32)
+            >>> stream = cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2, shuffle=True, seed=1)
+            >>> data = to_keras(stream)
+            >>> data.callback.on_epoch_begin(2)  # as fit() does
+            >>> data[0][0].tolist() == next(stream.epoch(2))[0].tolist()
+            True
+        """
         return _EpochsCallback(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Continue with the given epoch, and then with those after it. :attr:`callback` calls this."""
+        """Continue with the given epoch, and then with those after it. :attr:`callback` calls this.
+
+        Examples:
+            >>> import numpy as np
+            >>> from cachelayer.adapters.keras import to_keras
+            >>> x = np.arange(4, dtype=np.float32)
+            >>> stream = cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2, shuffle=True, seed=1)
+            >>> data = to_keras(stream)
+            >>> data.set_epoch(3)
+            >>> data[0][0].tolist() == next(stream.epoch(3))[0].tolist()
+            True
+        """
         self._epochs.set_epoch(epoch)
         self.following = epoch + 1
         self._batches, self._has_begun = None, False
@@ -266,6 +323,21 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         stream: the stream whose dataset is passed to ``fit``, or that dataset.
+
+    Examples:
+        >>> import keras
+        >>> import numpy as np
+        >>> from cachelayer.adapters.keras import Resume, to_keras
+        >>> x = np.arange(6, dtype=np.float32).reshape(6, 1)
+        >>> stream = cachelayer.wrap(list(zip(x, 2 * x)), identity="pairs").stream(2, shuffle=True, seed=1)
+        >>> def fit():
+        ...     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        ...     model.compile("sgd", "mse")
+        ...     backup = keras.callbacks.BackupAndRestore(folder / "backup", save_freq=1, delete_checkpoint=False)
+        ...     model.fit(to_keras(stream), epochs=2, shuffle=False, callbacks=[backup, Resume(stream)], verbose=0)
+        ...     return int(model.optimizer.iterations)
+        >>> fit(), fit()
+        (6, 6)
     """
 
     @explains_options

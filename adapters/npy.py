@@ -45,6 +45,15 @@ def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = N
         InvalidArgumentError: if a file does not exist.
         InvalidTypeError: if an array holds objects, which are pickled, or has no dimension.
         SourceError: if a file is not a ``.npy`` file, or its header does not fit its bytes.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cachelayer.adapters.npy import from_npy
+        >>> np.save(folder / "x.npy", np.arange(6.0).reshape(3, 2))
+        >>> np.save(folder / "y.npy", np.array([7, 8, 9]))
+        >>> source = from_npy({"x": folder / "x.npy", "y": folder / "y.npy"})
+        >>> cachelayer.Storage(folder / "cache").cache(source, "points", "v1")[1]
+        {'x': array([2., 3.]), 'y': np.int64(8)}
     """
     files = [os.fspath(path) for _, path in tree.leaf_values(paths)]
 
@@ -67,6 +76,14 @@ def from_npz(
         arrays: the names of the arrays to read, all by default; a dict gives them other names:
             ``{"image": "x_train", "label": "y_train"}``.
         storage_options: options of fsspec's client.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cachelayer.adapters.npy import from_npz
+        >>> np.savez(folder / "data.npz", x_train=np.arange(6.0).reshape(3, 2), y_train=np.array([7, 8, 9]))
+        >>> source = from_npz(folder / "data.npz", {"label": "y_train"})
+        >>> cachelayer.Storage(folder / "cache").cache(source, "labels", "v1").read([0, 2])
+        {'label': array([7, 9])}
     """
     name = os.fspath(path)
     return _source("npz", [name], storage_options, lambda found: _loaded(next(found), arrays), {"arrays": arrays})

@@ -69,6 +69,19 @@ class CheckpointSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
 
     Raises:
         InvalidTypeError: if the iterator has no state.
+
+    Examples:
+        >>> import orbax.checkpoint as ocp
+        >>> from cachelayer.adapters.orbax import CheckpointRestore, CheckpointSave
+        >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2)
+        >>> iterator = iter(stream)
+        >>> batch = next(iterator)
+        >>> with ocp.CheckpointManager(folder) as manager:
+        ...     _ = manager.save(1, args=ocp.args.Composite(data=CheckpointSave(iterator)))
+        ...     manager.wait_until_finished()
+        ...     resumed = manager.restore(1, args=ocp.args.Composite(data=CheckpointRestore(iter(stream)))).data
+        >>> next(resumed)
+        array([2, 3])
     """
 
     iterator: Stateful
@@ -87,6 +100,19 @@ class CheckpointRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
 
     Raises:
         InvalidTypeError: if the iterator has no state.
+
+    Examples:
+        >>> import orbax.checkpoint as ocp
+        >>> from cachelayer.adapters.orbax import CheckpointRestore, CheckpointSave
+        >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2)
+        >>> iterator = iter(stream)
+        >>> batches = [next(iterator), next(iterator)]
+        >>> with ocp.CheckpointManager(folder) as manager:
+        ...     _ = manager.save(2, args=ocp.args.Composite(data=CheckpointSave(iterator)))
+        ...     manager.wait_until_finished()
+        ...     restored = manager.restore(2, args=ocp.args.Composite(data=CheckpointRestore(iter(stream))))
+        >>> restored.data.position
+        4
     """
 
     iterator: Stateful

@@ -61,6 +61,13 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         InvalidTypeError: if a column cannot be stored; names it and says what to do.
         ElementError: if an object of a column of objects cannot be stored.
         InvalidArgumentError: if the index has a name, several levels, or values other than integers.
+
+    Examples:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"name": ["a", "b", None], "score": [0.5, 1.5, 2.5]})
+        >>> ref = cachelayer.Storage(folder).cache(frame, "scores", "v1")
+        >>> ref[2], ref[0]["name"]
+        ({'name': None, 'score': np.float64(2.5)}, 'a')
     """
     if not isinstance(obj, pd.DataFrame):
         return None
@@ -104,6 +111,16 @@ def to_pandas(
     Raises:
         InvalidTypeError: if Arrow has no type for a leaf, pandas cannot hold a value, or elements are not dicts.
         RecordIndexError: if a record does not exist.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from cachelayer.adapters.pandas import to_pandas
+        >>> frame = pd.DataFrame({"name": ["a", "b", "c"], "score": pd.array([1, None, 3], "Int64")})
+        >>> ref = cachelayer.Storage(folder).cache(frame, "scores", "v1")
+        >>> to_pandas(ref, [1, 2])
+          name  score
+        0    b   <NA>
+        1    c      3
     """
     from cachelayer.adapters.frameworks.arrow_arrays import read_columns, table_of
 

@@ -40,6 +40,13 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
     Raises:
         InvalidTypeError: if a column cannot be stored; names it and says what to do.
+
+    Examples:
+        >>> import polars as pl
+        >>> frame = pl.DataFrame({"name": ["a", "b"], "tags": [["x", "y"], []]})
+        >>> ref = cachelayer.Storage(folder).cache(frame, "rows", "v1")
+        >>> ref[0]
+        {'name': 'a', 'tags': array(['x', 'y'], dtype=object)}
     """
     if not isinstance(obj, (pl.DataFrame, pl.LazyFrame)):
         return None
@@ -80,6 +87,14 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
         InvalidTypeError: if Arrow has no type for a leaf, Polars cannot hold a value (such as text that is not UTF-8),
             or elements are not dicts.
         RecordIndexError: if a record does not exist.
+
+    Examples:
+        >>> import polars as pl
+        >>> from cachelayer.adapters.polars import to_polars
+        >>> frame = pl.DataFrame({"name": ["a", "b", "c"], "score": [1, None, 3]})
+        >>> ref = cachelayer.Storage(folder).cache(frame, "scores", "v1")
+        >>> to_polars(ref).equals(frame), to_polars(ref, [2]).rows()
+        (True, [('c', 3)])
     """
     import pyarrow as pa
 

@@ -53,7 +53,15 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
-    """Return the source of a pyarrow object; None for anything else."""
+    """Return the source of a pyarrow object; None for anything else.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> table = pa.table({"n": [1, None, 3], "text": ["a", "b", "c"]})
+        >>> ref = cachelayer.Storage(folder).cache(table, "rows", "v1")
+        >>> ref[1]
+        {'n': None, 'text': 'b'}
+    """
     streams = (pa.RecordBatchReader, pa_dataset.Dataset, pa_dataset.Scanner, pq.ParquetFile)
     if not isinstance(obj, (pa.Table, pa.RecordBatch, *streams)):
         return None
@@ -110,6 +118,14 @@ def to_arrow(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None
     Raises:
         InvalidTypeError: if Arrow has no type for a leaf, or cannot hold a value, or elements are not dicts.
         RecordIndexError: if a record does not exist.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> from cachelayer.adapters.pyarrow import to_arrow
+        >>> table = pa.table({"n": pa.array([1, None, 3], pa.int8()), "tags": [["x"], [], ["y", "z"]]})
+        >>> ref = cachelayer.Storage(folder).cache(table, "rows", "v1")
+        >>> to_arrow(ref) == table, to_arrow(ref, [2]).to_pylist()
+        (True, [{'n': 3, 'tags': ['y', 'z']}])
     """
     return table_of(ref, indices)
 
@@ -130,6 +146,15 @@ def from_parquet(
         schema: a ``pyarrow.Schema`` of the columns to read; every file is cast to it. By default every file must have
             the schema of the first.
         storage_options: options of fsspec's client.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
+        >>> from cachelayer.adapters.pyarrow import from_parquet
+        >>> pq.write_table(pa.table({"n": [1, 2, 3], "text": ["a", "b", "c"]}), folder / "rows.parquet")
+        >>> source = from_parquet(folder / "*.parquet", columns=["text"])
+        >>> cachelayer.Storage(folder / "cache").cache(source, "rows", "v1")[2]
+        {'text': 'c'}
     """
     part = partial(_parquet_part, columns, schema)
     options = {"columns": columns, "schema": schema}
@@ -150,6 +175,15 @@ def from_ipc(
         schema: a ``pyarrow.Schema`` of the columns to read; every file is cast to it. By default every file must have
             the schema of the first.
         storage_options: options of fsspec's client.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> import pyarrow.feather
+        >>> from cachelayer.adapters.pyarrow import from_ipc
+        >>> pyarrow.feather.write_feather(pa.table({"n": [1, 2, 3]}), str(folder / "rows.arrow"))
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_ipc(folder / "rows.arrow"), "rows", "v1")
+        >>> ref.read([2, 0])
+        {'n': array([3, 1])}
     """
     part = partial(_ipc_part, columns, schema)
     options = {"columns": columns, "schema": schema}
@@ -166,7 +200,7 @@ def from_csv(
     convert_options: Any = None,
     storage_options: Options = None,
 ) -> FileSource:
-    """Return a source of the rows of CSV files. Columns that are not declared are text, as in the file.
+    r"""Return a source of the rows of CSV files. Columns that are not declared are text, as in the file.
 
     In a declared type, an empty cell is null. A cell that does not fit its type is an error that names its record.
 
@@ -177,6 +211,15 @@ def from_csv(
         convert_options: those of ``pyarrow.csv``, of which ``include_columns``, ``column_types``, ``null_values`` and
             ``decimal_point`` may be set.
         storage_options: options of fsspec's client.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> from cachelayer.adapters.pyarrow import from_csv
+        >>> _ = (folder / "rows.csv").write_text("zip,age\n01099,7\n20095,\n")
+        >>> schema = pa.schema({"zip": pa.string(), "age": pa.int8()})
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_csv(folder / "rows.csv", schema), "people", "v1")
+        >>> ref[0], ref[1]["age"]
+        ({'zip': '01099', 'age': np.int8(7)}, None)
     """
     check_convert_options(schema, convert_options)
     part = partial(csv_part, schema, read_options, parse_options, convert_options)
@@ -187,7 +230,7 @@ def from_csv(
 
 @explains_options
 def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = None) -> FileSource:
-    """Return a source of the rows of files with one JSON object per line.
+    r"""Return a source of the rows of files with one JSON object per line.
 
     The first lines decide the element spec: lists become arrays of any length, and a key that an object lacks is null.
     No value changes its type: a later value that does not fit is an error that names its record, as are integers
@@ -197,6 +240,13 @@ def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = No
         paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2``, ``.lz4`` or ``.zst`` are decompressed.
         schema: a ``pyarrow.Schema`` of the columns to read, or declare ``element_spec=``; other keys are ignored.
         storage_options: options of fsspec's client.
+
+    Examples:
+        >>> from cachelayer.adapters.pyarrow import from_json
+        >>> _ = (folder / "rows.jsonl").write_text('{"id": 1, "scores": [0.5, 1]}\n{"id": 2}\n')
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_json(folder / "rows.jsonl"), "rows", "v1")
+        >>> ref[0], ref[1]
+        ({'id': np.int64(1), 'scores': array([0.5, 1. ])}, {'id': np.int64(2), 'scores': None})
     """
     files = Files(paths, storage_options)
     return source_of_files(files, partial(json_lines, files, schema), {"schema": schema})

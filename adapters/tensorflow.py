@@ -46,7 +46,15 @@ _DYNAMIC_BATCH = 256
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
-    """Return the source of a ``tf.data.Dataset``; None for anything else."""
+    """Return the source of a ``tf.data.Dataset``; None for anything else.
+
+    Examples:
+        >>> import tensorflow as tf
+        >>> data = tf.data.Dataset.from_tensor_slices({"x": [[1.0, 2.0], [3.0, 4.0]], "label": [0, 1]})
+        >>> ref = cachelayer.Storage(folder).cache(lambda: data.shuffle(10, seed=1), "pairs", "v1")
+        >>> len(ref), ref.element_spec
+        (2, {'x': ArraySpec(float32, (2,)), 'label': ArraySpec(int32)})
+    """
     if not isinstance(obj, tf.data.Dataset):
         return None
     return source_of_pipeline(unbatched(obj) if unbatch else obj, element_spec)

@@ -49,6 +49,17 @@ def from_tfrecord(
         InvalidTypeError: if features are not a dict.
         InvalidArgumentError: if the compression type is unknown.
         MissingDependencyError: if there are features, and no TensorFlow.
+
+    Examples:
+        >>> import tensorflow as tf
+        >>> from cachelayer.adapters.tfrecord import from_tfrecord
+        >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+        >>> example = tf.train.Example(features=tf.train.Features(feature={"label": feature}))
+        >>> with tf.io.TFRecordWriter(str(folder / "train.tfrecord")) as writer:
+        ...     writer.write(example.SerializeToString())
+        >>> source = from_tfrecord(folder / "*.tfrecord", {"label": tf.io.FixedLenFeature((), tf.int64)})
+        >>> cachelayer.Storage(folder / "cache").cache(source, "labels", "v1")[0]
+        {'label': np.int64(7)}
     """
     if (compression_type or None) not in _DECOMPRESSED:
         raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")

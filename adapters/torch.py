@@ -62,6 +62,14 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
     Raises:
         InvalidTypeError: if a dataset has neither a length nor its own order, or the rows of batches are unknown.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> dataset = TensorDataset(torch.arange(6).view(3, 2), torch.tensor([0, 1, 0]))
+        >>> ref = cachelayer.Storage(folder).cache(dataset, "pairs", "v1")
+        >>> ref[1]
+        (array([2, 3]), np.int64(1))
     """
     if isinstance(obj, torch.Tensor) and obj.ndim and not unbatch:
         return array_source(as_leaf(obj))
@@ -158,6 +166,16 @@ def to_torch(ref: View[Any]) -> data.Dataset:
 
     Raises:
         InvalidTypeError: if the argument is not a ref, or PyTorch does not have the dtype of a leaf.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cachelayer.adapters.torch import to_torch
+        >>> rows = [{"x": np.float32(n), "name": f"n{n}"} for n in range(4)]
+        >>> dataset = to_torch(cachelayer.wrap(rows, identity="rows"))
+        >>> dataset[3]
+        {'x': tensor(3.), 'name': 'n3'}
+        >>> dataset[[2, 0]]
+        {'x': tensor([2., 0.]), 'name': ['n2', 'n0']}
     """
     check_ref(ref)
     check_dtypes(ref.element_spec)
@@ -221,6 +239,13 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     Raises:
         InvalidArgumentError: if there are workers, but no batches.
         InvalidTypeError: if the argument is not a stream, or PyTorch does not have the dtype of a leaf.
+
+    Examples:
+        >>> from cachelayer.adapters.torch import loader
+        >>> stream = cachelayer.wrap(list(range(5)), identity="numbers").stream(2, shuffle=True, seed=1)
+        >>> batches = loader(stream)
+        >>> [[batch.tolist() for batch in batches] for epoch in range(2)]
+        [[[4, 3], [0, 1], [2]], [[1, 3], [0, 4], [2]]]
     """
     check_stream(stream)
     if not reader_of(stream).is_mapped:
@@ -241,6 +266,17 @@ class Loader(Epochwise[T]):
 
     Its state is that of the stream after the last item that was returned, however far workers have read, and the epoch.
     Any stream or loader of the same records in the same order accepts it, on any number of ranks and workers.
+
+    Examples:
+        >>> from cachelayer.adapters.torch import loader
+        >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2, num_epochs=None)
+        >>> batches = loader(stream)
+        >>> next(iter(batches)), next(iter(batches))
+        (tensor([0, 1]), tensor([2, 3]))
+        >>> resumed = loader(stream)
+        >>> resumed.load_state_dict(batches.state_dict())
+        >>> next(iter(resumed))
+        tensor([4, 5])
     """
 
     def __init__(self, stream: Stream[T], num_workers: int, context: Any) -> None:
@@ -256,6 +292,16 @@ class Loader(Epochwise[T]):
 
         Its structure is always the same, as ``torch.distributed.checkpoint`` needs it: the epoch under way or, after
         the loop, the next one; the global position; and the stream that it belongs to, as a JSON text.
+
+        Examples:
+            >>> from cachelayer.adapters.torch import loader
+            >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2)
+            >>> batches = loader(stream)
+            >>> iterator = iter(batches)
+            >>> next(iterator)
+            tensor([0, 1])
+            >>> {name: batches.state_dict()[name] for name in ("epoch", "position")}
+            {'epoch': 0, 'position': 2}
         """
         return self.get_state()
 
@@ -264,6 +310,16 @@ class Loader(Epochwise[T]):
 
         Raises:
             StateError: if the state belongs to other records or another order.
+
+        Examples:
+            >>> from cachelayer.adapters.torch import loader
+            >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2)
+            >>> batches = loader(stream)
+            >>> first = next(iter(batches))
+            >>> resumed = loader(stream)
+            >>> resumed.load_state_dict(batches.state_dict())
+            >>> [batch.tolist() for batch in resumed]
+            [[2, 3], [4, 5]]
         """
         self.set_state(state_dict)
 

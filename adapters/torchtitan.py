@@ -50,6 +50,19 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
     degree. The state is one position, the same on every rank, and restores on any degree. If ``infinite`` is True,
     every batch is full: the last rows of an epoch share a batch with the first of the next. If it is False, the last
     batch is filled up with rows without labels, so that every rank has the same number of batches.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cachelayer.adapters.torchtitan import TokenDataLoader
+        >>> documents = [{"tokens": np.array([1, 2, 3], np.int32)}, {"tokens": np.array([4, 5], np.int32)}]
+        >>> spec = {"tokens": cachelayer.ArraySpec("int32", (None,))}
+        >>> ref = cachelayer.Storage(folder).cache(documents, "documents", "v1", element_spec=spec)
+        >>> rows = ref.packed("tokens", 5)
+        >>> config = TokenDataLoader.Config(rows=rows, shuffle=False)
+        >>> loader = TokenDataLoader(config, dp_world_size=1, dp_rank=0, seq_len=4, local_batch_size=1)
+        >>> inputs, labels = next(iter(loader))
+        >>> inputs["input"].tolist(), inputs["positions"].tolist(), labels.tolist()
+        ([[1, 2, 3, 4]], [[0, 1, 2, 0]], [[2, 3, -100, 5]])
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -110,7 +123,18 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
             yield inputs, labels
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last batch that was returned: small, JSON, the same on every rank."""
+        """Return the state after the last batch that was returned: small, JSON, the same on every rank.
+
+        Examples:
+            >>> import numpy as np
+            >>> from cachelayer.adapters.torchtitan import TokenDataLoader
+            >>> rows = cachelayer.wrap([{"tokens": np.arange(5) + n} for n in range(4)], identity="rows")
+            >>> config = TokenDataLoader.Config(rows=rows, seed=3)
+            >>> loader = TokenDataLoader(config, dp_world_size=1, dp_rank=0, seq_len=4, local_batch_size=2)
+            >>> batch = next(iter(loader))
+            >>> loader.state_dict()["stream"]["position"]
+            2
+        """
         return {"stream": self._loader.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -118,11 +142,36 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
 
         Raises:
             StateError: if the state belongs to other rows or another order.
+
+        Examples:
+            >>> import numpy as np
+            >>> from cachelayer.adapters.torchtitan import TokenDataLoader
+            >>> rows = cachelayer.wrap([{"tokens": np.arange(5) + n} for n in range(4)], identity="rows")
+            >>> config = TokenDataLoader.Config(rows=rows, shuffle=False)
+            >>> loader = TokenDataLoader(config, dp_world_size=1, dp_rank=0, seq_len=4, local_batch_size=2)
+            >>> batch = next(iter(loader))
+            >>> resumed = TokenDataLoader(config, dp_world_size=2, dp_rank=1, seq_len=4, local_batch_size=1)
+            >>> resumed.load_state_dict(loader.state_dict())
+            >>> inputs, labels = next(iter(resumed))
+            >>> inputs["input"].tolist(), labels.tolist()
+            ([[3, 4, 5, 6]], [[4, 5, 6, 7]])
         """
         self._loader.load_state_dict(state_dict["stream"])
 
     def close(self) -> None:
-        """Stop reading ahead. The state stays, and a new iteration goes on from it."""
+        """Stop reading ahead. The state stays, and a new iteration goes on from it.
+
+        Examples:
+            >>> import numpy as np
+            >>> from cachelayer.adapters.torchtitan import TokenDataLoader
+            >>> rows = cachelayer.wrap([{"tokens": np.arange(5) + n} for n in range(4)], identity="rows")
+            >>> config = TokenDataLoader.Config(rows=rows, seed=3)
+            >>> loader = TokenDataLoader(config, dp_world_size=1, dp_rank=0, seq_len=4, local_batch_size=2)
+            >>> batch = next(iter(loader))
+            >>> loader.close()
+            >>> loader.state_dict()["stream"]["position"]
+            2
+        """
         self._loader.load_state_dict(self._loader.state_dict())
 
 

@@ -70,6 +70,19 @@ def from_webdataset(
         urls: paths or URLs, with braces (``"train-{000..146}.tar"``) or patterns (``"train-*.tar"``).
         suffixes: the suffixes to read, by default those of the first sample. A suffix that a sample lacks is None.
         storage_options: options of fsspec's client.
+
+    Examples:
+        >>> import io
+        >>> import tarfile
+        >>> from cachelayer.adapters.webdataset import from_webdataset
+        >>> with tarfile.open(folder / "samples.tar", "w") as tar:
+        ...     for name, data in [("7.cls", b"3"), ("7.txt", b"seven")]:
+        ...         member = tarfile.TarInfo(name)
+        ...         member.size = len(data)
+        ...         tar.addfile(member, io.BytesIO(data))
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_webdataset(folder / "samples.tar"), "samples", "v1")
+        >>> ref[0]
+        {'__key__': '7', 'cls': np.int64(3), 'txt': 'seven'}
     """
     paths = Files(urls, storage_options).paths
     expanded = [one for path in paths for one in (expand_urls(path) if isinstance(path, str) else [path])]

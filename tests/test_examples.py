@@ -30,7 +30,10 @@ class Runner(doctest.DocTestRunner):
         super().report_unexpected_exception(out, test, example, exc_info)
 
 
-@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+@pytest.mark.filterwarnings(
+    "ignore::cachelayer.CacheLayerWarning",
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on PyTorch
+)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name.removeprefix("cachelayer."))
 def test_the_example_of_a_docstring_prints_what_stands_there(example: doctest.DocTest, tmp_path: Path) -> None:
     example.globs["folder"] = tmp_path

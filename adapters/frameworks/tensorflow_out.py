@@ -56,6 +56,15 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         InvalidTypeError: if the argument is not a stream, TensorFlow has no type for a leaf, a leaf is None in some
             elements, or elements have no leaves.
         InvalidArgumentError: if the stream is mapped and the last ``map()`` does not declare an element spec.
+
+    Examples:
+        >>> from cachelayer.adapters.tensorflow import to_tf
+        >>> stream = cachelayer.wrap(list(range(5)), identity="numbers").stream(2, shuffle=True, seed=1)
+        >>> data = to_tf(stream)
+        >>> [[batch.tolist() for batch in data.as_numpy_iterator()] for epoch in range(2)]
+        [[[4, 3], [0, 1], [2]], [[1, 3], [0, 4], [2]]]
+        >>> [(batch.tolist(), int(position)) for batch, position in to_tf(stream, positions=True).as_numpy_iterator()]
+        [([4, 3], 2), ([0, 1], 4), ([2], 5)]
     """
     check_stream(stream)
     check_no_videos(stream, "TensorFlow")

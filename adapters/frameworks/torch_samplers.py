@@ -78,6 +78,14 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
         """Set the epoch of the next iteration; without this call, it is the one after the last iteration.
 
         After ``load_state_dict``, the next iteration has what is left of that epoch from the state on.
+
+        Examples:
+            >>> from cachelayer.adapters.torch import Sampler
+            >>> ref = cachelayer.wrap(list(range(4)), identity="numbers")
+            >>> sampler = Sampler(ref, seed=3)
+            >>> sampler.set_epoch(5)
+            >>> list(sampler) == [int(number) for number in ref.stream(shuffle=True, seed=3).epoch(5)]
+            True
         """
         self._epochs.set_epoch(epoch)
 
@@ -85,11 +93,31 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
         """Return the state of a stream after the last item asked for. After whole steps it is the same on all ranks.
 
         A ``DataLoader`` with workers asks ahead: use a ``StatefulDataLoader`` or :func:`loader` instead.
+
+        Examples:
+            >>> from cachelayer.adapters.torch import Sampler
+            >>> sampler = Sampler(cachelayer.wrap(list(range(4)), identity="numbers"), seed=3)
+            >>> iterator = iter(sampler)
+            >>> next(iterator)
+            1
+            >>> sampler.state_dict()["position"]
+            1
         """
         return self._epochs.get_state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Begin the next iteration at a saved state, on any number of ranks."""
+        """Begin the next iteration at a saved state, on any number of ranks.
+
+        Examples:
+            >>> from cachelayer.adapters.torch import Sampler
+            >>> ref = cachelayer.wrap(list(range(4)), identity="numbers")
+            >>> sampler = Sampler(ref, seed=3)
+            >>> first = next(iter(sampler))
+            >>> resumed = Sampler(ref, seed=3)
+            >>> resumed.load_state_dict(sampler.state_dict())
+            >>> sorted([first, *resumed])
+            [0, 1, 2, 3]
+        """
         self._epochs.set_state(state_dict)
 
 
@@ -160,6 +188,16 @@ class Sampler(_ResumableSampler):
 
     Raises:
         InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+
+    Examples:
+        >>> from torch.utils.data import DataLoader
+        >>> from cachelayer.adapters.torch import Sampler, to_torch
+        >>> ref = cachelayer.wrap(list(range(6)), identity="numbers")
+        >>> list(Sampler(ref, num_replicas=2, rank=0, seed=3)), list(Sampler(ref, num_replicas=2, rank=1, seed=3))
+        ([1, 2, 5], [3, 0, 4])
+        >>> loading = DataLoader(to_torch(ref), batch_size=3, sampler=Sampler(ref, seed=3))
+        >>> [batch.tolist() for batch in loading]
+        [[1, 3, 2], [0, 5, 4]]
     """
 
     @explains_options
@@ -189,6 +227,14 @@ class BatchSampler(_ResumableSampler):
 
     Raises:
         InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+
+    Examples:
+        >>> from torch.utils.data import DataLoader
+        >>> from cachelayer.adapters.torch import BatchSampler, to_torch
+        >>> ref = cachelayer.wrap(list(range(6)), identity="numbers")
+        >>> sampler = BatchSampler(ref, 4, seed=3)
+        >>> [batch.tolist() for batch in DataLoader(to_torch(ref), batch_size=None, sampler=sampler)]
+        [[1, 3, 2, 0], [5, 4]]
     """
 
     @explains_options

@@ -35,6 +35,16 @@ def tensors(value: Any) -> Any:
     Args:
         value: the element or batch. Arrays of str or bytes become lists, a Ragged becomes a list of its rows, a Sparse
             becomes a sparse COO tensor, and a Nullable keeps tensors inside.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cachelayer.adapters.torch import tensors
+        >>> image = np.zeros((2, 2), np.uint8)
+        >>> element = tensors({"image": image, "name": "cat"})
+        >>> image[0, 0] = 7
+        >>> element
+        {'image': tensor([[7, 0],
+                [0, 0]], dtype=torch.uint8), 'name': 'cat'}
     """
     return tree.map_structure(value, tensor_leaf)
 
