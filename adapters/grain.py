@@ -19,8 +19,7 @@ import numpy as np
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches
 from cachelayer.arguments import explains_options
-from cachelayer.builds.item_source import source_of_items
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import Source, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.as_source import Adapted
-from cachelayer.builds.item_source import source_of_items
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import Source, source_of_items
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, RaggedSpec

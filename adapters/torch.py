@@ -20,8 +20,7 @@ from cachelayer.adapters.sources.pictures import with_files
 from cachelayer.arguments import explains_options, integer
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
-from cachelayer.builds.item_source import length_of, source_of_items
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import Source, length_of, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T

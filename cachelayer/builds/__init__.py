@@ -5,7 +5,7 @@
     what is asked for     build_options.py, recipe.py (with source_identity.py)
     what is decided       build_plan.py
     sources               as_source.py makes a Source (source.py) of what the user passes: array_source.py,
-                          item_source.py, unbatched_source.py, sharded_source.py, source_files.py and the adapters;
+                          unbatched_source.py, sharded_source.py, source_files.py and the adapters;
                           column_sources.py for columns that are added
     batches to records    batches.py, alike_elements.py, element_specs.py, encode.py
     records to shards     write_source.py, shard_pipeline.py, shard_target.py; in parts: parts.py, part_builds.py

@@ -27,9 +27,8 @@ import numpy as np
 
 from cachelayer.builds.array_source import array_source, columns_of, refuse_columns_in_a_list
 from cachelayer.builds.batches import batch_records
-from cachelayer.builds.item_source import has_items, length_of, source_of_items
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import Source, errors_named
+from cachelayer.builds.source import Source, errors_named, has_items, length_of, source_of_items
 from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
