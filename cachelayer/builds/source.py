@@ -114,8 +114,8 @@ class Source:
         if start and (self.starts is None or start not in self.starts):
             raise InvalidArgumentError(f"a source of {self.kind} cannot be read from record {start}")
         if self.read is None:
-            count = None if stop is None else stop - start
-            batches = element_batches(self.one_by_one(start), start, count)
+            most = None if stop is None else stop - start
+            batches = element_batches(self.one_by_one(start), start, most)
         else:
             batches = self.read(start, stop)
         return with_length_check(batches, self.length, start, stop)
