@@ -106,7 +106,8 @@ def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any,
         with suppress(OverflowError):
             return np.array(items, spec.dtype)
     if not items:
-        return _zeros_of(spec, [0, *spec.shape[1:]])
+        dtype = spec.dtype if isinstance(spec.dtype, np.dtype) else np.dtype(object)
+        return np.zeros([0, *(dim or 0 for dim in spec.shape[1:])], dtype)
     if len(spec.shape) > 1 and all(hasattr(item, "__array__") for item in items):
         arrays = [np.asarray(as_leaf(item)) for item in items]
         if len({(array.shape, array.dtype) for array in arrays}) == 1:
@@ -129,11 +130,6 @@ def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any,
     for index, item in enumerate(level):
         array[index] = item if is_string else conform(spec_of_item, item, row)
     return array.reshape(shape)
-
-
-def _zeros_of(spec: LeafSpec, shape: Sequence[int | None]) -> np.ndarray[Any, Any]:
-    dtype = spec.dtype if isinstance(spec.dtype, np.dtype) else np.dtype(object)
-    return np.zeros([dim or 0 for dim in shape], dtype)
 
 
 def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
