@@ -1,4 +1,4 @@
-"""Open what the arguments of a command name: storages, datasets and versions."""
+"""Open the storages, datasets and versions that the arguments of a command name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def storage_options(option: Pairs) -> dict[str, Any]:
-    """Return the options of a storage's client. Values are JSON if possible, otherwise text."""
+    """Return the options of the client of a storage. Values are JSON if possible, otherwise texts."""
     return {name: json_or_text(value) for name, value in once("--option", option)}
 
 
@@ -34,7 +34,7 @@ def open_storage(url: str, option: Pairs = (), **where: Any) -> Storage:
 
 
 def open_address(text: str, option: Pairs = (), **where: Any) -> tuple[Storage, str]:
-    """Open the storage of a text such as ``gs://bucket/caches/cifar10@v2``; its methods take the text, as returned."""
+    """Open the storage in a text such as ``gs://bucket/caches/cifar10@v2``; return it with the text for its methods."""
     text = text.rstrip("/")
     url = Reference.parse(text, want="any").url
     if not url:
@@ -56,18 +56,18 @@ def fetch_rows(storage: Storage, text: str) -> DataRef[Any]:
 
 
 def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | None]:
-    """Open what a text names: a dataset or a version, as :func:`open_address` does, or else a storage."""
+    """Open a dataset or a version, as :func:`open_address` does; or a storage, with None for the text."""
     with suppress(InvalidArgumentError, DatasetNotFoundError):
         storage, address = open_address(text, option, **where)
         if Reference.parse(address, want="any").name is None:
-            # It raises if there is no dataset, nor a build of one.
+            # This raises if there is no such dataset, nor a build of it.
             storage.builds(Reference.parse(address, want="any").dataset_id)
         return storage, address
     return open_storage(text, option, **where), None
 
 
 def only_dataset(text: str) -> str:
-    """Return the id of the dataset that a text names, if it names no version of it."""
+    """Return the id of the dataset that a text names. The text must not name a version."""
     reference = Reference.parse(text, want="any")
     if reference.name is not None or reference.calls:
         raise InvalidArgumentError(f"{without_credentials(text)!r} is a version: name only the dataset, STORAGE/ID")

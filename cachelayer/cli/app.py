@@ -1,4 +1,4 @@
-"""The application, what all commands share, and the script ``cachelayer``."""
+"""The application, the decorator of its commands, and the script ``cachelayer``."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from cachelayer.logs import logging_to
 from cachelayer.progress import harmless
 
 PROBE = "cachelayer-probe"
-"""The name of the thread that asks a storage whether it can be published to."""
+"""The name of the thread of ``doctor`` that probes a storage."""
 _PANELS = ("Build", "List", "Inspect", "Check", "Manage", "Help")
 
 
 class Commands(click.Group):
-    """The commands, in panels. One that is called `delete` in Python says what it is called here."""
+    """The commands, in panels of the help."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -39,6 +39,7 @@ class Commands(click.Group):
         """The panel of each command."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        # In Python the method is called so.
         if args[0] == "delete":
             ctx.fail("No such command 'delete': it is called rm.")
         return super().resolve_command(ctx, args)
@@ -53,8 +54,7 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     invoke_without_command=True,
-    epilog="Exit codes: 0 success, 1 a finding (damage, a difference), 2 a mistake in the command, 3 not found, "
-    "4 refused, 5 damaged, 6 busy, 7 the storage failed, 8 the source failed, 70 a bug in cachelayer, 130 interrupted.",
+    epilog=f"Exit codes: {', '.join(f'{code.value} {code.meaning}' for code in ExitCode)}.",
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(cachelayer.__version__, message="cachelayer %(version)s")
@@ -72,9 +72,14 @@ def app(context: click.Context, log_file: Path | None) -> None:
 
 
 def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Result]], click.Command]:
-    """Make a function that returns a result a command, in a panel of the help and with examples.
+    """Decorate a function that returns a result: it becomes a command of the application.
 
-    With ``--json``, all that the function prints goes to stderr, so that stdout holds only the document.
+    With ``--json``, everything that the function prints goes to stderr, so that stdout holds only the document.
+
+    Args:
+        name: the name of the command.
+        panel: the panel of the help that lists it.
+        examples: arguments of the command, for its help.
     """
 
     def decorate(function: Callable[..., Result]) -> click.Command:
@@ -113,7 +118,12 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
 
 
 def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> ExitCode:
-    """Print an error of a command with these parameters on stderr, and return its exit code."""
+    """Print the error of a command on stderr, and return its exit code.
+
+    Args:
+        error: the error.
+        parameters: the parameters of the command, by name.
+    """
     code = ExitCode.INTERRUPTED if isinstance(error, click.Abort) else code_of(error)
     if code is ExitCode.INTERRUPTED:
         output.problem("interrupted", "run the same command again: it continues after what is finished, if anything")
@@ -130,9 +140,9 @@ def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> 
 _ARGUMENT = re.compile(
     r"""(?<![\w.-])([a-z_]+)=(True|False|None|\.\.\.|'[^']*'|"[^"]*"|\[[^\]]*\]|[\d.]+(?=\W|$)|(?!\S))"""
 )
-"""An argument of a Python call, such as ``force=True``, ``engine='spark'`` or, to be passed, ``max_records=``."""
+"""An argument of a Python call: ``force=True``, ``engine='spark'``, or without a value ``max_records=``."""
 _ALTERNATIVE = re.compile(r",? or (?:pass )?[a-z_]+=[^;:]*?(?=$|[;:]|\. )")
-"""The last of several remedies, if only Python has it."""
+"""The last of several remedies, which only Python has."""
 _WITHOUT_VALUE = re.compile(r"(?<![\w.-])([a-z_]+)=(?=[\s.,;:)]|$)")
 _CALLS = {
     'by cacheable(..., "auto")': "STORAGE/ID@auto",
@@ -148,9 +158,9 @@ _CALLS = {
 
 
 def _in_options(text: str, parameters: Mapping[str, click.Parameter]) -> str:
-    """Return an error or a warning of the packages below in the words of a command.
+    """Return a message of the packages below in the words of a command.
 
-    Arguments of Python become the command's options; a remedy that only Python has is left out if there is another.
+    Arguments of Python become options of the command. A remedy that only Python has is left out if there is another.
 
     Args:
         text: the message.
@@ -186,12 +196,12 @@ def _in_options(text: str, parameters: Mapping[str, click.Parameter]) -> str:
 def main() -> None:
     """Run the script ``cachelayer``."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As Python does for stderr: a character that the output cannot encode is shown as its escape.
+        # Show a character that the output cannot encode as its escape, as Python does on stderr.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="cachelayer")
     except OSError as error:
-        # Click prints help by itself, and it may fail as what commands print.
+        # Click itself prints the help, which may fail like the output of commands.
         output.cannot_print(error)
         sys.exit(ExitCode.STORAGE)
     except SystemExit as end:

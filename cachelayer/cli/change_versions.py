@@ -46,8 +46,8 @@ from cachelayer.versions.reference import Reference, names_version
 @argument("function", "MODULE:FUNCTION", "A function that returns a source, or FILE.py:FUNCTION.")
 @options.target
 @options.call_arguments
-@options.reach
-@options.submitting
+@options.storage_access
+@options.build_options
 def build(
     function: str, target: str, arg: Pairs, record: tuple[str, ...], option: Pairs, local_cache: Any, **submit: Any
 ) -> Result:
@@ -68,8 +68,8 @@ def build(
 @options.target
 @options.file_format
 @options.field_types
-@options.reach
-@options.submitting
+@options.storage_access
+@options.build_options
 def import_files(
     files: tuple[str, ...],
     target: str,
@@ -115,8 +115,8 @@ def _spec_of(types: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     "columns", "COLUMNS...", "A MODULE:FUNCTION that makes a dict of an element, or tables.", nargs=-1, required=True
 )
 @option("new", "VERSION", "The name of the new version.", required=True)
-@options.reach
-@options.adding
+@options.storage_access
+@options.add_column_options
 def add_column(
     whole: str,
     columns: tuple[str, ...],
@@ -194,9 +194,9 @@ def copy(whole: str, to: str, option: Pairs, to_option: Pairs, progress: bool | 
 @option("source", "MODULE:FUNCTION|FILES", "A function that returns its source, or its files: it is built again.")
 @flag("dry_run", "Only tell what is damaged. Exit code 1 if anything is.")
 @options.arguments
-@options.reach
+@options.storage_access
 @options.from_client_options
-@options.rebuilding
+@options.rebuild_options
 def repair(
     whole: str,
     from_: str | None,
@@ -239,7 +239,7 @@ def _place(text: str, option: Pairs) -> DataRef[Any] | Storage:
 
 @command("mirror", "Manage", "gs://bucket/caches/cifar10@v2", "gs://bucket/caches/cifar10@v2 --local-cache /scratch")
 @options.reference
-@options.reach
+@options.storage_access
 @options.progress
 def mirror(reference: str, progress: bool | None, **reach: Any) -> Result:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
@@ -262,8 +262,8 @@ def mirror(reference: str, progress: bool | None, **reach: Any) -> Result:
 @options.reference
 @argument("new", "VERSION", "The name of the new version.")
 @options.compression(default=AS_BASE)
-@options.reach
-@options.rewriting
+@options.storage_access
+@options.rewrite_options
 def rewrite(
     reference: str, new: str, fields: tuple[str, ...], option: Pairs, local_cache: Any, **rewriting: Any
 ) -> Result:

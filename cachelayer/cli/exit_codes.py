@@ -1,8 +1,9 @@
-"""The exit codes of commands, by what a caller would do: one for each branch of the tree of errors."""
+"""The exit codes of commands, grouped like the errors by what a handler does."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Self
 
 from cachelayer import errors
 
@@ -10,17 +11,24 @@ from cachelayer import errors
 class ExitCode(IntEnum):
     """How a command ended."""
 
-    SUCCESS = 0
-    FINDING = 1
-    USAGE = 2
-    NOT_FOUND = 3
-    REFUSED = 4
-    DAMAGED = 5
-    BUSY = 6
-    STORAGE = 7
-    SOURCE = 8
-    BUG = 70
-    INTERRUPTED = 130
+    meaning: str
+    SUCCESS = 0, "success"
+    FINDING = 1, "a finding (damage, a difference)"
+    USAGE = 2, "a mistake in the command"
+    NOT_FOUND = 3, "not found"
+    REFUSED = 4, "refused"
+    DAMAGED = 5, "damaged"
+    BUSY = 6, "busy"
+    STORAGE = 7, "the storage failed"
+    SOURCE = 8, "the source failed"
+    BUG = 70, "a bug in cachelayer"
+    INTERRUPTED = 130, "interrupted"
+
+    def __new__(cls, value: int, meaning: str) -> Self:
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.meaning = meaning
+        return code
 
 
 _CODES: dict[type[BaseException], ExitCode] = {
@@ -44,5 +52,5 @@ _CODES: dict[type[BaseException], ExitCode] = {
 
 
 def code_of(error: BaseException) -> ExitCode:
-    """Return the exit code of a command that ends with an error: that of the nearest class in the tree."""
+    """Return the exit code of a command that ends with an error: the code of the nearest class in the tree."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), ExitCode.BUG)

@@ -39,7 +39,7 @@ def load(text: str) -> Callable[..., Any]:
 
 
 def _named_module(name: str) -> ModuleType:
-    """Import a module by its name, in which the current folder comes first.
+    """Import a module by its name. The current folder comes first.
 
     Raises:
         ImportError: if a file of the current folder has the name of a module that Python has imported already.
@@ -53,7 +53,7 @@ def _named_module(name: str) -> ModuleType:
 
 
 def _file_module(path: Path) -> ModuleType:
-    """Import a file, by its own name if that is free; processes that run its functions get them by value if not."""
+    """Import a file under its own name if that is free. If not, other processes get its functions by value."""
     if not path.is_file():
         raise ImportError(f"there is no file {path}")
     name, folder = path.stem, str(path.parent)

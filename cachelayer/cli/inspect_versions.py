@@ -90,7 +90,7 @@ def log(dataset: str, option: Pairs) -> Result:
 
 @command("show", "List", "gs://bucket/caches/cifar10", "cache/cifar10@sha256:3fcda2 --json | jq .provenance")
 @options.reference
-@options.reach
+@options.storage_access
 def show(reference: str, **reach: Any) -> Result:
     """Show a version: its element spec, counts, sizes, shards, tags and how it was made."""
     storage, text = open_address(reference, **reach)
@@ -113,7 +113,7 @@ def show(reference: str, **reach: Any) -> Result:
 @command("head", "Inspect", "cache/cifar10@v2", "cache/cifar10 -n 20 --json | jq '.[].element.label'")
 @options.reference
 @options.number_of_records(default=5)
-@options.reach
+@options.storage_access
 def head(reference: str, records: int, **reach: Any) -> Result:
     """Show the first records."""
     ref = _open(reference, **reach)
@@ -124,7 +124,7 @@ def head(reference: str, records: int, **reach: Any) -> Result:
 @options.reference
 @options.number_of_records(default=5)
 @option("seed", "N", "The seed of the draw.", type=click.IntRange(0), default=0)
-@options.reach
+@options.storage_access
 def sample(reference: str, records: int, seed: int, **reach: Any) -> Result:
     """Show records drawn at random: the first ones of a stream shuffled with this seed."""
     ref = _open(reference, **reach)
@@ -135,7 +135,7 @@ def sample(reference: str, records: int, seed: int, **reach: Any) -> Result:
 @command("stats", "Inspect", "gs://bucket/rows --records 10000", "cache/cifar10 --json | jq '.leaves[].numbers.mean'")
 @options.reference
 @options.number_of_records()
-@options.reach
+@options.storage_access
 @options.progress
 def stats(reference: str, records: int | None, progress: bool | None, **reach: Any) -> Result:
     """Show statistics of the records, or of a sample: sizes, ranges, lengths, nulls and histograms, in one pass."""
@@ -283,13 +283,13 @@ def view(
         click.echo(f"{url}\nCtrl-C ends it.")
     if not no_open:
         webbrowser.open(url)
-    with suppress(KeyboardInterrupt):  # the usual way to end it
+    with suppress(KeyboardInterrupt):  # Ctrl-C is the usual way to end it
         server.run()
     return Result({"url": url})
 
 
 def _token_in(file: Path) -> str:
-    """Return the token that a file holds; a new one is written there if there is no such file."""
+    """Return the token in a file. If there is no such file, write a new token there."""
     try:
         with suppress(FileExistsError):
             file.touch(0o600, exist_ok=False)

@@ -1,4 +1,4 @@
-"""The options and arguments of commands: each is declared once, as a decorator, with the type of its value."""
+"""The options and arguments of commands. A decorator declares an option once, with the type of its value."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def file(text: str) -> Path:
 
 
 def root_path(text: str) -> str:
-    """Parse what stands before the paths of a server: ``/data``."""
+    """Parse the prefix of all paths of a server: ``/data``."""
     path = text.strip("/")
     if not re.fullmatch(r"[A-Za-z0-9._~/-]*", path) or "//" in path:
         raise click.BadParameter(f"{text!r}: write the beginning of a path, such as /data")
@@ -81,14 +81,14 @@ def root_path(text: str) -> str:
 
 
 def host_name(text: str) -> str:
-    """Parse the name of a server: ``train.example.com``; one with a port or a path would never be compared equal."""
+    """Parse the name of a server: ``train.example.com``. It is compared with names that have no port and no path."""
     if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
         raise click.BadParameter(f"{text!r}: write the name alone, such as train.example.com")
     return text.removesuffix(".")
 
 
 def hosts(text: str) -> tuple[int, int]:
-    """Parse which of how many hosts this is: ``0/4``."""
+    """Parse the number of this host and the number of hosts: ``0/4``."""
     match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
     if match is None or not int(match[1]) < int(match[2]):
         raise click.BadParameter(f"{text!r}: write INDEX/COUNT, such as 0/4 for the first of four hosts")
@@ -115,7 +115,7 @@ def json_or_text(text: str) -> Any:
 
 
 def once(option: str, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """Return pairs of names and values if each name comes once."""
+    """Return pairs of names and values. No name may come twice."""
     twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     if twice:
         raise InvalidArgumentError(f"{option} {twice[0]} is given twice: which of the values is meant?")
@@ -133,12 +133,12 @@ def several(name: str, metavar: str, text: str, **settings: Any) -> Callable[[F]
 
 
 def flag(name: str, text: str, *names: str) -> Callable[[F], F]:
-    """Declare an option that is given or not."""
+    """Declare an option without a value."""
     return click.option(*names or (f"--{name.replace('_', '-')}",), name, is_flag=True, help=text)
 
 
 def option(name: str, metavar: str | None, text: str, *names: str, **settings: Any) -> Callable[[F], F]:
-    """Declare an option with a value. It is called as its name is, unless it has others."""
+    """Declare an option with a value. It is spelled like its name, or in the ways of ``names``."""
     return click.option(*names or (f"--{name.replace('_', '-')}",), name, metavar=metavar, help=text, **settings)
 
 
@@ -171,7 +171,7 @@ from_client_options = option(
     "from_option", "KEY=VALUE", "An option of the client of the storage after --from.", type=pair, multiple=True
 )
 local_cache = option("local_cache", "FOLDER", "The folder for local copies of remote shards.", type=folder)
-reach = options(client_options, local_cache)
+storage_access = options(client_options, local_cache)
 
 progress = option(
     "progress",
@@ -190,7 +190,7 @@ def shard_bytes(**settings: Any) -> Callable[[F], F]:
     return option("shard_bytes", "SIZE", "The size of a shard.", type=nbytes, **settings)
 
 
-dividing = options(
+parallel_build = options(
     option("workers", "N", "Use N processes, if the source can be divided.", type=click.IntRange(1), default=1),
     option(
         "engine",
@@ -208,11 +208,11 @@ def compression(**settings: Any) -> Callable[[F], F]:
     return option("compression", "KIND", "none, zstd or zstd:LEVEL, for each record.", **settings)
 
 
-def choosing(*, is_known: bool) -> Callable[[F], F]:
-    """Declare which elements of a source are taken, and how their records are stored.
+def record_options(*, is_known: bool) -> Callable[[F], F]:
+    """Declare the options about the elements that are taken from a source, and the storing of their records.
 
     Args:
-        is_known: whether the version says what was chosen, unless an option does.
+        is_known: whether an option that is not given is as in an existing version.
     """
     no, default = (None, None) if is_known else (False, "raise")
     return options(
@@ -230,18 +230,18 @@ def choosing(*, is_known: bool) -> Callable[[F], F]:
     )
 
 
-together = option(
+build_hosts = option(
     "hosts", "INDEX/COUNT", "Build with other hosts that run this command: 0/4 on the first of four.", type=hosts
 )
-submitting = options(
-    choosing(is_known=False),
-    dividing,
-    together,
+build_options = options(
+    record_options(is_known=False),
+    parallel_build,
+    build_hosts,
     flag("allow_empty", "Publish a version even if it has no records."),
     option("description", "TEXT", "A text to store with the version."),
     option("metadata", "JSON", "A JSON object to store with the version.", type=json_or_text),
 )
-rebuilding = options(choosing(is_known=True), dividing)
+rebuild_options = options(record_options(is_known=True), parallel_build)
 arguments = option("arg", "NAME=VALUE", "An argument of the function.", type=pair, multiple=True)
 call_arguments = options(
     arguments,
@@ -256,7 +256,7 @@ field_types = option(
     type=typed_field,
     multiple=True,
 )
-adding = options(
+add_column_options = options(
     option("on", "FIELD", "The table has a row for each value of this field, or of several fields.", multiple=True),
     option(
         "how",
@@ -268,10 +268,10 @@ adding = options(
     option("fill", "NAME=VALUE", "The value of a column where a record finds no row.", type=pair, multiple=True),
     flag("batched", "The function takes batches."),
     flag("replace", "Replace fields of the same names."),
-    dividing,
-    together,
+    parallel_build,
+    build_hosts,
 )
-rewriting = options(
+rewrite_options = options(
     option(
         "shuffle_seed",
         "N",
@@ -280,8 +280,8 @@ rewriting = options(
     ),
     option("fields", "NAME", "Keep only this field, such as image or meta/url.", "--field", multiple=True),
     shard_bytes(default=_SHARD_BYTES),
-    dividing,
-    together,
+    parallel_build,
+    build_hosts,
 )
 
 # How bytes are freed.

@@ -30,15 +30,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Result:
-    """What scripts get, as JSON, dataclasses and paths; what people see, as rich prints it; and the exit code."""
+    """The result of a command."""
 
     json: Any
+    """The document for scripts: JSON values, dataclasses and paths."""
     text: Sequence[RenderableType] = ()
+    """The text for people."""
     code: ExitCode = ExitCode.SUCCESS
 
 
 def write(result: Result, *, as_json: bool) -> bool:
-    """Print a result on stdout; return False if it cannot be printed, which stderr says. A reader may leave early."""
+    """Print a result on stdout; return whether that succeeded, or only its reader has left. Else stderr says why."""
     try:
         if sys.stdout is None:
             raise OSError("it is closed")
@@ -56,7 +58,7 @@ def write(result: Result, *, as_json: bool) -> bool:
 
 
 def cannot_print(error: OSError) -> bool:
-    """Say that stdout takes no more, and leave it; return True if only its reader has left, which is not said."""
+    """Say on stderr that stdout takes no more, unless only its reader has left; return whether it has."""
     if sys.stdout is not None:
         # Python would fail again when it ends, at what is still to be printed.
         with suppress(OSError):
@@ -72,14 +74,14 @@ def _plain(value: Any) -> Any:
 
 
 def problem(kind: str, text: str) -> None:
-    """Print a line on stderr: ``error: ...`` or ``warning: ...``. Nobody hears it if stderr is closed or full."""
+    """Print a line on stderr: ``error: ...`` or ``warning: ...``. If stderr is closed or full, print nothing."""
     if sys.stderr is not None:
         with harmless():
             _console(sys.stderr).print(f"{kind}: {text}", style="red" if kind == "error" else "yellow", soft_wrap=True)
 
 
 def _console(stream: Any) -> Console:
-    """Return a console for a stream. Without a terminal it is very wide, so that piped tables are not cut."""
+    """Return a console for a stream. If the stream is no terminal, the console is very wide and cuts no table."""
     width = None if stream.isatty() or "COLUMNS" in os.environ else 500
     # Texts are data: [brackets] and :words: in them are not markup.
     return _TextConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
@@ -99,9 +101,9 @@ class _TextConsole(Console):
 
 
 def table(rows: Iterable[Any], *names: str) -> Text:
-    """Lay out values of documents or dataclasses, a line each, under their names.
+    """Lay out a table: a line for each document or dataclass, with the values of these names.
 
-    The last column may be long: its values are whole, as the terminal wraps them, so that URLs can be copied.
+    The values of the last column may be long. The terminal wraps them, so that URLs can be copied in one piece.
     """
     documents = [row if isinstance(row, dict) else vars(row) for row in rows]
     *columns, last = [_column(name, documents) for name in names]
@@ -113,7 +115,7 @@ def table(rows: Iterable[Any], *names: str) -> Text:
 
 
 def _column(name: str, documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the heading of a column and its values, all of one width, and what parts it from the next."""
+    """Return the heading and the values of a column, padded to one width, with the space after the column."""
     heading = name.replace("nbytes", "size").replace("_", " ")
     texts = [heading, *(cell(name, document.get(name)) for document in documents)]
     width = max(map(cell_len, texts))
@@ -134,7 +136,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 
 
 def cell(name: str, value: Any) -> str:
-    """Format a value of a document as people read it."""
+    """Format a value of a document for people."""
     if value is None:
         return "-"
     if name in _FORMATS:
@@ -143,14 +145,14 @@ def cell(name: str, value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Format what JSON can hold as it was written; a dict has a line for each key."""
+    """Format a JSON value as it is written; a dict has a line for each key."""
     if isinstance(value, Mapping):
         return "\n".join(f"{key} = {text_of(item)}" for key, item in flattened(value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Text:
-    """Lay out names and values, one pair a line. More lines of a value go below its first line."""
+    """Lay out names and values, a line for each pair. Further lines of a value go below its first line."""
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0) + 2
     below = "\n" + " " * width
@@ -170,7 +172,13 @@ def version_document(ref: DataRef[Any]) -> dict[str, Any]:
 
 
 def version_result(ref: DataRef[Any], done: str, before: Mapping[str, VersionInfo] | None = None) -> Result:
-    """Return the result of a command that makes a version, which may be one of those before."""
+    """Return the result of a command that makes a version, unless it exists.
+
+    Args:
+        ref: the version.
+        done: what the command does: ``published``, ``copied``, ``written``.
+        before: the versions that existed before the command.
+    """
     known = (before or {}).get(ref.dataset_version)
     is_new = known is None or known.digest != ref.digest
     how = done if is_new else "exists already"

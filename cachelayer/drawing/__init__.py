@@ -1,1 +1,1 @@
-"""Draw records for people, without a framework: leaves as text, arrays as pictures. The faces put these on a page."""
+"""Draw records for people: leaves as texts, arrays as pictures, for the command line, the page and notebooks."""

@@ -31,12 +31,16 @@ Detokenize = Callable[[list[int]], Any]
 
 @dataclass(frozen=True)
 class DrawOptions:
-    """How records are drawn: the most pixels of a side of a picture, the most leaves, text for tokens and labels."""
+    """Options for drawing records."""
 
     side: int
+    """The most pixels of a side of a picture."""
     leaves: int
+    """The most leaves of a record."""
     detokenize: Detokenize | None = None
+    """Turns a list of tokens into a text; None shows tokens as numbers."""
     names: Names = field(default_factory=dict)
+    """The names of classes, which are shown beside labels."""
 
 
 @dataclass(frozen=True)
@@ -46,29 +50,29 @@ class DrawnLeaf:
     number: int
     path: str
     kind: Kind
-    # One line about it; for "long" its text, which may be cut.
     text: str
+    """One line about the leaf; for ``"long"`` the text of the leaf, which may be cut short."""
     pixels: Pixels | None = None
-    # Those of a line.
     points: str = ""
-    # What the detokeniser made of it.
+    """The points of a line."""
     tokens: str = ""
-    # The class name of a label.
+    """The text of a leaf of tokens."""
     name: str = ""
+    """The class name of a label."""
 
     @property
     def src(self) -> str:
-        """The picture as a URL that holds it."""
+        """The picture as a data URL; empty if there is none."""
         return "" if self.pixels is None else f"data:image/png;base64,{base64.b64encode(png(self.pixels)).decode()}"
 
 
 def are_tokens(spec: LeafSpec) -> bool:
-    """Return whether a leaf is a series of integers of any length, which most likely stands for a text."""
+    """Return whether a leaf is a series of integers of varying length, most likely the tokens of a text."""
     return np.dtype(spec.dtype).kind in "iu" and spec.shape == (None,)
 
 
 def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, options: DrawOptions) -> DrawnLeaf:
-    """Return a leaf, drawn. Its spec and value are those that are stored: of an image or a sound, a file."""
+    """Draw a leaf. Its spec and value are as they are stored: an image or a sound is the bytes of a file."""
     drawn = partial(DrawnLeaf, number, path)
     if value is None:
         return drawn("null", "null")
@@ -96,7 +100,11 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, options: Draw
     with np.errstate(all="ignore"):
         pixels = pixels_of(array, options.side)
         points = line(array, LINE_WIDTH, LINE_HEIGHT) if array.ndim == 1 and len(array) >= _LINE_FROM else ""
-    kind: Kind = "picture" if pixels is not None else "line" if points else "text"
+    kind: Kind = "text"
+    if pixels is not None:
+        kind = "picture"
+    elif points:
+        kind = "line"
     return drawn(kind, text, pixels, points, tokens)
 
 
@@ -126,20 +134,27 @@ def _detokenized(detokenize: Detokenize | None, value: Any) -> str:
 
 @dataclass(frozen=True)
 class DrawnRecord:
-    """A record as people see it: its first leaves, and how many more it has; or why it is not shown."""
+    """A record as people see it."""
 
     number: int
     leaves: Sequence[DrawnLeaf] = ()
+    """The first leaves."""
     more: int = 0
+    """How many more leaves the record has."""
     problem: str = ""
+    """Why the record is not shown; empty if it is."""
 
 
 def drawn_records(
     stored: Any, numbers: Sequence[int], options: DrawOptions, most: int = GRID_NBYTES
 ) -> list[DrawnRecord]:
-    """Return records of a ``raw()`` ref, drawn.
+    """Draw records. A record that cannot be read says why.
 
-    One that is damaged says so, and so do those that exceed ``most`` bytes together, which are not read.
+    Args:
+        stored: a ref, ``raw()``.
+        numbers: the numbers of the records.
+        options: how they are drawn.
+        most: the most bytes of all records together; those after it are not read, and say so.
     """
     try:
         return _drawn_together(stored, np.asarray(numbers, np.int64), options, most) if numbers else []

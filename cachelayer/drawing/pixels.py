@@ -15,10 +15,11 @@ from cachelayer.records.media import why_cut
 
 Pixels = NDArray[np.uint8]
 CHANNELS = (1, 3, 4)
-# Smaller grey images are more likely to be something else.
 _LEAST = 8
-# The colours of a heat map from the lowest value to the highest: even in lightness, and told apart by the colour-blind.
+"""Grey images with fewer pixels a side are more likely to be something else."""
 _COLOURS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+"""The colours of a heat map from the lowest value to the highest: even in lightness, and told apart by the
+colour-blind."""
 _NO_NUMBER = (128, 128, 128)
 
 
@@ -71,7 +72,7 @@ def line(numbers: NDArray[Any], width: int, height: int) -> str:
 
 
 def _shares(numbers: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Return which numbers are finite, and where each of these lies between the lowest and the highest, from 0 to 1."""
+    """Return which numbers are finite, and all numbers scaled to 0 for the lowest finite one and 1 for the highest."""
     # Halves keep the difference of the largest floats finite.
     halves = numbers.astype(np.float64) / 2
     finite = np.isfinite(halves)
@@ -96,8 +97,8 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 MOST_PIXELS = 1 << 26
 MOST_SECONDS = 60
 MOST_SAMPLES = 1 << 24
-# Others run programs of this machine, or are rare.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+"""The formats that are decoded. Pillow runs programs of this machine for some others; the rest are rare."""
 
 
 def picture(data: bytes, side: int) -> Pixels:
@@ -125,7 +126,7 @@ def picture(data: bytes, side: int) -> Pixels:
 
 
 def sound(data: bytes) -> bytes:
-    """Decode the file of a sound, of which the first minute counts, to a WAV file of 16 bits a sample."""
+    """Decode the first minute of a sound file to a WAV file of 16 bits a sample."""
     try:
         import soundfile
     except (ImportError, OSError) as error:
@@ -144,5 +145,5 @@ def sound(data: bytes) -> bytes:
     except ElementError:
         raise
     except Exception as error:
-        # libsndfile raises anything, as above.
+        # So does libsndfile.
         raise ElementError("a sound file", f"{len(data):,} bytes that do not decode: {error}") from error

@@ -19,7 +19,7 @@ _NBYTES = 8 << 20
 
 
 def first_records(stored: Any, names: Names) -> list[DrawnRecord]:
-    """Return the first records of a ref, drawn, with class names beside labels; or why they cannot be read."""
+    """Draw the first records of a ref, with class names beside labels. If they cannot be read, say why."""
     options = DrawOptions(_SIDE, _LEAVES, names=names)
     try:
         return drawn_records(stored, range(min(RECORDS, len(stored))), options, _NBYTES)
@@ -28,9 +28,13 @@ def first_records(stored: Any, names: Names) -> list[DrawnRecord]:
 
 
 def ref_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree, records: Sequence[DrawnRecord] = ()) -> str:
-    """Return a table with a row for each field: its spec, and its value in some records. All that is stored is escaped.
+    """Return an HTML table with a row for each field: its spec, and its values in some records. All texts are escaped.
 
-    Facts are names and values above the table. What reads much for one row, or is read in many ways, shows no records.
+    Args:
+        title: the line above the table.
+        facts: names and values, below the title.
+        spec: the element spec.
+        records: the records; none for a view that reads much for one element.
     """
     leaves = tree.leaves(spec)
     heads = "".join(f"<th>record {record.number:,}</th>" for record in records)

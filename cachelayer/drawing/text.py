@@ -1,4 +1,4 @@
-"""Show leaves, their paths, the names of classes, sizes and times as text."""
+"""Format leaves, their paths, class names, numbers and times as texts for people."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from cachelayer.records import dtypes, tree
 from cachelayer.records.spec import LeafSpec, NullableDict
 from cachelayer.records.values import NoArray, Nullable, Ragged, Sparse
 
-# Arrays of up to _WHOLE values are shown whole, of longer ones the first FIRST values.
-_WHOLE, FIRST = 16, 8
+_MOST_VALUES = 16
+"""Arrays of up to so many values are shown in full."""
+FIRST = 8
+"""The values that are shown of longer arrays."""
 TEXT = 200
 
 
 def leaf_text(value: Any) -> str:
-    """Format a leaf in one line: short ones whole, long ones by type, shape and first values."""
+    """Format a leaf in one line: a short one in full, a long one by type, shape and first values."""
     if value is None:
         return "None"
     if isinstance(value, bytes):
@@ -36,7 +38,7 @@ def leaf_text(value: Any) -> str:
         return f"ragged, {counted(len(value), 'row')}: {_clipped(rows, len(value) > FIRST)}"
     if isinstance(value, Nullable):
         items = " ".join(_scalar(one) if valid else "None" for one, valid in _first(value))
-        return f"{_kind_of(value.values)} {_clipped(f'[{items}]', value.valid.size > _WHOLE)}"
+        return f"{_kind_of(value.values)} {_clipped(f'[{items}]', value.valid.size > _MOST_VALUES)}"
     if isinstance(value, Sparse):
         places = [tuple(place) for place in value.indices[:FIRST].tolist()]
         entries = ", ".join(f"{at}: {_scalar(one)}" for at, one in zip(places, value.values[:FIRST], strict=True))
@@ -47,7 +49,7 @@ def leaf_text(value: Any) -> str:
 
 def _first(value: Nullable) -> Iterator[tuple[Any, bool]]:
     """Yield the first values of an array with nulls, and whether they are valid."""
-    count = value.valid.size if value.valid.size <= _WHOLE else FIRST
+    count = value.valid.size if value.valid.size <= _MOST_VALUES else FIRST
     return zip(value.values.reshape(-1)[:count], value.valid.reshape(-1)[:count].tolist(), strict=True)
 
 
@@ -60,7 +62,7 @@ def _array_text(array: NDArray[Any]) -> str:
     if array.ndim == 0:
         return _scalar(array[()])
     kind = _kind_of(array)
-    if array.size <= _WHOLE:
+    if array.size <= _MOST_VALUES:
         return f"{kind} {_nested(array)}" if array.size else kind
     first = " ".join(_scalar(one) for one in array.reshape(-1)[:FIRST])
     return f"{kind} {_clipped(first, is_clipped=True)}"
@@ -76,11 +78,13 @@ def _scalar(value: Any) -> str:
     if isinstance(value, (str, bytes)):
         return _clipped(repr(value[: TEXT // 4]), len(value) > TEXT // 4)
     plain = dtypes.plain_scalar(np.asarray(value))
-    return date_text(plain) if isinstance(plain, str) else f"{plain:.6g}" if isinstance(plain, float) else str(plain)
+    if isinstance(plain, str):
+        return date_text(plain)
+    return f"{plain:.6g}" if isinstance(plain, float) else str(plain)
 
 
 def date_text(text: str) -> str:
-    """Return a date as people write it: without the time if that is midnight, and without decimals that are zero."""
+    """Format a date without the time if that is midnight, and without decimals that are zero."""
     day, _, time = text.partition("T")
     if not time:
         return text
@@ -89,7 +93,7 @@ def date_text(text: str) -> str:
 
 
 def number_text(value: Any) -> str:
-    """Return a number, or a date in text, as people write it: four digits that count, and commas."""
+    """Format a number with four significant digits and commas; a text is a date."""
     if isinstance(value, str):
         return date_text(value)
     if isinstance(value, bool) or value is None:
@@ -136,7 +140,7 @@ Names = Mapping[str, list[str]]
 def class_names(metadata: Mapping[str, Any]) -> Names:
     """Return the class names of each leaf that is a label, by its path.
 
-    The metadata may be anybody's: what does not look like names is ignored.
+    Anybody may have written the metadata: values that are no lists of names are ignored.
     """
     found, tfds = {"['label']": metadata.get("classes")}, metadata.get("tfds")
     if isinstance(tfds, Mapping) and isinstance(tfds.get("class_names"), Mapping):

@@ -1,4 +1,4 @@
-"""The application: which page answers at which URL, and what is shown if it cannot."""
+"""The application: which page answers at which URL, and which page shows an error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ANSWERS = (
 
 
 def application(open_versions: OpenVersions) -> Starlette:
-    """Return the application that shows a storage. It has no door: :class:`cachelayer.page.server.Guard` is one."""
+    """Return the application that shows a storage. :class:`cachelayer.page.server.Guard` checks who may see it."""
     app = Starlette(
         routes=[
             Route("/", storage_pages.storage),

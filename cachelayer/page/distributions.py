@@ -1,4 +1,4 @@
-"""The distributions of fields: read when somebody asks, and drawn as small charts whose bars choose records."""
+"""The page of the distributions of fields: small charts, whose bars are links to records."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.text import class_names, shown_path
-from cachelayer.page.render import page, ref_of, whole
+from cachelayer.page.render import page, query_integer, ref_of
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.statistics import Statistics, survey
 from cachelayer.statistics.shown import Bar, Chart, leaf_charts, length_chart, missing
 
 SAMPLE = 10_000
-# Versions of at most so many bytes and records are read as soon as somebody looks.
-SMALL_NBYTES, SMALL_RECORDS = 32 << 20, 200_000
+SMALL_NBYTES = 32 << 20
+SMALL_RECORDS = 200_000
+"""Versions with at most so many bytes and records are read as soon as somebody looks."""
 
 
 class Surveys:
@@ -32,9 +33,11 @@ class Surveys:
         self._asked: WeakKeyDictionary[DataRef[Any], int] = WeakKeyDictionary()
 
     def of(self, ref: DataRef[Any], records: int | None = None) -> Statistics | None:
-        """Return the statistics of so many records of a version.
+        """Return the statistics of some records of a version; None if nobody has asked for any yet.
 
-        Without a number, those that were asked for last, or those of a small version; None for a large one.
+        Args:
+            ref: the version.
+            records: how many records; None for as many as the last time, or for all records of a small version.
         """
         is_small = 0 < len(ref) <= SMALL_RECORDS and ref.nbytes <= SMALL_NBYTES
         records = records or self._asked.get(ref) or (len(ref) if is_small else None)
@@ -47,7 +50,7 @@ class Surveys:
 
 @dataclass(frozen=True)
 class FieldColumn:
-    """A field of the table of records, with its charts, and what of it lies outside the charts."""
+    """A field of the table of records, with its charts, and bars for the values that the charts leave out."""
 
     path: str
     spec: str
@@ -78,7 +81,7 @@ def _in_condition(path: str, leaf: LeafSpec) -> str:
 def statistics(request: Request) -> Response:
     """Show the distributions of all fields, or how to have them read."""
     ref = ref_of(request)
-    found = request.app.state.surveys.of(ref, whole(request.query_params, "records", 0, 1, 1 << 62))
+    found = request.app.state.surveys.of(ref, query_integer(request.query_params, "records", 0, 1, 1 << 62))
     return page(
         "statistics.html",
         ref=ref,

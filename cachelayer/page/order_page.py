@@ -1,6 +1,6 @@
-"""The page of the order: which records are in the batch of a step, for each shard.
+"""The page of the order: the records in the batch of a step, of all shards or of one.
 
-A batch is shown in the order of training, or sorted by a leaf, which puts what is alike side by side.
+A batch is shown in the order of training, or sorted by a leaf, which puts similar records side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cachelayer.drawing.drawn_records import drawn_records
 from cachelayer.drawing.text import Names, leaf_text, named, shown_path
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StateError, StorageError
 from cachelayer.page.record_pages import LEAVES, THUMBNAIL
-from cachelayer.page.render import open_versions_of, page, ref_of, whole
+from cachelayer.page.render import open_versions_of, page, query_integer, ref_of
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable, with_one_mask
@@ -30,12 +30,16 @@ from cachelayer.streams.order.buckets import Buckets
 from cachelayer.streams.steps import RULES, Steps
 from cachelayer.streams.stream import Stream, continued, reader_of, step_of
 
-MOST_BATCH, MOST_SHARDS, MOST_STEPS = 65_536, 1024, 1 << 62
-# The records of a batch that a page shows, and the most that are sorted.
-PAGE, MOST_SORTED = 96, 4096
-_MOST_GROUPS, _HEADING = 100, 100
-# The numbers of records that are listed for each shard.
+MOST_BATCH = 65_536
+MOST_SHARDS = 1024
+MOST_STEPS = 1 << 62
+PAGE = 96
+"""Records of a batch on one page."""
+MOST_SORTED = 4096
+_MOST_GROUPS = 100
+_HEADING = 100
 _NUMBERS = 64
+"""Record numbers that are listed for each shard."""
 _SHUFFLES: dict[str, bool | str] = {"none": False, "exact": True, "blocks": "blocks"}
 
 
@@ -44,12 +48,12 @@ def order(request: Request) -> Response:
     ref, open_versions, query = ref_of(request), open_versions_of(request), request.query_params
     if len(ref) == 0:
         raise InvalidArgumentError(f"{ref.dataset_id}@{ref.dataset_version} has no records, and so no order")
-    shards = whole(query, "shards", 1, 1, MOST_SHARDS)
-    shard = whole(query, "shard", 0, 0, shards - 1) if query.get("shard", "").strip() else None
-    batch = whole(query, "batch", -(-min(32, len(ref)) // shards) * shards, 1, MOST_BATCH)
+    shards = query_integer(query, "shards", 1, 1, MOST_SHARDS)
+    shard = query_integer(query, "shard", 0, 0, shards - 1) if query.get("shard", "").strip() else None
+    batch = query_integer(query, "batch", -(-min(32, len(ref)) // shards) * shards, 1, MOST_BATCH)
     if batch % shards:
         raise InvalidArgumentError(f"batch={batch}: it must be a multiple of the {shards} shards, which share it")
-    step, first = whole(query, "step", 0, 0, MOST_STEPS - 1), whole(query, "from", 0, 0, MOST_BATCH)
+    step, first = query_integer(query, "step", 0, 0, MOST_STEPS - 1), query_integer(query, "from", 0, 0, MOST_BATCH)
     state, options = _state_of(query), _options_of(query)
     stream = _stream_of(ref, batch, options, state)
     numbers, steps, begin = stream.records(step), reader_of(stream).options.steps, step_of(stream, step).begin
@@ -114,12 +118,12 @@ def _options_of(query: Mapping[str, str]) -> dict[str, Any]:
     for name, value, known in (("shuffle", shuffle, _SHUFFLES), ("remainder", remainder, RULES)):
         if value not in known:
             raise InvalidArgumentError(f"{name}={value[:40]!r}: it is one of {', '.join(known)}")
-    seed = whole(query, "seed", 0, 0, (1 << 64) - 1)
+    seed = query_integer(query, "seed", 0, 0, (1 << 64) - 1)
     return {"shuffle": _SHUFFLES[shuffle], "seed": seed, "remainder": remainder}
 
 
 def _stream_of(ref: DataRef[Any], batch: int, options: dict[str, Any], state: Any) -> Stream[Any]:
-    """Return the stream; from a state on if there is one, whose order takes the place of that of the options."""
+    """Return the stream of the options; if there is a state, the stream that continues from it, in its order."""
     if state is None:
         return ref.stream(batch, num_epochs=None, **options)
     try:
@@ -174,7 +178,7 @@ def _sortable(spec: Any) -> list[str]:
 def _sorted(raw: DataRef[Any], numbers: list[int], by: str, names: Names) -> tuple[list[tuple[int, str]], str]:
     """Return the numbers of a batch sorted by a leaf, each with the heading of its group; and why they are not sorted.
 
-    Headings are empty if the values make no groups, and in the order of training, for which ``by`` is empty.
+    Headings are empty if there are too many groups, and if ``by`` is empty: then the order is that of training.
     """
     unsorted = [(number, "") for number in numbers]
     if not by:

@@ -1,4 +1,4 @@
-"""The pages of records: one table by number or by a condition, and one record with its leaves in full."""
+"""The pages of records: a table of records, by number or by a condition, and one record in full."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cachelayer.drawing.pixels import png
 from cachelayer.drawing.pixels import sound as decoded_sound
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, RecordIndexError, StorageError
 from cachelayer.page.distributions import SAMPLE, columns_of
-from cachelayer.page.render import open_versions_of, page, ref_of, whole
+from cachelayer.page.render import open_versions_of, page, query_integer, ref_of
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, LeafSpec
 
 COUNT, MOST = 50, 200
-# A look at a page searches for so many seconds; a click searches on.
 SECONDS = 5.0
+"""A request searches for so many seconds; the next one searches on."""
 THUMBNAIL, FULL = 96, 1600
 LEAVES, _COLUMNS, _ALL_LEAVES = 8, 24, 500
 _ONE_NBYTES = 1 << 28
@@ -34,7 +34,7 @@ _BATCH_NBYTES, _BATCH_RECORDS = 4 << 20, 65_536
 
 
 class Search:
-    """The numbers of the records that a condition chooses, searched for batch by batch. Thread-safe."""
+    """A search for the records that a condition chooses, batch by batch. Thread-safe."""
 
     def __init__(self, ref: DataRef[Any], where: str) -> None:
         self.searched = 0
@@ -49,7 +49,7 @@ class Search:
         return self.searched == len(self._raw)
 
     def search_on(self, count: int) -> None:
-        """Search until so many records are found, all were searched, or it takes too long; at least a batch."""
+        """Search at least a batch: until so many records are found, or all were searched, or it takes too long."""
         until = time.monotonic() + SECONDS
         with self._lock:
             while len(self.numbers) < count and not self.is_done:
@@ -61,20 +61,21 @@ class Search:
 
 
 def records(request: Request) -> Response:
-    """Show records from a number on as a table: all, with ``where`` those of a condition, with ``at`` those named.
+    """Show a table of records from a number on.
 
-    A stream of a view lists the numbers that it hands out in a step, which ``at`` shows.
+    The query may choose records: ``where`` by a condition, ``at`` by their numbers, such as the numbers that a stream
+    lists for a step.
     """
     ref, query = ref_of(request), request.query_params
     where, at = query.get("where", "").strip(), query.get("at", "").strip()
     search = None
     shown: Sequence[int] | NDArray[np.int64] = range(len(ref))
     if at:
-        shown = [whole({"at": text}, "at", 0, 0, max(0, len(ref) - 1)) for text in at.split(",")]
-    count = whole(query, "count", COUNT, 1, MOST)
-    start = whole(query, "from", 0, 0, max(0, len(ref) - 1))
+        shown = [query_integer({"at": text}, "at", 0, 0, max(0, len(ref) - 1)) for text in at.split(",")]
+    count = query_integer(query, "count", COUNT, 1, MOST)
+    start = query_integer(query, "from", 0, 0, max(0, len(ref) - 1))
     if where and not at:
-        # It goes on where it stopped.
+        # The same search as before, which goes on where it stopped.
         search = request.app.state.search(ref, where)
         # One more, to know whether there are records after these.
         search.search_on(start + count + 1)

@@ -1,4 +1,4 @@
-"""Fill the templates of the pages. Jinja escapes all values."""
+"""Fill the templates of the pages, in which Jinja escapes all values, and read what requests name."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def _moment(text: str) -> str:
 
 
 ROOT_PATH: ContextVar[str] = ContextVar("cachelayer_root_path", default="")
-"""What stands before every path of the server that answers, because of a proxy; empty, or ``/`` and a name."""
+"""The prefix of all paths of the server, which a proxy may add: empty, or ``/`` and a name."""
 
 
 def version_path(dataset_id: str, version: str) -> str:
-    """Return the path of the page of a version, or of a view of it: then calls follow its name."""
-    # A slash in a condition is no step of the path, also once the server has decoded it.
+    """Return the path of the page of a version, or of a view of it: the calls of the view follow the name."""
+    # A slash in a condition must not divide the path, also after the server has decoded it.
     name = version.replace("%", "%25").replace("/", "%2F")
     return f"{ROOT_PATH.get()}/d/{quote(dataset_id, safe='')}/{quote(name, safe=':[]')}"
 
 
 def name_of(ref: DataRef[Any]) -> str:
-    """Return the name of a version; of a view the calls that make it follow."""
+    """Return the name of a version; of a view, with the calls that make it."""
     view = ref._records.name
     return ref.dataset_version + "".join(map(str, () if view is None else view.calls))
 
@@ -89,7 +89,12 @@ def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
     return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
 
 
-def whole(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+def query_integer(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    """Return the integer that a query has for a name; the default if it has none.
+
+    Raises:
+        InvalidArgumentError: if it has anything but an integer from ``least`` to ``most``.
+    """
     text = query.get(name, "").strip()
     if not text:
         return default
@@ -101,7 +106,12 @@ def whole(query: Mapping[str, str], name: str, default: int, least: int, most: i
 
 
 class OpenVersions:
-    """A storage, and the versions of it that were opened lately. Without a function for it, tokens are numbers."""
+    """A storage, and its versions that were opened lately.
+
+    Args:
+        storage: the storage.
+        detokenize: turns a list of tokens into a text; None shows tokens as numbers.
+    """
 
     def __init__(self, storage: Storage, detokenize: Detokenize | None = None) -> None:
         self.storage = storage
@@ -109,7 +119,13 @@ class OpenVersions:
         self._open = lru_cache(64)(self._opened)
 
     def draw_options(self, ref: DataRef[Any], side: int, leaves: int) -> DrawOptions:
-        """Return how records of a version are drawn, with at most so many pixels a side, and leaves."""
+        """Return the options for drawing records of a version.
+
+        Args:
+            ref: the version.
+            side: the most pixels of a side of a picture.
+            leaves: the most leaves of a record.
+        """
         return DrawOptions(side, leaves, self._detokenize, class_names(ref.metadata))
 
     def ref(self, dataset_id: str, version: str | None) -> DataRef[Any]:
@@ -127,7 +143,7 @@ class OpenVersions:
         return self._open(stored.dataset_id, stored.info, "".join(map(str, reference.calls)) + pin)
 
     def _opened(self, dataset_id: str, info: VersionInfo, calls: str) -> DataRef[Any]:
-        """Return a version, or the view of it that calls make, which are written as in a reference."""
+        """Return a version, or the view of it that calls make. Calls are written as in a reference."""
         catalog = self.storage._catalog
         if not calls:
             return catalog.open(StoredVersion(catalog.dataset(dataset_id), info))

@@ -1,4 +1,4 @@
-"""Run the page: one server, one port, one token."""
+"""The server of the page, and its guard: one port, and one token that lets people in."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.page.app import application
 from cachelayer.page.render import ROOT_PATH, OpenVersions
 
-_PATIENCE = 1
+_SHUTDOWN_SECONDS = 1
 
 
 class PageServer:
-    """A server that listens already, so that its port is known, also if it is 0; :meth:`run` answers requests.
+    """A server of the page. It listens at once, so that its port is known; :meth:`run` answers requests.
 
     Args:
-        open_versions: what it shows.
-        host, port: where it listens.
-        root_path: what a proxy puts before every path: empty, or ``/`` and a name.
-        allowed_hosts: names besides those of this machine under which it answers.
-        token: what lets somebody in; by default a new one.
+        open_versions: the storage that it shows.
+        host: the address where it listens.
+        port: the port where it listens; 0 for a free one.
+        root_path: the prefix that a proxy puts before every path: empty, or ``/`` and a name.
+        allowed_hosts: names of the server besides the names of this machine.
+        token: the token that lets people in; by default a new one.
     """
 
     def __init__(
@@ -58,11 +59,11 @@ class PageServer:
             guarded,
             # Requests that are no HTTP fill no terminal.
             log_level="error",
-            # It would hold the token.
+            # The log would hold the token.
             access_log=False,
             server_header=False,
             lifespan="off",
-            timeout_graceful_shutdown=_PATIENCE,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         )
         self._server = uvicorn.Server(config)
 
@@ -99,7 +100,7 @@ _HEADERS = {
 class Guard:
     """Lets in requests that only read, have the token, and use a name of this machine.
 
-    The token moves from the URL into a cookie. Cookies are shared by all ports of a host, so the cookie's name has the
+    The token moves from the URL into a cookie. All ports of a host share cookies, so the name of the cookie has the
     port.
     """
 
@@ -108,7 +109,7 @@ class Guard:
         self._token = token
         self._root_path = root_path
         self._cookie = f"{COOKIE}-{port}"
-        # A name that the machine's own resolver gives it is none of a stranger.
+        # Names that the resolver of this machine gives it are its own.
         self._names = {name.lower() for name in ("localhost", *hosts, socket.gethostname(), socket.getfqdn())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +117,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         ROOT_PATH.set(self._root_path)
-        # Some proxies take it off, others do not.
+        # Some proxies remove the prefix, others do not.
         if f"{scope['path']}/".startswith(f"{self._root_path}/"):
             scope = {**scope, "path": scope["path"].removeprefix(self._root_path) or "/"}
 
@@ -155,9 +156,9 @@ class Guard:
         return secrets.compare_digest(text.encode("utf-8", "surrogatepass"), self._token.encode())
 
     def _is_name_of_this_machine(self, host: str) -> bool:
-        """Return whether a Host header is an address or our name: a name of a stranger may lead here (DNS rebinding).
+        """Return whether a Host header is an address, or a name of this machine.
 
-        Ports are not compared, so that tunnels work.
+        Another name may lead here by DNS rebinding. Ports are not compared, so that tunnels work.
         """
         name = host.lower()
         name = name[1 : name.find("]")] if name.startswith("[") else name.partition(":")[0].removesuffix(".")

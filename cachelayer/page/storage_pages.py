@@ -1,4 +1,4 @@
-"""The pages of a storage, a dataset, a version, and the difference of two versions."""
+"""The pages of a storage, of a dataset, of a version, and of the difference of two versions."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ _THUMBNAILS, _THUMBNAIL_NBYTES = 6, 1 << 20
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """A dataset in the list: its versions, the newest last, its builds and some leaves; or why it cannot be read."""
+    """A dataset in the list of a storage."""
 
     dataset_id: str
     versions: Sequence[VersionInfo] = ()
+    """The versions, the newest last."""
     builds: Sequence[UnpublishedBuild] = ()
     problem: str = ""
+    """Why the dataset cannot be read; empty if it can."""
     thumbnails: Sequence[DrawnLeaf] = ()
+    """Some leaves of the newest version."""
 
 
 def storage(request: Request) -> Response:
@@ -62,7 +65,7 @@ def _row(open_versions: OpenVersions, name: str) -> DatasetRow:
 
 
 def _thumbnails(open_versions: OpenVersions, name: str) -> list[DrawnLeaf]:
-    """Return the first picture of some records, or some leaves of one record; nothing of what is too large."""
+    """Return pictures of the first records, or, if they have none, leaves of the first record."""
     ref = open_versions.ref(name, "latest")
     numbers = range(min(_THUMBNAILS, len(ref)))
     drawn = [
@@ -79,7 +82,7 @@ def _published(storage: Storage, name: str) -> tuple[list[VersionInfo], list[Unp
     try:
         return list(storage.versions(name).values()), builds
     except DatasetNotFoundError:
-        # Its first build is running or was interrupted.
+        # The first build of the dataset is running or was interrupted.
         return [], builds
 
 
@@ -124,9 +127,9 @@ def version(request: Request) -> Response:
 
 
 def diff(request: Request) -> Response:
-    """Compare two versions of the storage, named as ``<dataset id>@<version>``, and their rows if that is asked for.
+    """Compare two versions of the storage, named as ``<dataset id>@<version>``.
 
-    The rows of small versions are compared in any case.
+    Their rows are compared if the versions are small, or the query asks for it.
     """
     open_versions, query = open_versions_of(request), request.query_params
     one, other, key = (query.get(name, "").strip() for name in ("one", "other", "key"))

@@ -10,8 +10,8 @@ records, G = 4 and R = 2 shards::
     row         0  1  2  3    0  1  2  3    0  1    0  1  2  3
     shard       0  0  1  1    0  0  1  1    0  1    0  0  1  1
 
-A *border* ends a step early, as the end of epoch 0 ends step 2. The remainder says what becomes of such a step; this is
-the only module that knows the names of remainders, others ask the :class:`Rule`. The positions that the shards get::
+A *border* ends a step early, as the end of epoch 0 ends step 2. The remainder says what becomes of such a step: its
+:class:`Rule`, in this module, says what that means. The positions that the shards get::
 
                      step 0        step 1        step 2 (2 records)
     R = 2, keep      01 | 23       45 | 67       8 | 9

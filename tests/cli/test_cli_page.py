@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from repository import ROOT
 
 from cachelayer.cli.app import app
+from cachelayer.cli.exit_codes import ExitCode
 
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 
@@ -54,3 +55,8 @@ def test_what_is_shown_is_not_anything() -> None:
     assert is_shown("a ... b\nc", "a  1 2 b\n c\n")
     assert not is_shown("a ... b\nc", "a 1 2 b")
     assert not is_shown("a b", "a b c")
+
+
+def test_the_exit_codes_are_those_of_the_commands() -> None:
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", PAGE, re.MULTILINE)
+    assert rows == [(str(code.value), code.meaning) for code in ExitCode]
