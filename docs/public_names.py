@@ -1,7 +1,7 @@
 """Read the public names of the package from its source: no framework is imported.
 
 ``python docs/public_names.py [ROOM]`` prints the names without an example in their docstring: those of a room such as
-``streams``, or all. With ``--write`` it takes the names that have one by now from ``tests/without_examples.txt``.
+``streams``, or all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from cachelayer.access.readable_view import ReadableView
 from cachelayer.access.sampling import Sampled
 
 ROOT = Path(__file__).parents[1]
-LIST = ROOT / "tests" / "without_examples.txt"
 OF_THE_PACKAGE = {
     "adapters.keras.Resume": "on_train_begin on_train_end on_epoch_begin on_epoch_end",
     "adapters.keras.StreamDataset": "batches_per_epoch continue_after end_epoch on_epoch_begin",
@@ -34,7 +33,7 @@ OF_THE_PACKAGE = {
     "without_nulls",
     "records.values.Ragged": "with_flat",
     "streams.epochwise.Epochwise": "advance begin reader state_of_iteration",
-    "streams.order.blocks.Blocks": "order",
+    "streams.order.blocks.Blocks": "follow_from_bytes order",
     "versions.damage.DamagedObject": "in_dataset",
     "versions.snapshot.VersionInfo": "file manifest",
 }
@@ -133,27 +132,12 @@ def has_example(found: Any) -> bool:
     return found.docstring is not None and ">>> " in found.docstring.value
 
 
-def without_examples() -> set[str]:
-    return {name for name, found in all_names().items() if not has_example(found)}
-
-
-def excused() -> set[str]:
-    """Return the names that may still lack an example."""
-    return {line for line in LIST.read_text().splitlines() if line and not line.startswith("#")}
-
-
-def write(names: set[str]) -> None:
-    """Write the list of these names, a block for each room."""
-    rooms: dict[str, list[str]] = {}
-    for name in sorted(names):
-        rooms.setdefault(name.split(".")[1], []).append(name)
-    lines = [line for room, names in rooms.items() for line in (f"# {room}", "", *names, "", "")]
-    LIST.write_text("\n".join(lines).rstrip() + "\n")
+def without_examples(room: str = "") -> list[str]:
+    """Return the public names that lack an example: those of a room, or all."""
+    return sorted(
+        name for name, found in all_names().items() if not has_example(found) and name.startswith(f"cachelayer.{room}")
+    )
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        write(excused() & without_examples())
-    else:
-        prefix = ".".join(["cachelayer", *sys.argv[1:2]])
-        print(*sorted(name for name in without_examples() if name.startswith(prefix)), sep="\n")
+    print(*without_examples(*sys.argv[1:]), sep="\n")
