@@ -35,18 +35,23 @@ MOST_LANES_BITS = 16
 MOST_LANES = 1 << MOST_LANES_BITS
 MOST_BLOCKS = 1 << 20
 _MOST_RECORDS = 1 << 15
-# Of a window: what is sorted has 16 bits, and what sorting takes should not be waited for.
 _LANE_WINDOW = 1 << 16
+"""The most records of a lane in a window: the slots that are sorted have 16 bits."""
 _WINDOW = 1 << 20
+"""The most records of a window by default: nobody should wait for the sorting."""
 _BLOCK_NBYTES = 1 << 20
 _WINDOW_NBYTES = 1 << 30
-# Many lanes are worth more than many blocks in each, up to this number of lanes.
-_FEW_LANES, _BLOCKS_OF_FEW = 64, 2
-_MANY_LANES, _BLOCKS_OF_MANY = 1024, 64
+_FEW_LANES = 64
+_BLOCKS_OF_FEW = 2
+"""Up to 64 lanes, many lanes are worth more than many blocks in each of them: two are enough."""
+_MANY_LANES = 1024
+_BLOCKS_OF_MANY = 64
+"""Up to 1,024 lanes are made if each of them has 64 blocks."""
 _KEPT_WINDOWS = 6
-# Records of windows that are sorted at once.
 _AT_ONCE = 1 << 16
+"""Records of windows that are sorted at once."""
 _BEHIND = np.uint64(~0xFFFF & (1 << 64) - 1)
+"""The bits that are set in words of slots that a shorter window does not have, so that they are sorted behind all."""
 
 
 @explains_options
@@ -106,9 +111,15 @@ class Blocks:
     def order(
         self, records: int, record_nbytes: int, together: int = 1, *, seed: int, reshuffle: bool = True
     ) -> BlockOrder:
-        """Return the order of records of about so many bytes each; the sizes that are None follow from both.
+        """Return the order of some records; sizes that are None follow from their number and their bytes.
 
-        A block has at least as many records as are read together; see :class:`cachelayer.protocols.DatasetInfo`.
+        Args:
+            records: the number of records.
+            record_nbytes: approximate bytes of a record.
+            together: the least number of records in a block, if that is None; see
+                :class:`cachelayer.protocols.DatasetInfo`.
+            seed: the key of the permutations.
+            reshuffle: whether every epoch has permutations of its own.
         """
         nbytes = max(1, record_nbytes)
         block = self.records or min(_MOST_RECORDS, max(together, round(_BLOCK_NBYTES / nbytes)))
@@ -126,58 +137,59 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class _Window:
-    """A window of some lanes, those with the same last bits; one row a lane.
+    """A window of the lanes that have the same last bits; one row a lane.
 
-    Args:
-        first: how many records of the lane come before it.
-        starts: the first record number of each block.
-        slots: at each place in the window, where the record lies in its blocks, one after another.
-        block: number of records in a block.
+    With W = 2 blocks of B = 3 records, the row of a lane may be::
+
+    starts    300  120                 the first record of each block
+    slots     4 0 5 2 1 3              of 300 301 302 120 121 122
+    records   121 300 122 302 301 120
     """
 
     first: Indices
+    """How many records of the lane come before the window."""
     starts: Indices
+    """The first record number of each block."""
     slots: NDArray[np.uint16]
+    """For each place in the window, which of the records in its blocks comes there."""
     block: int
+    """The number of records in a block."""
 
     @cached_property
     def lasts(self) -> Indices:
-        """The last place in the window of each block."""
+        """For each block, the place in the window at which its last record comes."""
         lasts = np.empty(self.starts.shape, np.int64)
-        # The last assignment counts.
+        # Of several assignments to a block, the last one counts.
         lasts[np.arange(len(lasts))[:, None], self.slots // np.uint16(self.block)] = np.arange(self.slots.shape[1])
         return lasts
 
 
 @dataclass(frozen=True)
 class BlockOrder(Order):
-    """The order in blocks of the records in every epoch.
-
-    Args:
-        records: number of records, n.
-        least: least number of records in a block.
-        window: number of blocks in the windows of all lanes, a multiple of ``lanes``.
-        lanes: number of lanes, L, a power of two.
-        seed: key of the permutations, in [0, 2**64).
-        reshuffle: whether each epoch has permutations of its own.
-        asked: the sizes that the user asked for; None if all of them are given.
-    """
+    """The order in blocks of the records in every epoch."""
 
     records: int
+    """The number of records, n."""
     least: int
+    """The least number of records in a block."""
     window: int
+    """The number of blocks in the windows of all lanes, a multiple of ``lanes``."""
     lanes: int
+    """The number of lanes, L, a power of two."""
     seed: int
+    """The key of the permutations, in [0, 2**64)."""
     reshuffle: bool = True
+    """Whether every epoch has permutations of its own."""
     asked: Blocks | None = field(default=None, compare=False)
+    """The sizes that the user asked for, some of which may be open; None if all of them are given."""
 
     shuffle = True
     in_blocks = True
 
     def with_sizes_of(self, state: Any) -> BlockOrder:
-        """Return the order with the sizes of a state in place of those that follow from the version alone.
+        """Return the order with the sizes of a state in place of sizes that follow from the version.
 
-        They differ if the state was saved over other records: appended ones change the mean size of a record.
+        They differ if the state was saved before records were appended, which change the mean size of a record.
         """
         if self.asked is None or not isinstance(state, dict):
             return self
@@ -200,23 +212,23 @@ class BlockOrder(Order):
 
     @cached_property
     def block(self) -> int:
-        """Number of records in a block, B: the least for which the fewest are left over."""
+        """The number of records in a block, B: of the sizes with which the fewest are left over, the least."""
         sizes = np.arange(self.least, max(self.least, min(self.least * 3 // 2, self.records // self.lanes)) + 1)
         return int(sizes[np.argmin(self.records // self.lanes % sizes)])
 
     @cached_property
     def rounds(self) -> int:
-        """Number of blocks of a lane, K."""
+        """The number of blocks of a lane, K."""
         return self.records // self.lanes // self.block
 
     @cached_property
     def dealt(self) -> int:
-        """Number of records in the blocks of all lanes. The others are the tail."""
+        """The number of records in the blocks of all lanes. The others are the tail."""
         return self.lanes * self.rounds * self.block
 
     @cached_property
     def _depth(self) -> int:
-        """Number of blocks in a window of a lane, W."""
+        """The number of blocks of a lane in a window, W."""
         return max(1, min(self.window // self.lanes, self.rounds, _LANE_WINDOW // self.block))
 
     @cached_property
@@ -225,19 +237,19 @@ class BlockOrder(Order):
 
     @cached_property
     def _missing(self) -> Indices:
-        """Number of blocks by which the first window of each lane is shorter."""
+        """For each lane, by how many blocks its first window is shorter."""
         return np.arange(self.lanes) * (self._depth if self._depth < self.rounds else 0) >> self._lane_bits
 
     @cached_property
     def _window(self) -> Callable[[int, int, int, int], _Window]:
-        """What returns a window: it keeps those that are read now."""
+        """Returns a window, and keeps those that are read now."""
         return lru_cache(_KEPT_WINDOWS)(self._make_window)
 
     def _keys(self, epoch: int) -> tuple[int, ...]:
         return round_keys(self.seed, epoch if self.reshuffle else 0)
 
     def _tail(self, epoch: int) -> tuple[int, int]:
-        """Return the places of the tail: the first, which belongs to lane 0, and the one behind the last."""
+        """Return the first place of the tail, which belongs to lane 0, and the place behind its last one."""
         first = self._keys(epoch)[2] % (self.rounds * self.block + 1) * self.lanes
         return first, first + self.records - self.dealt
 
@@ -254,47 +266,62 @@ class BlockOrder(Order):
         return BlockBounds(*bounds)
 
     def _find(self, epoch: int, places: Indices, bounds: Indices | None = None) -> Indices:
-        """Return the record numbers at places of an epoch; fill in begins, ends and last places of their blocks."""
+        """Return the record numbers at places of an epoch.
+
+        Args:
+            epoch: the epoch.
+            places: the places.
+            bounds: if given, gets the begin, the end and the last place of each record's block, one row each.
+        """
         numbers = np.empty(len(places), np.int64)
-        lanes, steps = places & self.lanes - 1, places >> self._lane_bits
+        lanes = places & self.lanes - 1
+        # How many records of the lane come before each: its places before, without those of the tail.
+        turns = places >> self._lane_bits
         first, end = self._tail(epoch)
-        # In each lane the tail has so many places.
-        tail = (end - first + self.lanes - 1 - np.arange(self.lanes)) >> self._lane_bits
+        tail_of_lane = (end - first + self.lanes - 1 - np.arange(self.lanes)) >> self._lane_bits
         is_after = places >= end
         if is_after.any():
-            steps -= np.where(is_after, tail.take(lanes), 0)
+            turns -= np.where(is_after, tail_of_lane.take(lanes), 0)
         in_tail = np.flatnonzero((places >= first) & ~is_after)
         if len(in_tail):
             chosen = permuted_at(end - first, self._keys(epoch)[3], 0, places[in_tail] - first)
-            # The tail is what lies between blocks.
-            numbers[in_tail] = -(-(chosen + 1) * self.lanes * self.rounds // (end - first)) * self.block + chosen
+            # The tail is what lies between blocks: so many blocks lie before its record number ``chosen``.
+            blocks_before = -(-(chosen + 1) * self.lanes * self.rounds // (end - first))
+            numbers[in_tail] = blocks_before * self.block + chosen
             if bounds is not None:
+                # A record of the tail is a block of its own.
                 bounds[:, in_tail] = numbers[in_tail], numbers[in_tail] + 1, places[in_tail]
-        for which, window, rows, columns in self._windows_of(epoch, lanes, steps, in_tail):
+        for which, window, rows, columns in self._windows_of(epoch, lanes, turns, in_tail):
             # Not by indexing with rows and columns, which takes three times as long.
             slots = window.slots.take(rows * window.slots.shape[1] + columns).astype(np.int64)
-            turns = slots // self.block
-            cells = rows * self._depth + turns
-            begins = window.starts.take(cells)
-            numbers[which] = begins + (slots - turns * self.block)
+            block_of_row = slots // self.block
+            blocks = rows * self._depth + block_of_row
+            begins = window.starts.take(blocks)
+            numbers[which] = begins + (slots - block_of_row * self.block)
             if bounds is not None:
-                last, lane = window.first[rows] + window.lasts.take(cells), lanes[which]
-                last += np.where(last >= first >> self._lane_bits, tail[lane], 0)
-                bounds[:, which] = begins, begins + self.block, (last << self._lane_bits) | lane
+                lane = lanes[which]
+                last_turns = window.first[rows] + window.lasts.take(blocks)
+                last_turns += np.where(last_turns >= first >> self._lane_bits, tail_of_lane[lane], 0)
+                bounds[:, which] = begins, begins + self.block, (last_turns << self._lane_bits) | lane
         return numbers
 
     def _windows_of(
-        self, epoch: int, lanes: Indices, steps: Indices, in_tail: Indices
+        self, epoch: int, lanes: Indices, turns: Indices, in_tail: Indices
     ) -> Iterator[tuple[slice | Indices, _Window, Indices, Indices]]:
-        """Yield the windows that records of lanes lie in: which ones, the window, and their rows and columns in it.
+        """Yield the windows of some records: which records, the window, and their rows and columns in it.
 
-        ``steps`` says how many records of its lane come before each; those ``in_tail`` lie in no window.
+        Args:
+            epoch: the epoch.
+            lanes: the lane of each record.
+            turns: how many records of its lane come before each.
+            in_tail: the records that lie in no window.
         """
-        windows = (steps // self.block + self._missing.take(lanes)) // self._depth
+        windows = (turns // self.block + self._missing.take(lanes)) // self._depth
         windows[in_tail] = -1
         if len(in_tail) == len(lanes):
             return
-        # The lanes of a shard have the same last bits, if the number of shards is a power of two.
+        # If the number of shards is a power of two, the lanes of a shard have the same last bits. Windows are made of
+        # such lanes alone: the windows of other lanes are not computed.
         shared = int(lanes[0])
         changes = int(np.bitwise_or.reduce(lanes ^ shared)) | self.lanes
         bits = (changes & -changes).bit_length() - 1
@@ -305,26 +332,32 @@ class BlockOrder(Order):
                 which = slice(None) if len(numbers) == 1 else np.flatnonzero(windows == number)
                 window = self._window(epoch if self.reshuffle else 0, bits, shared, number)
                 rows = lanes[which] >> bits
-                yield which, window, rows, steps[which] - window.first.take(rows)
+                yield which, window, rows, turns[which] - window.first.take(rows)
 
     def _make_window(self, epoch: int, bits: int, shared: int, number: int) -> _Window:
-        """Return a window of the lanes whose last bits are shared."""
-        keys, lanes = self._keys(epoch), np.arange(shared, self.lanes, 1 << bits)
+        """Return window ``number`` of the lanes whose last ``bits`` bits are ``shared``."""
+        keys = self._keys(epoch)
+        lanes = np.arange(shared, self.lanes, 1 << bits)
         first = np.clip(number * self._depth - self._missing[lanes], 0, self.rounds)
-        sizes = (np.clip((number + 1) * self._depth - self._missing[lanes], 0, self.rounds) - first) * self.block
+        end = np.clip((number + 1) * self._depth - self._missing[lanes], 0, self.rounds)
+        sizes = (end - first) * self.block
+        # Which blocks the lanes have: entry k * L + l of a permutation. A shorter window has blocks that nobody reads.
         count = self.rounds * self.lanes
-        turns = np.minimum(first[:, None] + np.arange(self._depth), self.rounds - 1) * self.lanes + lanes[:, None]
-        blocks = permuted_at(count, keys[4], 0, turns.reshape(-1)).reshape(turns.shape)
-        tweaks = hash_words((number * self.lanes + lanes).astype(np.uint64), keys[6], keys[7])
+        block_of_lane = np.minimum(first[:, None] + np.arange(self._depth), self.rounds - 1)
+        entries = block_of_lane * self.lanes + lanes[:, None]
+        blocks = permuted_at(count, keys[4], 0, entries.reshape(-1)).reshape(entries.shape)
+        # The tail lies between the blocks.
+        starts = blocks * self.block + blocks * (self.records - self.dealt) // count
+        # In which order their records come: sorted by a hash that has keys of its own for each window and lane.
+        lane_keys = hash_words((number * self.lanes + lanes).astype(np.uint64), keys[6], keys[7])
         places = np.arange(self._depth * self.block)
         slots = np.empty((len(lanes), len(places)), np.uint16)
-        together = max(1, _AT_ONCE // len(places))
-        for row in range(0, len(lanes), together):
-            rows = slice(row, row + together)
-            words = hash_words(places.astype(np.uint64) + tweaks[rows, None], 0, keys[1])
+        lanes_at_once = max(1, _AT_ONCE // len(places))
+        for row in range(0, len(lanes), lanes_at_once):
+            rows = slice(row, row + lanes_at_once)
+            words = hash_words(places.astype(np.uint64) + lane_keys[rows, None], 0, keys[1])
             words[places >= sizes[rows, None]] |= _BEHIND
             slots[rows] = sort_by_hash(words)
-        starts = blocks * self.block + blocks * (self.records - self.dealt) // count
         return _Window(first * self.block, starts, slots, self.block)
 
 

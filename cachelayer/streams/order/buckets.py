@@ -1,8 +1,15 @@
 """Buckets: batches whose records have similar lengths, and their order.
 
-A bucket of n records has ``n // G`` whole steps of G records, and a short one if G does not divide n. In each epoch the
-whole steps come first, shuffled, and then the short ones, bucket by bucket: steps begin at the same places in all
-epochs, and any step is computed alone. docs/order.md specifies the order.
+A bucket of n records has ``n // G`` whole steps of G records, and a short step if G does not divide n. In each epoch
+the whole steps come first, shuffled, and then the short ones, bucket by bucket. So steps begin at the same places in
+all epochs, and any step is computed alone. With G = 2, a bucket a of 5 records and b of 3::
+
+    places      0 1 | 2 3 | 4 5 | 6 | 7
+    epoch 0     a a | b b | a a | a | b
+    epoch 1     b b | a a | a a | a | b
+    cuts                          6   7   8     the places where the whole steps end, and where each short one ends
+
+docs/order.md specifies the order.
 """
 
 from __future__ import annotations
@@ -80,6 +87,7 @@ class Buckets:
 
 
 def buckets_of(argument: Any) -> Buckets:
+    """Return what was passed as ``buckets=``, checked."""
     if isinstance(argument, Buckets):
         return argument
     if not isinstance(argument, (tuple, list)) or len(argument) != 2:
@@ -88,7 +96,7 @@ def buckets_of(argument: Any) -> Buckets:
 
 
 class BucketTable(Protocol):
-    """The records in each bucket, in ascending order. Picklable."""
+    """Knows the records in each bucket, in ascending order. Picklable."""
 
     @property
     def buckets(self) -> Buckets:
@@ -98,27 +106,24 @@ class BucketTable(Protocol):
     def sizes(self) -> tuple[int, ...]:
         """Number of records in each bucket."""
 
-    def take(self, bucket: int, ranks: Indices, /) -> Indices:
-        """Return the records of these ranks in a bucket, each in [0, its size)."""
+    def take(self, bucket: int, indices: Indices, /) -> Indices:
+        """Return the records with these indices in a bucket; each is less than the size of the bucket."""
 
 
 @dataclass(frozen=True, eq=False)
 class BucketOrder(Order):
-    """The order of batches from buckets.
-
-    Args:
-        table: the records in each bucket.
-        global_batch: records of a whole step, G.
-        shuffle: whether the steps, and the records in each bucket, are permuted.
-        seed: key of the permutations; None only if nothing is shuffled.
-        reshuffle: whether each epoch has permutations of its own.
-    """
+    """The order of batches from buckets."""
 
     table: BucketTable
+    """The records in each bucket."""
     global_batch: int
+    """The number of records of a whole step, G."""
     shuffle: bool = False
+    """Whether the steps, and the records in each bucket, are permuted."""
     seed: int | None = None
+    """The key of the permutations; None only if nothing is shuffled."""
     reshuffle: bool = True
+    """Whether every epoch has permutations of its own."""
 
     @property
     def records(self) -> int:
@@ -137,7 +142,7 @@ class BucketOrder(Order):
 
     @cached_property
     def _steps_before(self) -> Indices:
-        """The number of whole steps of the buckets before each, and of all."""
+        """For each bucket, the number of whole steps of the buckets before it; then the number of all."""
         return np.cumsum([0, *(self._sizes // self.global_batch)])
 
     @cached_property
@@ -147,17 +152,18 @@ class BucketOrder(Order):
 
     @cached_property
     def _short_begins(self) -> Indices:
-        """The places where short steps begin; then the number of records."""
+        """The place where each short step begins; then the number of records."""
         whole = int(self._steps_before[-1]) * self.global_batch
         return whole + np.cumsum([0, *(self._sizes[self._short] % self.global_batch)])
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """The places where the whole steps end, and each short one."""
+        """The places where the whole steps end, and where each short one ends."""
         return tuple(self._short_begins.tolist())
 
     def locate(self, epoch: int, places: Indices) -> tuple[Indices, Indices]:
         """Return the bucket of the record at each place, and its place in the order of the bucket."""
+        # Steps are numbered through all buckets; the permutation says which of them comes when.
         whole = int(self._steps_before[-1])
         steps = places // self.global_batch
         is_short = np.flatnonzero(steps >= whole)
@@ -180,8 +186,8 @@ class BucketOrder(Order):
         buckets, within = self.locate(epoch, places)
         for bucket in np.flatnonzero(np.bincount(buckets)).tolist():
             which = np.flatnonzero(buckets == bucket)
-            ranks = within[which]
+            indices = within[which]
             if self.shuffle:
-                ranks = permuted_at(int(self._sizes[bucket]), self._keys(epoch)[5], bucket, ranks)
-            numbers[which] = self.table.take(bucket, ranks)
+                indices = permuted_at(int(self._sizes[bucket]), self._keys(epoch)[5], bucket, indices)
+            numbers[which] = self.table.take(bucket, indices)
         return numbers

@@ -1,12 +1,15 @@
-"""The order of a mixture: the part that each position belongs to, and the record of the part there. Arithmetic only.
+"""The order of a mixture: which part each position belongs to, and which record of the part comes there.
 
-In each stage the parts take turns in a round that repeats from the stage's first position on. With weights 3 and 1::
+In a *round* the parts take turns, in proportion to their weights. It repeats from the first position of a *stage* on,
+until weights change and the next stage begins. With weights 3 and 1, and from position 8 on 1 and 1::
 
-    position    0 1 2 3   4 5 6 7   8 ...
-    part        0 1 0 0   0 1 0 0   0 ...
-    its turn    0 0 1 2   3 1 4 5   6 ...
+    stage       0                   1
+    position    0 1 2 3   4 5 6 7   8 9   10 11   12 ...
+    part        0 1 0 0   0 1 0 0   0 1   0  1    0  ...
+    turn        0 0 1 2   3 1 4 5   6 2   7  3    8  ...        of the part
 
-The turns of a part go on from one stage to the next, and through the epochs of the part.
+The turns of a part go on from one stage to the next. Turn t of a part with n records is place ``t % n`` of epoch
+``t // n`` of the part's own order. Arithmetic only.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ from cachelayer.streams.order.permutation import Indices, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536
-# A mixture never ends: all its positions lie in one epoch, whose end nobody reaches.
+"""The most positions of a round."""
 ENDLESS = MOST_POSITIONS
+"""The positions of a mixture that never ends: all of them lie in one epoch, whose end nobody reaches."""
 Stop = Literal["first", "all"]
 MIXTURE_VERSION = 1
 
@@ -39,11 +43,11 @@ MIXTURE_VERSION = 1
 def turns_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
     """Return how many positions of a round each part has: at most :data:`MOST_TURNS` together.
 
-    They are exactly in proportion to the weights if so many are enough. Else a round has :data:`MOST_TURNS`: each
-    share of them is rounded down, and those that lose most get one more.
+    The turns are exactly in proportion to the weights if a round can have as many. Else it has :data:`MOST_TURNS`
+    turns: the share of each part is rounded down, and the parts that lose most get one more.
 
     Args:
-        weights: none negative, and at least one positive.
+        weights: of the parts; none is negative, and one is positive.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]
@@ -58,26 +62,26 @@ def turns_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
 
 
 class Round(NamedTuple):
-    """The positions of a round.
-
-    Args:
-        part_of: the part that each position belongs to.
-        turn_of: the number of turns that this part has before it in the round.
-        places: the positions of each part.
-    """
+    """The positions of a round."""
 
     part_of: Indices
+    """The part that each position belongs to."""
     turn_of: Indices
+    """How many turns this part has before the position."""
     places: Sequence[Indices]
+    """The positions of each part."""
 
 
 @lru_cache(maxsize=32)
 def round_of(turns: tuple[int, ...]) -> Round:
-    """Return the round in which each part has so many turns, spread evenly.
+    """Return the round in which each part has its number of turns, spread evenly.
 
-    The two shortest sequences of parts are merged, until one is left. Each merge rounds once, and moves a part by half
-    of its share of what is merged. These shares fall at least like the inverse numbers of Fibonacci, so a part is never
-    more than 1.7 turns ahead or behind, however many there are.
+    The two shortest sequences of turns are merged, until one is left::
+
+        turns 2, 1, 1      b + c -> b c      a a + b c -> a b a c
+
+    Each merge rounds once, and moves a part by half of its share of what is merged. These shares fall at least like the
+    inverse numbers of Fibonacci, so a part is never more than 1.7 turns ahead or behind, however many parts there are.
     """
     heap = [(count, part, np.full(count, part)) for part, count in enumerate(turns) if count]
     heapq.heapify(heap)
@@ -98,15 +102,12 @@ def round_of(turns: tuple[int, ...]) -> Round:
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """The part that each position of a mixture belongs to, in one stage or more.
-
-    Args:
-        starts: the first position of each stage, ascending from 0, each less than 2**62.
-        rounds: how many positions each part has in a round of each stage; see :func:`turns_of`.
-    """
+    """The part that each position of a mixture belongs to, in one stage or more."""
 
     starts: tuple[int, ...]
+    """The first position of each stage: ascending from 0, and less than 2**62."""
     rounds: tuple[tuple[int, ...], ...]
+    """For each stage, how many positions each part has in a round; see :func:`turns_of`."""
 
     def __reduce__(self) -> tuple[type[Turns], tuple[Any, ...]]:
         return Turns, (self.starts, self.rounds)
@@ -136,7 +137,7 @@ class Turns:
 
     @cached_property
     def _digests(self) -> Sequence[str]:
-        """SHA-256 of the first stages, for each number of them from 0 on."""
+        """SHA-256 of no stage, of the first stage, of the first two, and so on."""
         state = hashlib.sha256()
         digests = [state.hexdigest()]
         for start, turns in zip(self.starts, self.rounds, strict=True):
@@ -157,7 +158,7 @@ class Turns:
         return parts, turns
 
     def positions_of(self, part: int, turns: Indices) -> Indices:
-        """Return the positions of turns of a part; if it has no such turn, that of its last."""
+        """Return the positions of turns of a part; for a turn that it never has, the position of its last one."""
         positions = np.empty_like(turns)
         if self.rounds[-1][part] == 0:
             turns = np.minimum(turns, self._before[-1, part] - 1)
@@ -168,7 +169,7 @@ class Turns:
         return np.minimum(positions, MOST_POSITIONS)
 
     def end_of(self, part: int, records: int) -> int | None:
-        """Return the position after which a part of so many records has been read once; None if that never comes."""
+        """Return the position after which all records of a part have been read once; None if that never comes."""
         if self.rounds[-1][part] == 0 and records > self._before[-1, part]:
             return None
         end = int(self.positions_of(part, np.array([records - 1]))[0]) + 1
@@ -176,7 +177,7 @@ class Turns:
 
 
 def _groups(numbers: Indices) -> Iterator[tuple[int, Any]]:
-    """Yield each number, and where it stands: often everywhere."""
+    """Yield every different number, and where it stands; mostly there is one, which stands everywhere."""
     if len(numbers) and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
         yield int(numbers[0]), slice(None)
         return
@@ -186,21 +187,16 @@ def _groups(numbers: Indices) -> Iterator[tuple[int, Any]]:
 
 @dataclass(frozen=True, eq=False)
 class MixedOrder(Order):
-    """The record at each position of a mixture; records are numbered through all parts, one part after another.
-
-    The turns of a part go through its own order, epoch after epoch.
-
-    Args:
-        turns: the part that each position belongs to.
-        orders: the order of each part, of at least one record; all exact, or all in blocks.
-        seed: the seed that those of the parts come from, by :func:`seed_of_part`; None only if nothing is shuffled.
-        length: number of positions of an epoch of the mixture; further epochs go on with the turns of the parts.
-    """
+    """The record at each position of a mixture; records are numbered through all parts, one part after another."""
 
     turns: Turns
+    """The part that each position belongs to."""
     orders: tuple[ExactOrder, ...] | tuple[BlockOrder, ...]
+    """The order of each part, which has a record at least; all are exact, or all are in blocks."""
     seed: int | None = None
+    """The seed that the seeds of the parts come from, by :func:`seed_of_part`; None only if nothing is shuffled."""
     length: int = ENDLESS
+    """The number of positions of an epoch of the mixture; further epochs go on with the turns of the parts."""
 
     @property
     def records(self) -> int:
@@ -228,17 +224,18 @@ class MixedOrder(Order):
 
     @cached_property
     def _firsts(self) -> Sequence[int]:
-        """The first record number of each part; then the number of all."""
+        """The first record number of each part; then the number of all records."""
         return [0, *accumulate(order.records for order in self.orders)]
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         records = np.empty(len(places), np.int64)
         for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
-            # Mostly all turns in a row, which costs less.
-            first, last = int(turns[0]), int(turns[-1])
-            row = range(first, last + 1)
-            is_row = len(row) == len(turns) and np.array_equal(turns, np.arange(first, last + 1))
-            records[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, row if is_row else turns)
+            # Mostly the turns are consecutive: a range of places costs less than an array.
+            first = int(turns[0])
+            stop = int(turns[-1]) + 1
+            are_consecutive = len(turns) == stop - first and np.array_equal(turns, np.arange(first, stop))
+            places_of_part = range(first, stop) if are_consecutive else turns
+            records[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, places_of_part)
         return records
 
     @property
@@ -252,7 +249,7 @@ class MixedOrder(Order):
         return keys
 
     def blocks(self, epoch: int, places: Indices) -> BlockBounds:
-        """Return the blocks that records belong to; one that a later epoch of its part needs is another use."""
+        """Return the block of the record at each place; a later epoch of the part needs another fetch of it."""
         begins, ends, lasts = np.empty((3, len(places)), np.int64)
         for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
             begin, end, last = cast(BlockOrder, self.orders[part]).blocks(epoch_of_part, turns)
@@ -262,7 +259,7 @@ class MixedOrder(Order):
         return BlockBounds(begins, ends, lasts)
 
     def _parts_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
-        """Yield each part, which of the positions it has in one of its epochs, that epoch, and the places in it."""
+        """Yield, for each epoch of each part: the part, which of the places it has, the epoch, and the places in it."""
         parts, turns = self.turns.at(places + epoch * self.length)
         for part in np.flatnonzero(np.bincount(parts)).tolist():
             which = np.flatnonzero(parts == part)
@@ -271,8 +268,8 @@ class MixedOrder(Order):
                 yield part, which, int(epochs[0]), within
                 continue
             for epoch_of_part in np.unique(epochs).tolist():
-                mine = epochs == epoch_of_part
-                yield part, which[mine], epoch_of_part, within[mine]
+                is_in_epoch = epochs == epoch_of_part
+                yield part, which[is_in_epoch], epoch_of_part, within[is_in_epoch]
 
 
 def seed_of_part(seed: int, part: int) -> int:

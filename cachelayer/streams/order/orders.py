@@ -1,4 +1,11 @@
-"""What an order is, the exact one, and what every stream asks of any: numbers of records, and stand-ins."""
+"""Orders: which record has which place of an epoch; the exact order; and which records stand in at a place.
+
+With 10 records and seed 0, the exact order begins::
+
+    place       0 1 2 3 4 5 6 7 8 9
+    epoch 0     3 0 8 7 5 1 6 4 2 9
+    epoch 1     8 5 3 6 2 7 1 0 9 4
+"""
 
 from __future__ import annotations
 
@@ -18,50 +25,48 @@ Places = Indices | range
 
 GROUP = 64
 """The number of places of an epoch, one of which stands in for another."""
-# No stream has so many epochs, and no split so many segments.
 _STAND_IN_EPOCH = 3 << 62
-# Numbers of this many places are computed at once and kept, because the next steps usually lie among them too.
+"""The epoch whose keys choose stand-ins: no stream has so many epochs, and no split so many segments."""
 _PIECE_BITS = 13
 _PIECE = 1 << _PIECE_BITS
+"""The places of a piece, whose record numbers are computed at once and kept: the next steps usually lie in it too."""
 _KEPT_PIECES = 64
-# Places further apart from each other are not read one after another.
 _MOST_PIECES = 16
+"""Places in more pieces than this are computed by themselves: the next steps do not lie in the same pieces."""
 _MOST_STRIDE_BITS = 16
-# Sort keys have 16 bits, and a step less than 2**40 rows.
 _OFFSET_BITS = 40
+"""A step has less than 2**40 rows. Sort keys have 16 bits, so a key and an offset fit a word together."""
 
 
 class BlockBounds(NamedTuple):
-    """The blocks of some records; one entry a record.
-
-    Args:
-        begin, end: the first record of the block, and the one after its last.
-        last: the place in the epoch at which the last record of the block comes.
-    """
+    """The blocks of some records, by record."""
 
     begin: Indices
+    """The first record of the block."""
     end: Indices
+    """The record after its last one."""
     last: Indices
+    """The place of the epoch at which the last record of the block comes."""
 
 
 class OrderInBlocks(Protocol):
     """An order of records that are read block by block."""
 
     def sort_keys(self, epoch: int, places: Indices) -> Indices:
-        """Return by what the rows of a step are sorted before their places: the lane of each with its bits reversed."""
+        """Return the sort key of each place: its lane with the bits reversed. Rows of a step are sorted by it."""
 
     def blocks(self, epoch: int, places: Indices) -> BlockBounds:
-        """Return the blocks that the records at places of an epoch belong to."""
+        """Return the block of the record at each place of an epoch."""
 
 
 class Order(ABC):
-    """The record at each place of each epoch.
+    """Which record has which place of every epoch.
 
-    Numbers take so long to compute that those of whole pieces of an epoch are kept.
+    Record numbers take long to compute, so whole pieces of an epoch are computed at once and kept.
     """
 
     if TYPE_CHECKING:
-        # Each order has these as fields of a dataclass, as properties, or as constants.
+        # Orders have these as fields of a dataclass, as properties, or as constants.
 
         @property
         def records(self) -> int:
@@ -90,7 +95,7 @@ class Order(ABC):
         return False
 
     def past(self, position: int) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return what a state says of an order of which only what comes before its position is fixed; else nothing."""
+        """Return what a state says of the order before its position, if what comes later may change; else nothing."""
         return {}
 
     @property
@@ -99,65 +104,72 @@ class Order(ABC):
         return self.records
 
     def at(self, epoch: int, places: Places) -> Indices:
-        """Return the numbers of the records at places of an epoch, an array or a range: int64 ``[len(places)]``.
+        """Return the record number at each place of an epoch, an array or a range: int64 ``[len(places)]``.
 
-        The places of a piece differ by multiples of a power of two. So if there are 2**j shards whose rows are arranged
-        by lanes, each shard computes only its own places.
+        If rows are arranged by lanes, a shard of 2**j has the places of every 2**j-th lane: their last j bits are the
+        same, here 01. A piece has only such places, so no shard computes the places of others::
+
+            places        1  5  9  13  ...       last 2 bits shared
+            piece 0       1  5  9  13  ...       8,192 places
         """
         if len(places) == 0:
             return np.empty(0, np.int64)
+        shared_bits = 0
         if isinstance(places, range):
-            low, high, bits = places.start, places.stop - 1, 0
+            low = places.start
+            high = places.stop - 1
         else:
-            low, high, bits = int(places.min()), int(places.max()), 0
+            low = int(places.min())
+            high = int(places.max())
             if high - low >= len(places):
                 changes = int(np.bitwise_or.reduce(places ^ low)) | 1 << _MOST_STRIDE_BITS
-                bits = (changes & -changes).bit_length() - 1
-        first, last = low >> bits >> _PIECE_BITS, high >> bits >> _PIECE_BITS
+                # The lowest bit in which two places differ.
+                shared_bits = (changes & -changes).bit_length() - 1
+        first = low >> shared_bits >> _PIECE_BITS
+        last = high >> shared_bits >> _PIECE_BITS
         if last - first >= _MOST_PIECES:
             return self.compute(epoch, np.asarray(places))
-        shared = low & (1 << bits) - 1
-        pieces = [self._piece(epoch, bits, shared, number) for number in range(first, last + 1)]
+        shared = low & (1 << shared_bits) - 1
+        pieces = [self._piece(epoch, shared_bits, shared, number) for number in range(first, last + 1)]
         numbers = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
         if isinstance(places, range):
             return numbers[low - first * _PIECE : high + 1 - first * _PIECE].copy()
-        wanted: Indices = numbers.take((places >> bits if bits else places) - first * _PIECE)
-        return wanted
+        within = places >> shared_bits if shared_bits else places
+        chosen: Indices = numbers.take(within - first * _PIECE)
+        return chosen
 
     @abstractmethod
     def compute(self, epoch: int, places: Indices) -> Indices:
-        """Return the numbers of the records at places of an epoch."""
+        """Return the record number at each place of an epoch, without a cache."""
 
     @cached_property
     def _piece(self) -> Callable[[int, int, int, int], Indices]:
-        """What returns the record numbers of a piece of an epoch: it keeps those of the last pieces."""
+        """Returns the record numbers of a piece of an epoch, and keeps them."""
         return lru_cache(_KEPT_PIECES)(self._compute_piece)
 
-    def _compute_piece(self, epoch: int, bits: int, shared: int, number: int) -> Indices:
-        """Return the record numbers at the places whose last bits are shared: those of one piece."""
+    def _compute_piece(self, epoch: int, shared_bits: int, shared: int, number: int) -> Indices:
+        """Return the record numbers of a piece: of places whose last bits are ``shared``."""
         first = number << _PIECE_BITS
-        end = min(first + _PIECE, (self.length - 1 - shared >> bits) + 1)
-        return self.compute(epoch, np.arange(first, end) << bits | shared)
+        end = min(first + _PIECE, (self.length - 1 - shared >> shared_bits) + 1)
+        return self.compute(epoch, np.arange(first, end) << shared_bits | shared)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {each.name: self.__dict__[each.name] for each in fields(cast(Any, self))}
+        # Without what was computed.
+        return {field.name: self.__dict__[field.name] for field in fields(cast(Any, self))}
 
 
 @dataclass(frozen=True)
 class ExactOrder(Order):
-    """An exact permutation of all records in every epoch.
-
-    Args:
-        records: number of records, n.
-        shuffle: whether the order is permuted at all.
-        seed: key of the permutations, in [0, 2**64); None only if nothing is shuffled.
-        reshuffle: whether each epoch has a permutation of its own.
-    """
+    """An exact permutation of all records in every epoch."""
 
     records: int
+    """The number of records, n."""
     shuffle: bool = False
+    """Whether the order is permuted at all."""
     seed: int | None = None
+    """The key of the permutations, in [0, 2**64); None only if nothing is shuffled."""
     reshuffle: bool = True
+    """Whether every epoch has a permutation of its own."""
 
     @property
     def described(self) -> Mapping[str, Any]:
@@ -171,25 +183,36 @@ class ExactOrder(Order):
 
 def describe(kind: str, version: int, order: Order, **more: Any) -> Mapping[str, Any]:
     """Return what a state says of an order."""
-    mine = {"kind": kind, "version": version, "seed": order.seed, "shuffle": order.shuffle}
-    return {**mine, "reshuffle": order.reshuffle, **more}
+    return {
+        "kind": kind,
+        "version": version,
+        "seed": order.seed,
+        "shuffle": order.shuffle,
+        "reshuffle": order.reshuffle,
+        **more,
+    }
 
 
 def arrange_rows(sort_keys: Indices) -> Indices:
-    """Return the offsets of places sorted by their keys; places of one key stay in order."""
-    keys = sort_keys << _OFFSET_BITS
-    keys |= np.arange(keys.shape[-1])
-    keys.sort(axis=-1)
-    keys &= (1 << _OFFSET_BITS) - 1
-    return keys
+    """Return the indices that sort places by their keys; places of one key stay in order."""
+    # To sort words of key and index is several times faster than a stable argsort.
+    words = sort_keys << _OFFSET_BITS
+    words |= np.arange(words.shape[-1])
+    words.sort(axis=-1)
+    words &= (1 << _OFFSET_BITS) - 1
+    return words
 
 
 def stand_ins(order: Order, length: int, position: int) -> Iterator[int]:
     """Yield the records that may stand in at a global position, in the order in which they are tried.
 
-    They are the other records of an aligned group of places; the last group ends with the epoch, of ``length``. A
-    hash of seed and position chooses the first, and the others follow in cyclic order. So what stands in depends
-    neither on the batch size nor on the shards.
+    They are the other records of an aligned group of 64 places; the last group ends with the epoch, which has
+    ``length`` places. A hash of seed and position chooses the first one, and the others follow in cyclic order. So
+    neither the batch size nor the number of shards changes what stands in. With groups of 4, at place 5::
+
+        places      | 0 1 2 3 | 4 5 6 7 | 8 9 ...
+        records     | 3 0 8 7 | 5 1 6 4 |
+        stand-ins             6, 4, 5                if the hash chooses place 6
     """
     epoch, place = divmod(position, length)
     end = min(place - place % GROUP + GROUP, length)

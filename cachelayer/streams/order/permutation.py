@@ -1,6 +1,6 @@
-"""Permutations of any number of records, any place of which is computed without the rest: the arithmetic of orders.
+"""Permutations of any number of records, of which any place is computed without the others: the arithmetic of orders.
 
-All in uint64, modulo 2**64; docs/order.md specifies it with golden vectors.
+All of it is in uint64, modulo 2**64; docs/order.md specifies it with golden vectors.
 
 * ``mix`` is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014, with
   the constants of Stafford's variant 13): a bijection of 64-bit words.
@@ -23,6 +23,7 @@ Indices = NDArray[np.int64]
 Network = Callable[[Words, int, tuple[int, ...]], Words]
 
 SORTED_UP_TO = 1 << 16
+"""Up to so many records, a permutation is sorted as a whole and kept."""
 MASK = (1 << 64) - 1
 GOLDEN_RATIO = 0x9E3779B97F4A7C15
 _M1 = 0xBF58476D1CE4E5B9
@@ -31,10 +32,10 @@ _M2 = 0x94D049BB133111EB
 _M1_WORD, _M2_WORD, _HALF_WORD = (np.array(word, np.uint64) for word in (_M1, _M2, 32))
 _KEY_ROUNDS = 6
 _ROUNDS = 8
-# Of the sorted permutations that are kept, 512 KiB each at most.
 _KEPT = 128
-# The first cache of a processor holds so many words and a copy of them.
+"""The number of sorted permutations that are kept, of 512 KiB at most."""
 _AT_ONCE = 1 << 11
+"""Words that are hashed at once: the first cache of a processor holds them and a copy of them."""
 _INDEX = np.uint64(SORTED_UP_TO - 1)
 
 
@@ -46,25 +47,25 @@ def permuted_at(records: int, seed: int, epoch: int, places: Indices) -> Indices
 
 
 def places_of(records: int, seed: int, epoch: int, numbers: Indices) -> Indices:
-    """Return the places of numbers in that permutation: the inverse of :func:`permuted_at`."""
+    """Return the places of numbers in the permutation: the inverse of :func:`permuted_at`."""
     if records <= SORTED_UP_TO:
         return _sorted_places(records, seed, epoch)[numbers]
     return _walk(records, round_keys(seed, epoch), numbers.astype(np.uint64), _inverse_network)
 
 
 def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:
-    """Return what :func:`permuted_at` returns for the places ``start`` to ``stop``."""
+    """Return the numbers at the places from ``start`` to ``stop``; see :func:`permuted_at`."""
     return permuted_at(records, seed, epoch, np.arange(start, stop))
 
 
 def permuted_pieces(records: int, seed: int, epoch: int, start: int, stop: int) -> Iterator[Indices]:
-    """Yield what :func:`permuted` returns, piece by piece."""
+    """Yield the numbers at the places from ``start`` to ``stop``, array by array."""
     for first in range(start, stop, SORTED_UP_TO):
         yield permuted(records, seed, epoch, first, min(first + SORTED_UP_TO, stop))
 
 
 def mix(word: int) -> int:
-    """Scramble a 64-bit word, so that no structure is left; a bijection."""
+    """Return the hash of a 64-bit word: a bijection that leaves no structure."""
     word = (word ^ (word >> 30)) * _M1 & MASK
     word = (word ^ (word >> 27)) * _M2 & MASK
     return word ^ (word >> 31)
@@ -73,7 +74,8 @@ def mix(word: int) -> int:
 @lru_cache(maxsize=256)
 def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
     """Return eight 64-bit keys; the first two determine seed and epoch, so that no two pairs share them."""
-    left, right = seed & MASK, epoch & MASK
+    left = seed & MASK
+    right = epoch & MASK
     keys = []
     for number in range(_KEY_ROUNDS + _ROUNDS):
         left, right = right, left ^ mix((right + (number + 1) * GOLDEN_RATIO) & MASK)
@@ -96,7 +98,7 @@ def hash_words(words: Words, first: int, second: int) -> Words:
 
 
 def _mix_words(words: Words, shifted: Words) -> None:
-    """Apply :func:`mix` to words, with another array of the same shape to work in."""
+    """Replace words by :func:`mix` of them; ``shifted`` is memory of the same shape to compute in."""
     for shift, factor in ((30, _M1), (27, _M2)):
         np.right_shift(words, np.uint64(shift), out=shifted)
         words ^= shifted
@@ -134,7 +136,11 @@ def _sorted_places(records: int, seed: int, epoch: int) -> Indices:
 
 
 def _walk(records: int, keys: tuple[int, ...], places: Words, network: Network | None = None) -> Indices:
-    """Apply the network to each place, at least once, until it is below the number of records."""
+    """Apply the network to each place, at least once, until the result is below the number of records.
+
+    The network is a bijection of more numbers than there are records. From a place, which is below, the walk comes back
+    below in the end; and no two places come to the same number.
+    """
     network = _network if network is None else network
     bits = (records - 1).bit_length()
     words = network(places, bits, keys)
