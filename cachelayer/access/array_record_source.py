@@ -1,4 +1,4 @@
-"""A drop-in replacement for the data source of array_record, for any ArrayRecord files."""
+"""The records of any ArrayRecord files as bytes, with the interface of array_record's own data source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cachelayer.objects.open_store import names_no_bucket, open_store
 from cachelayer.records.memory import groups_of, splits_of
 from cachelayer.records.selection import Selection
 
-# What array_record lets its reader be told. They trade memory for speed there, and never change a record.
+# The options of array_record's reader. They trade memory for speed there, and never change a record.
 _READER_OPTIONS = {"footer_prefetch_bytes", "index_storage_option", "max_parallelism", "readahead_buffer_size"}
 _RANGE_SUFFIX = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
@@ -46,20 +46,18 @@ PathLike = str | os.PathLike[str] | FileInstruction
 
 @dataclass(frozen=True)
 class _Part:
-    """Some consecutive records of a file, which is opened when it is first used.
-
-    Args:
-        path: where the file is: a path, or a URL.
-        options: the options of the file system that reads URLs.
-        verify: what to check.
-        start, stop: the number of the first record, and the one after the last; None for the end of the file.
-    """
+    """Some consecutive records of a file, which is opened when it is first used."""
 
     path: Path | str
+    """The file: a path, or a URL."""
     options: StorageOptions
+    """The options of the file system that reads URLs."""
     verify: Verify
+    """What to check."""
     start: int = 0
+    """The number of the first record."""
     stop: int | None = None
+    """The number after the last record; None for the end of the file."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: self.__dict__[each.name] for each in fields(self)}
@@ -199,7 +197,7 @@ def _check_reader_options(options: Any) -> None:
 
 
 def _places(path: PathLike, options: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return the files that a user names: the path or URL of each, and the range of its records if one is given."""
+    """Return the files that a user names, as tuples of the path or URL, and of the range of records if there is one."""
     if isinstance(path, FileInstruction):
         return [(_path_or_url(path.filename), path.skip, path.skip + path.take)]
     if not isinstance(path, (str, os.PathLike)):

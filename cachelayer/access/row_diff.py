@@ -1,7 +1,7 @@
-"""Compare the rows of two versions: those that came, went and changed.
+"""Comparison of the rows of two versions: rows that came, rows that went, and rows that changed.
 
-Keys and record numbers of all rows are in memory; records are read some at a time, and only those fields that both
-versions have. What lies in the same place of a shard that both versions have is not read.
+Keys and record numbers of all rows are in memory. Records are read some at a time, and only in the fields that both
+versions have. A record that lies at the same place of one shard in both versions is equal, and is not read.
 """
 
 from __future__ import annotations
@@ -27,59 +27,63 @@ from cachelayer.records.memory import Ints
 from cachelayer.versions.diff import RowDiff, RowPlace, Rows, Side, ValueChange
 from cachelayer.versions.stored_version import StoredVersion
 
-_AT_ONCE_NBYTES, _MOST_AT_ONCE = 1 << 24, 1 << 16
+_AT_ONCE_NBYTES = 1 << 24
+_MOST_AT_ONCE = 1 << 16
+"""So many bytes of rows, and at most so many rows, are compared at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Which rows of two views are one row.
-
-    Args:
-        one, other: the record numbers of the rows that both have, in the order of the first.
-        went: the record numbers of the rows that only the first has.
-        came: the record numbers of the rows that only the other has.
-        keys: the keys of each; None if a key is the record number.
-    """
+    """Which rows of two views belong together."""
 
     one: Ints
+    """The record numbers, in the first view, of the rows that both have, in its order."""
     other: Ints
+    """The record numbers of the same rows in the other view."""
     went: Ints
+    """The record numbers of the rows that only the first view has."""
     came: Ints
+    """The record numbers of the rows that only the other view has."""
     keys: tuple[Keys, Keys] | None = None
+    """The keys of the rows of both views; None if rows are paired by their record numbers."""
 
     @classmethod
     def by_number(cls, one: DatasetView, other: DatasetView) -> Pairs:
-        """Return the pairs of rows of one record number; an erased row is not there."""
-        there = np.zeros((2, max(len(one), len(other))), np.bool_)
-        for row, view in enumerate((one, other)):
-            there[row, : len(view)] = True
-            there[row, view.erased] = False
-        both = np.flatnonzero(there.all(axis=0))
-        return cls(both, both, np.flatnonzero(there[0] > there[1]), np.flatnonzero(there[1] > there[0]))
+        """Return the rows with the same record number as pairs. An erased row counts as one that is not there."""
+        in_one, in_other = np.zeros((2, max(len(one), len(other))), np.bool_)
+        for mask, view in ((in_one, one), (in_other, other)):
+            mask[: len(view)] = True
+            mask[view.erased] = False
+        both = np.flatnonzero(in_one & in_other)
+        return cls(both, both, np.flatnonzero(in_one & ~in_other), np.flatnonzero(in_other & ~in_one))
 
     @classmethod
     def by_key(cls, one: DatasetView, other: DatasetView, names: Sequence[str], progress: bool | None) -> Pairs:
-        """Return the pairs of rows of one key.
+        """Return the rows with the same key as pairs.
 
         Raises:
             InvalidArgumentError: if two rows of one version have the same key.
         """
-        mine, theirs = (keys_of_view(view, "key", names, progress) for view in (one, other))
-        first, second = numbered(mine, theirs)
-        count = int(max(first.max(initial=0), second.max(initial=0))) + 1
-        in_one = rows_by_number(mine, first, count)
-        in_other = rows_by_number(theirs, second, count)
-        found = in_other[first]
+        keys = keys_of_view(one, "key", names, progress)
+        other_keys = keys_of_view(other, "key", names, progress)
+        # Equal keys of both views get one number.
+        key_numbers, other_key_numbers = numbered(keys, other_keys)
+        count = int(max(key_numbers.max(initial=0), other_key_numbers.max(initial=0))) + 1
+        row_of_key = rows_by_number(keys, key_numbers, count)
+        other_row_of_key = rows_by_number(other_keys, other_key_numbers, count)
+        # For each row of the first view, the row of the other with the same key; -1 if there is none.
+        partner = other_row_of_key[key_numbers]
+        has_partner = partner >= 0
         return cls(
-            mine.rows[found >= 0],
-            theirs.rows[found[found >= 0]],
-            mine.rows[found < 0],
-            theirs.rows[in_one[second] < 0],
-            (mine, theirs),
+            one=keys.rows[has_partner],
+            other=other_keys.rows[partner[has_partner]],
+            went=keys.rows[~has_partner],
+            came=other_keys.rows[row_of_key[other_key_numbers] < 0],
+            keys=(keys, other_keys),
         )
 
     def place(self, one: int | None, other: int | None) -> RowPlace:
-        """Return where a row is, by its record number in each."""
+        """Return the key of a row and where it is, given its record number in each view, or None."""
         number = other if one is None else one
         side = 1 if one is None else 0
         key: Any = number
@@ -89,13 +93,13 @@ class Pairs:
 
     @property
     def in_order(self) -> bool:
-        """True if the rows that both have are in the same order."""
+        """True if the rows that both views have are in the same order."""
         return bool((np.diff(self.other) > 0).all())
 
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """The rows of one version, or of a view of it, as they are stored."""
+    """The rows of one view, and their stored elements."""
 
     view: DatasetView
     elements: StoredElements
@@ -112,7 +116,7 @@ class _Side:
         return self.elements.codec.spec
 
     def narrowed(self, keys: Sequence[str]) -> _Side:
-        """Return the same rows with some of the keys of their dicts."""
+        """Return the same rows with only these keys of their elements."""
         narrow: Any = self.elements.with_fields(leaves_below(self.spec, keys))
         return replace(self, elements=narrow)
 
@@ -121,11 +125,11 @@ class _Side:
         return self.elements.has_added(leaves_below(self.spec, [key]))
 
     def numbers(self, rows: Ints) -> Ints:
-        """Return the numbers of records in the shards of the version."""
+        """Return the numbers that rows have in the shards of the version."""
         return self.view.selection.numbers_of(rows)
 
     def leaves(self, rows: Ints) -> dict[str, LeafRows]:
-        """Return the leaves of some rows by their paths."""
+        """Return the stored values of some rows, by the path of each leaf."""
         columns = self.elements.columns(self.numbers(rows))
         plans = self.elements.codec.leaves
         return {plan.path: LeafRows(plan, column, len(rows)) for plan, column in zip(plans, columns, strict=True)}
@@ -133,10 +137,12 @@ class _Side:
 
 @dataclass(frozen=True, eq=False)
 class _ShardPlaces:
-    """Where records lie: in which shard, by a code of its content, and at which number there."""
+    """The places at which records of a version lie."""
 
     codes: Ints
+    """A number for each shard, the same for shards of equal content."""
     ends: Ints
+    """The record numbers at which shards begin, and the last one ends."""
 
     @classmethod
     def of(cls, version: StoredVersion, codes: dict[str, int]) -> _ShardPlaces:
@@ -145,26 +151,22 @@ class _ShardPlaces:
         return cls(np.array([*known, 0], np.int64), np.cumsum([0, *shards.records.tolist()]))
 
     def at(self, numbers: Ints) -> Ints:
-        """Return a number for each place."""
+        """Return a number for the place of each record: the code of its shard, and its number there."""
         shard = self.ends.searchsorted(numbers, "right") - 1
         return (self.codes[shard] << 32) + numbers - self.ends[shard]
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Fields that are read together.
-
-    Args:
-        one, other: the rows with these fields.
-        places: where the rows of each lie, if what lies in one place is the same and need not be read; else None.
-    """
+    """Fields of both sides that are read together."""
 
     one: _Side
     other: _Side
     places: tuple[_ShardPlaces, _ShardPlaces] | None = None
+    """The places of the records of both sides, if records at one place are equal and need not be read; else None."""
 
     def unread(self, one: Ints, other: Ints) -> Ints:
-        """Return which of some pairs of rows must be read."""
+        """Return which of some pairs of rows must be read to be compared."""
         if self.places is None:
             return np.arange(len(one))
         mine, theirs = self.places
@@ -172,44 +174,56 @@ class _Part:
 
 
 def _parts(one: _Side, other: _Side) -> list[_Part]:
-    """Return the fields that both have: those of records, which may lie in shards of both, and added ones."""
-    homes = one.elements.home, other.elements.home
+    """Return the fields that both sides have, in two parts: fields of the records, and columns added on a side."""
+    home = one.elements.home
+    other_home = other.elements.home
     places = None
-    if homes[0] is not None and homes[1] is not None and _stored_alike(homes[0], homes[1]):
+    if home is not None and other_home is not None and _stored_alike(home, other_home):
         codes: dict[str, int] = {}
-        places = _ShardPlaces.of(homes[0], codes), _ShardPlaces.of(homes[1], codes)
+        places = (_ShardPlaces.of(home, codes), _ShardPlaces.of(other_home, codes))
     if not isinstance(one.spec, dict) or not isinstance(other.spec, dict):
         return [_Part(one, other, places)]
-    both = [
-        key for key in one.spec if key in other.spec and all(leaves_below(side.spec, [key]) for side in (one, other))
-    ]
-    added = [key for key in both if one.has_added(key) or other.has_added(key)]
-    stored = [key for key in both if key not in added]
-    parts = [(stored, places), (added, None)]
-    return [_Part(one.narrowed(keys), other.narrowed(keys), known) for keys, known in parts if keys]
+    stored: list[str] = []
+    added: list[str] = []
+    for key in one.spec:
+        # A dict without leaves has nothing to compare.
+        if key in other.spec and leaves_below(one.spec, [key]) and leaves_below(other.spec, [key]):
+            is_added = one.has_added(key) or other.has_added(key)
+            (added if is_added else stored).append(key)
+    parts = []
+    if stored:
+        parts.append(_Part(one.narrowed(stored), other.narrowed(stored), places))
+    if added:
+        # Rows that share a shard may differ in added columns.
+        parts.append(_Part(one.narrowed(added), other.narrowed(added)))
+    return parts
 
 
 def _stored_alike(one: StoredVersion, other: StoredVersion) -> bool:
     """Return whether equal bytes of records mean equal elements in both versions."""
-    rows = one.manifest.rows, other.manifest.rows
-    specs = [[(path, leaf.without_nulls()) for path, leaf in tree.leaves(row.element_spec)] for row in rows]
-    return rows[0].codec == rows[1].codec and specs[0] == specs[1]
+    if one.manifest.rows.codec != other.manifest.rows.codec:
+        return False
+    leaves = tree.leaves(one.manifest.rows.element_spec)
+    other_leaves = tree.leaves(other.manifest.rows.element_spec)
+    return [(path, leaf.without_nulls()) for path, leaf in leaves] == [
+        (path, leaf.without_nulls()) for path, leaf in other_leaves
+    ]
 
 
 @dataclass(eq=False)
 class _Changes:
-    """Counts the rows that changed, and those in which each field did."""
+    """Counts of the rows that changed, and for each field of the rows in which it changed."""
 
     pairs: Pairs
     rows: Rows = field(default_factory=Rows)
     fields: dict[str, Rows] = field(default_factory=dict)
 
     def add(self, start: int, changed: NDArray[np.bool_]) -> None:
-        """Count rows that changed; they follow those that were counted before.
+        """Count the rows that changed among further pairs.
 
         Args:
-            start: the number of the first pair of them.
-            changed: which of them changed.
+            start: the number of the first of these pairs.
+            changed: which of these pairs changed.
         """
         count = int(np.count_nonzero(changed))
         if count:
@@ -217,14 +231,17 @@ class _Changes:
             self.rows = Rows(self.rows.count + count, first)
 
     def add_fields(self, pairs: Ints, one: Mapping[str, LeafRows], other: Mapping[str, LeafRows]) -> NDArray[np.bool_]:
-        """Compare rows in the leaves that both versions have, count those that changed, and return which did."""
+        """Compare pairs in the leaves that both versions have, count the changes of each, and return which changed."""
         changed = np.zeros(len(pairs), np.bool_)
-        for path in (path for path in one if path in other):
+        for path in one:
+            if path not in other:
+                continue
             differ = differing_rows(one[path], other[path])
             changed |= differ
             if not differ.any():
                 continue
-            row, known = int(differ.argmax()), self.fields.get(path)
+            row = int(differ.argmax())
+            known = self.fields.get(path)
             if known is None:
                 place = self._place(int(pairs[row]))
                 known = Rows(0, ValueChange(place.key, place.records, one[path].value(row), other[path].value(row)))
@@ -236,10 +253,10 @@ class _Changes:
 
 
 def side_of(view: DatasetView) -> Side:
-    """Return a version, or a view of one, as a side of a comparison.
+    """Return what a comparison knows of a version, or of a view of one, before rows are read.
 
     Raises:
-        InvalidTypeError: if it is no view of the records of one version.
+        InvalidTypeError: if the view shows anything but records of one version.
     """
     side = _Side.of(view)
     version, name = side.elements.home, view.name
@@ -255,11 +272,12 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
 
     Args:
         one, other: the rows.
-        key: the fields by which a row of one is that of the other; None for the record number.
+        key: the field, or fields, whose values two equal rows share; None for the record number.
         progress: as in :meth:`DataRef.mirror`.
 
     Raises:
-        InvalidArgumentError: if there is no such field, or two rows of one version have one key; it names the first.
+        InvalidArgumentError: if there is no such field, or two rows of one version have one key; the message names the
+            first.
     """
     names = () if key is None else key_names("key", key)
     pairs = Pairs.by_key(one, other, names, progress) if names else Pairs.by_number(one, other)
@@ -272,13 +290,15 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
     starts = range(0, len(pairs.one), size)
     with Progress("diff", len(pairs.one), unless_short(progress, len(starts))) as display:
         for start in starts:
-            rows_of_one, rows_of_other = pairs.one[start : start + size], pairs.other[start : start + size]
+            rows_of_one = pairs.one[start : start + size]
+            rows_of_other = pairs.other[start : start + size]
             changed = np.zeros(len(rows_of_one), np.bool_)
             for part in parts:
                 unread = part.unread(rows_of_one, rows_of_other)
                 if len(unread):
-                    leaves = part.one.leaves(rows_of_one[unread]), part.other.leaves(rows_of_other[unread])
-                    changed[unread] |= changes.add_fields(start + unread, *leaves)
+                    leaves = part.one.leaves(rows_of_one[unread])
+                    other_leaves = part.other.leaves(rows_of_other[unread])
+                    changed[unread] |= changes.add_fields(start + unread, leaves, other_leaves)
             changes.add(start, changed)
             display.update(len(changed), 0)
     return RowDiff(
@@ -293,7 +313,7 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
 
 
 def _named(fields: Mapping[str, Rows], spec: Any) -> dict[str, Rows]:
-    """Return fields by their names in place of their paths, in the order of a spec, unless a name means several."""
+    """Return fields by their names, in the order of a spec; by their paths, if two leaves have one name."""
     paths = [path for path, _ in tree.leaves(spec)]
     names = names_of_leaves(spec)
     called = names if len(set(names)) == len(names) else paths

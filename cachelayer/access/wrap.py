@@ -1,4 +1,4 @@
-"""Streams over any object with a length and items, without caching it: ``cachelayer.wrap`` and what it returns."""
+"""Views of any object with a length and items, which is not cached: :func:`wrap`, and the dataset that it shows."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Sized(Protocol[T_co]):
 
 
 class WrappedItems(BaseDataset):
-    """The items of an object as elements.
+    """The items of an object as elements. Threads read the object one at a time.
 
     Args:
-        obj: the object; its ``__getitems__`` is used if it has one.
-        identity: a text that identifies its contents in digests and states.
-        declared: the spec of its items; None to infer it from them.
+        obj: the object. If it has ``__getitems__``, that reads several items.
+        identity: a text that identifies the contents in digests and states.
+        declared: the spec of the items; None to infer it from them.
     """
 
     def __init__(self, obj: Any, identity: str, declared: tree.Tree | None = None) -> None:
@@ -92,9 +92,10 @@ class WrappedItems(BaseDataset):
         elements, together = attempt(self.elements, numbers)
         if together is None:
             return elements, Failed()
-        # Once more one by one, to find the item that the error belongs to.
+        # The items are read once more, one by one, to find the item that the error belongs to.
         elements, errors = one_by_one(lambda number: self.elements(np.array([number]))[0], numbers, stops=stops)
         if not errors:
+            # Each item is read alone, but not all together: the error belongs to no item.
             return [], Failed({0: together})
         first = errors[min(errors)]
         if error_text(first) != error_text(together):
@@ -107,7 +108,7 @@ class WrappedItems(BaseDataset):
     def _call(self, read: Callable[[], Any], numbers: Sequence[int]) -> Any:
         """Return what ``read`` returns.
 
-        An IndexError or a StopIteration of the object becomes a SourceError: it would silently end loops of callers.
+        An IndexError or a StopIteration of the object becomes a SourceError, for it would end loops of callers.
         """
         try:
             with self._lock.of_process():
@@ -127,7 +128,9 @@ class WrappedItems(BaseDataset):
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:  # noqa: ARG002
         elements = self.elements(numbers)
-        spec = self._spec or (infer_spec(elements, first=1) if elements else self.element_spec)
+        spec = self._spec
+        if not spec:
+            spec = infer_spec(elements, first=1) if elements else self.element_spec
         codec = codec_for(spec)
         columns = codec.columns(elements)
         # Leaves that are None in some of the elements are marked, so that the batch says so.
@@ -139,7 +142,7 @@ class WrappedItems(BaseDataset):
 
 
 def _copied(item: Any) -> Any:
-    """Return a copy that the caller may change: the object may return the same item, or reuse its memory, later."""
+    """Return a copy of an item: the object may return the same item again, or use its memory for another."""
     return tree.map_structure(item, _copied_leaf)
 
 
@@ -159,7 +162,7 @@ def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None)
         identity: a text that names the contents. A state fits every object with the same identity and length, so
             change the identity when the contents change.
         element_spec: the structure of an item, with leaf specs, dtypes or objects with shape and dtype. By default,
-            the items of each batch decide how it is stacked. Pass it if shapes differ between items, or if a leaf is
+            the items of a batch decide how it is stacked. Pass a spec if shapes differ between items, or if a leaf is
             None in some items.
 
     Raises:
