@@ -99,7 +99,7 @@ class Ranges:
     def starts(self) -> Sequence[int]:
         """The first record of each part.
 
-        A part has at most ``records`` records, unless those between two starts of the source are more::
+        A part has at most ``records`` records, unless there are more between two starts of the source::
 
             starts of the source     0    100    200            900    1000      records=250
             starts of the parts      0           200            900

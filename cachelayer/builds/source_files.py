@@ -117,7 +117,7 @@ def local_files(obj: object) -> Sequence[FileFacts]:
 def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:
     """Return what identifies files, as it is stored: their number and bytes, and hashes of names and times.
 
-    The names are those without folders. Times are an entry of their own: copies on another host have other times.
+    The names are hashed without their folders, and apart from the times, which copies on another host do not share.
     """
     if not files:
         return {}

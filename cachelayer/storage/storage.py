@@ -273,7 +273,7 @@ class Storage:
         Raises:
             StaleVersionError: if the version was built from something else, with ``on_change="error"``.
             UnknownOptionError: if there is no such option.
-            BuildRevokedError: if other processes took this process for dead, and one of them builds now: call again.
+            BuildRevokedError: if files of the build were deleted before it published the version: call again.
             CacheLayerError: as in :meth:`submit`.
 
         Warns:
@@ -444,7 +444,7 @@ class Storage:
                 fields. Then the rows may be in any order, and there may be others. Values are compared exactly, in
                 their own dtypes; None equals None.
             how: ``"inner"`` if each record must find its row; ``"left"`` if it may find none: then its columns are
-                None, or what ``fill`` says. All records stay: :meth:`derive` leaves out those without a row.
+                None, or what ``fill`` says. All records stay: :meth:`derive` leaves out the ones without a row.
             fill: the values of the columns of a record that finds no row, by the names of the columns; or one value for
                 all columns.
             replace: allow a column with the name of a field of the base, whose place it takes.
@@ -662,7 +662,8 @@ class Storage:
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted.
 
-        A dataset that cannot be read is listed too, with a warning that names it: opening it says what is wrong.
+        A dataset that is damaged is listed too: opening it says what is wrong. If the store fails to read one, it is
+        listed with a warning.
 
         Raises:
             StorageError: if the store fails, or none of its datasets can be read.
@@ -811,7 +812,8 @@ class Storage:
 
         Raises:
             VersionNotFoundError: if there is no such version, and none of this name was deleted with a longer grace.
-            InvalidArgumentError: if a tag names it and ``force`` is False, or if the grace is not a number of seconds.
+            RefusedError: if a tag names it and ``force`` is False.
+            InvalidArgumentError: if the grace is not a number of seconds.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
