@@ -32,36 +32,27 @@ _VALUE_NBYTES = 8
 
 @dataclass(frozen=True, eq=False)
 class _Structure:
-    """The structure of elements: a flat dict, list or tuple of leaves, or one leaf."""
+    """The structure of an element: a flat dict, list or tuple of leaves, or one leaf."""
 
     kind: Any
-    """The type of an element."""
+    """The type of the element."""
     keys: list[Any] | None
     """The keys of a dict; None for anything else."""
     is_tree: bool
-    """Whether an element has several leaves; else it is a leaf."""
+    """Whether it has several leaves; else it is a leaf."""
+    leaves: list[Any]
 
     @classmethod
     def of(cls, element: Any) -> _Structure:
         kind = type(element)
-        is_tree = kind in (dict, list, tuple) or tree.is_namedtuple(element)
-        return cls(kind, list(element) if kind is dict else None, is_tree)
-
-    def leaves(self, element: Any) -> list[Any]:
-        if self.keys is not None:
-            return list(element.values())
-        return list(element) if self.is_tree else [element]
-
-    def values_getter(self) -> Callable[[Any], Any]:
-        """Return a function that returns the values of a dict in the order of the keys."""
-        keys = self.keys or []
-        if len(keys) == 1:
-            # An itemgetter of one key returns the value, and no tuple.
-            return lambda element: (element[keys[0]],)
-        return itemgetter(*keys)
+        if kind is dict:
+            return cls(kind, list(element), True, list(element.values()))
+        if kind in (list, tuple) or tree.is_namedtuple(element):
+            return cls(kind, None, True, list(element))
+        return cls(kind, None, False, [element])
 
     def joined(self, columns: list[Any]) -> Tree:
-        """Return the columns of the leaves in this structure."""
+        """Return columns in the places of the leaves."""
         if self.keys is not None:
             return dict(zip(self.keys, columns, strict=True))
         if not self.is_tree:
@@ -87,28 +78,27 @@ def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, l
         in the batch, of which there is one at most.
     """
     structure = _Structure.of(first)
-    leaves = structure.leaves(first)
+    leaves = structure.leaves
     if not leaves or not all(map(_can_be_stacked, leaves)) or any(type(key) is not str for key in structure.keys or ()):
         return None, [first]
     nbytes = sum(leaf.nbytes if type(leaf) is np.ndarray else _VALUE_NBYTES for leaf in leaves)
     most = min(MAX_BATCH_RECORDS, -(-BATCH_NBYTES // max(1, nbytes)))
     columns: list[Any] = [_room_for(leaf, most) if type(leaf) is np.ndarray else [] for leaf in leaves]
-    rows, others = _fill(columns, chain([first], elements), structure, leaves, nbytes, most)
+    rows, others = _fill(columns, chain([first], elements), structure, nbytes, most)
     # The element that differs may have left some of its leaves in the columns: these are cut off.
     stacked = [np.fromiter(each[:rows], object, rows) if type(each) is list else each[:rows] for each in columns]
     return RowBatch(structure.joined(stacked), rows), others
 
 
 def _fill(
-    columns: list[Any], elements: Iterator[Any], structure: _Structure, leaves: list[Any], nbytes: int, most: int
+    columns: list[Any], elements: Iterator[Any], structure: _Structure, nbytes: int, most: int
 ) -> tuple[int, list[Any]]:
     """Write elements into the rows of columns, until one is not like the first, or the batch is full or takes long.
 
     Args:
         columns: for each leaf an array with ``most`` rows, or a list.
         elements: the elements, the first among them.
-        structure: the structure of the first element.
-        leaves: the leaves of the first element.
+        structure: the first element.
         nbytes: about the bytes of an element, without texts.
         most: how many elements make a batch.
 
@@ -117,7 +107,14 @@ def _fill(
     """
     kind = structure.kind
     is_tree = structure.is_tree
-    values_of = None if structure.keys is None else structure.values_getter()
+    leaves = structure.leaves
+    values_of: Callable[[Any], Any] | None = None
+    if structure.keys is not None:
+        values_of = itemgetter(*structure.keys)
+        if len(leaves) == 1:
+            # An itemgetter of one key returns the value, and no tuple.
+            (key,) = structure.keys
+            values_of = lambda element: (element[key],)  # noqa: E731 - it is called for every element
     numbered = list(enumerate(zip(leaves, columns, strict=True)))
     # An element that makes a batch alone lies in its columns already.
     copied = numbered if most > 1 else []
