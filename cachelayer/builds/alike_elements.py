@@ -113,7 +113,7 @@ def _fill(
         values_of = itemgetter(*structure.keys)
         if len(leaves) == 1:
             # An itemgetter of one key returns the value, and no tuple.
-            (key,) = structure.keys
+            key = structure.keys[0]
             values_of = lambda element: (element[key],)  # noqa: E731 - it is called for every element
     numbered = list(enumerate(zip(leaves, columns, strict=True)))
     # An element that makes a batch alone lies in its columns already.
