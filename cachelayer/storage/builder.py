@@ -35,10 +35,9 @@ from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.objects import paths
 from cachelayer.storage.catalog import Catalog
 from cachelayer.storage.growing import begin_build
-from cachelayer.storage.staleness import OnChange, check_recipe, warn_of_incomparable, warn_of_varying_values
+from cachelayer.storage.staleness import OnChange, check_recipe, warn_of_incomparable
 from cachelayer.versions.log import Log
-from cachelayer.versions.reference import AUTO, Reference
-from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.reference import Reference
 
 
 @dataclass(frozen=True)
@@ -170,16 +169,6 @@ class Builder:
             if plan.length != 0:
                 return begin_build(self.catalog, plan, checked)
         return self.compare_or_build(request, on_change, hosts)
-
-    def warn_of_varying_values(self, request: BuildRequest) -> None:
-        """Warn if an ``"auto"`` version is new although only values differ from the last ``"auto"`` version."""
-        if request.version != request.recipe.automatic_name:
-            return
-        head = request.log.head()
-        automatic = [name for name in head.versions if name.startswith(f"{AUTO}-")]
-        if request.version not in head.versions and automatic:
-            last = StoredVersion(request.log.folder, head.versions[automatic[-1]])
-            warn_of_varying_values(request.name, request.recipe, last.name, last.manifest.provenance)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
 from cachelayer.provenance.call_arguments import checked_record, name_of
+from cachelayer.storage.staleness import warn_of_varying_values
 from cachelayer.versions.reference import AUTO, Reference
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def cacheable(
             name = _version_of_call(version, recipe, args, kwargs)
             name = Reference.parse(dataset_id, name, "new").name
             request = builder.request(call, dataset_id, name, recipe, options)
-            builder.warn_of_varying_values(request)
+            warn_of_varying_values(request)
             return builder.compare_or_build(request, on_change, hosts)
 
         return cached

@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.builds.build_plan import BuildRequest
 from cachelayer.builds.recipe import Recipe
 from cachelayer.errors import (
     ArgumentsMismatchError,
@@ -22,6 +22,8 @@ from cachelayer.errors import (
     StaleVersionWarning,
 )
 from cachelayer.user_warnings import warn
+from cachelayer.versions.reference import AUTO
+from cachelayer.versions.stored_version import StoredVersion
 
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)
@@ -89,21 +91,21 @@ def warn_of_incomparable(ref: DataRef[Any], recipe: Recipe, on_change: OnChange)
         )
 
 
-def warn_of_varying_values(name: str, recipe: Recipe, last: str, built: Mapping[str, Any]) -> None:
-    """Warn if only values differ between a new ``"auto"`` version and the last one: code and arguments are the same.
-
-    Args:
-        name: the new version, which is going to be built.
-        recipe: the recipe of the new version.
-        last: the version that was built last.
-        built: the provenance of that version.
-    """
-    varying = recipe.varying_values(built)
+def warn_of_varying_values(request: BuildRequest) -> None:
+    """Warn if an ``"auto"`` version is new although it has the code and arguments of the last ``"auto"`` version."""
+    if request.version != request.recipe.automatic_name:
+        return
+    head = request.log.head()
+    automatic = [name for name in head.versions if name.startswith(f"{AUTO}-")]
+    if request.version in head.versions or not automatic:
+        return
+    last = StoredVersion(request.log.folder, head.versions[automatic[-1]])
+    varying = request.recipe.varying_values(last.manifest.provenance)
     if varying:
         warn(
-            f"{name} is built although {last} has the same code and arguments: {'; '.join(varying)}. What differs in "
-            "each run, such as a uuid or a time, makes a new version in each run: make it inside the function, or name "
-            "the version"
+            f"{request.name} is built although {last.name} has the same code and arguments: {'; '.join(varying)}. What "
+            "differs in each run, such as a uuid or a time, makes a new version in each run: make it inside the "
+            "function, or name the version"
         )
 
 
