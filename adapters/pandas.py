@@ -22,8 +22,7 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.declared_specs import may_lack_keys
-from cachelayer.records.infer import FIRST_ROWS, infer_spec
+from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
 from cachelayer.records.leaf_columns import Column
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged

@@ -26,7 +26,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.composite_leaves import ArrayLeaf, RaggedLeaf, SparseLeaf
-from cachelayer.records.declared_specs import overlaid
+from cachelayer.records.infer import overlaid
 from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import dtypes, json_text, tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.declared_specs import overlaid
-from cachelayer.records.infer import nested_spec
+from cachelayer.records.infer import nested_spec, overlaid
 from cachelayer.records.leaf_columns import NULL_DICT, Column, FlatRows, PartRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of

@@ -20,8 +20,7 @@ from cachelayer.adapters.sources.files import File, Files, reading, with_places
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records import tree
-from cachelayer.records.declared_specs import may_lack_keys
-from cachelayer.records.infer import FIRST_ROWS, infer_spec
+from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import BadValue
 

@@ -42,7 +42,7 @@ from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.protocols import Attempted, Dataset, Failed, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
-from cachelayer.records.declared_specs import declared
+from cachelayer.records.infer import declared
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import SparseSpec
 from cachelayer.records.stacking import Stacking

@@ -45,7 +45,7 @@ from cachelayer.protocols import (
 )
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
-from cachelayer.records.declared_specs import common_spec
+from cachelayer.records.infer import common_spec
 from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
 from cachelayer.records.record_buffers import Records, join_records
 from cachelayer.records.spec import LeafSpec

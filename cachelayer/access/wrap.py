@@ -18,8 +18,7 @@ from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Attempted, DatasetInfo, Digests, Failed, Held, Sources, T
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.declared_specs import declared
-from cachelayer.records.infer import infer_spec
+from cachelayer.records.infer import declared, infer_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import marked
 from cachelayer.streams.reading.failures import attempt, error_text

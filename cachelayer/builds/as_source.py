@@ -35,7 +35,7 @@ from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeErr
 from cachelayer.protocols import Dataset, has_records, records_of
 from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
-from cachelayer.records.declared_specs import overlaid
+from cachelayer.records.infer import overlaid
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable

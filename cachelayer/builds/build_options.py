@@ -12,7 +12,7 @@ from cachelayer.builds.encode import ON_ERROR, OnError
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.environment import checked_metadata
-from cachelayer.records.declared_specs import declared
+from cachelayer.records.infer import declared
 from cachelayer.records.tree import Tree
 
 DEFAULT_SHARD_BYTES = 256 << 20

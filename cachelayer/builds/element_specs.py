@@ -17,8 +17,7 @@ from cachelayer.builds.parts import Parts, part_in_errors
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records import tree
-from cachelayer.records.declared_specs import may_lack_keys, overlaid
-from cachelayer.records.infer import FIRST_ELEMENTS, MOST_ELEMENTS, infer_spec
+from cachelayer.records.infer import FIRST_ELEMENTS, MOST_ELEMENTS, infer_spec, may_lack_keys, overlaid
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
 

@@ -4,7 +4,7 @@
 
     what elements are      spec.py, spec_json.py, dtypes.py; null_marks.py; leaf_names.py; values.py for ragged,
                            sparse and nullable values
-    from what users have   infer.py, declared_specs.py; tree.py takes elements apart; conform.py and
+    from what users have   infer.py; tree.py takes elements apart; conform.py and
                            value_conversion.py fit their values to a spec; json_text.py
     elements to records    layout.py, where to begin reading; leaves.py and composite_leaves.py; leaf_columns.py;
                            leaf_plan.py; codec.py

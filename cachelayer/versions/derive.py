@@ -11,7 +11,7 @@ import numpy as np
 
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.environment import environment, event, now
-from cachelayer.records.declared_specs import common_spec
+from cachelayer.records.infer import common_spec
 from cachelayer.records.selection import Selection
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import KeptRecords, Manifest

@@ -12,8 +12,7 @@ import pytest
 
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError
-from cachelayer.records.declared_specs import declared
-from cachelayer.records.infer import infer_spec
+from cachelayer.records.infer import declared, infer_spec
 
 Point = namedtuple("Point", ["x", "y"])
 
