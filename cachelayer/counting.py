@@ -112,7 +112,9 @@ class Counters:
             self._short += seconds
             if self._short < _SHORT:
                 return
-            seconds, self._short, before = self._short, 0.0, self.busy()
+            seconds = self._short
+            self._short = 0.0
+            before = self.busy()
         worked = [now - then for now, then in zip(self.busy(), before, strict=True)]
         total = sum(worked)
         share = seconds / total if total > seconds else 1.0
@@ -190,7 +192,8 @@ def of_iterator() -> Counters:
 
 def counting_into(counters: Counters, function: Callable[[], T]) -> T:
     """Call a function that counts into these counters."""
-    before, _thread.counters = _thread.counters, counters
+    before = _thread.counters
+    _thread.counters = counters
     try:
         return function()
     finally:
@@ -234,19 +237,23 @@ class Timed:
         self._before = _thread.inner
         if self._is_outermost or self._before is not None:
             counters = _thread.counters
-            self._stage_before, counters.stage = counters.stage, self._stage
+            self._stage_before = counters.stage
+            counters.stage = self._stage
             _thread.inner = 0.0
             if self._is_outermost:
-                _thread.reads_disk, self._cpu = False, thread_time()
+                _thread.reads_disk = False
+                self._cpu = thread_time()
             self._begin = perf_counter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        inner, before = _thread.inner, self._before
+        inner = _thread.inner
+        before = self._before
         if inner is None:
             return
-        seconds, counters = perf_counter() - self._begin, _thread.counters
+        seconds = perf_counter() - self._begin
+        counters = _thread.counters
         own = seconds - inner
         if self._is_outermost and _thread.reads_disk:
             still = min(own, max(0.0, seconds - (thread_time() - self._cpu)))

@@ -50,7 +50,8 @@ class cached_property(Generic[T]):  # noqa: N801 - named like functools.cached_p
         self.__doc__ = compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name, self._lock_name = name, f"_lock_of_{name}"
+        self._name = name
+        self._lock_name = f"_lock_of_{name}"
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...

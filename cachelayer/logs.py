@@ -33,7 +33,8 @@ def logger_of(room: Room) -> logging.Logger:
 
 def _without_credentials(record: logging.LogRecord) -> bool:
     """Leave credentials out of a line, before any handler sees it."""
-    record.msg, record.args = without_credentials_in(record.getMessage()), ()
+    record.msg = without_credentials_in(record.getMessage())
+    record.args = ()
     if record.exc_info:
         record.exc_text = without_credentials_in(_FORMAT.formatException(record.exc_info))
     return True

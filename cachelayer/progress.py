@@ -87,7 +87,8 @@ class Progress:
         """Yield items, and show that the work waits for ``who`` while the next item is made."""
         wait = f"{self._title or 'a part'}: {who}"
         while True:
-            before, self.waits_for = self.waits_for, who
+            before = self.waits_for
+            self.waits_for = who
             try:
                 with Wait("builds", wait):
                     item = next(items)
@@ -172,7 +173,8 @@ class Progress:
                 self._write(_meter(done, self.total, seconds, self._unit, self._skipped, text))
             else:
                 # Set n instead of calling update(): tqdm then shows the rate of the whole run.
-                self._bar.n, self._bar.initial = done, self._skipped
+                self._bar.n = done
+                self._bar.initial = self._skipped
                 self._bar.set_postfix_str(text, refresh=False)
                 # tqdm itself keeps its lock if stderr fails, and every bar of the process would stand still.
                 with self._bar.get_lock():

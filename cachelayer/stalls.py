@@ -140,7 +140,8 @@ def _go_on() -> None:
 
 def _after_fork() -> None:
     global _lock, _watch
-    _lock, _watch = threading.Lock(), None
+    _lock = threading.Lock()
+    _watch = None
     _waits.clear()
 
 

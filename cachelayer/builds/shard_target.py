@@ -66,7 +66,7 @@ class ShardTarget:
         stats = shard.stats
         _log.debug("%s/%s: put, %d records in %d bytes", self.dataset.url, shard.name, stats.records, stats.nbytes)
         if self.copies is not None:
-            self.copies.adopt({file: Path(name).name for file, name in names.items()})
+            self.copies.move_in({file: Path(name).name for file, name in names.items()})
         for file in names:
             file.unlink(missing_ok=True)
         return shard

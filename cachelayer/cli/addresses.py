@@ -25,7 +25,8 @@ def storage_options(option: Pairs) -> dict[str, Any]:
 def open_storage(url: str, option: Pairs = (), **where: Any) -> Storage:
     """Open a storage that exists."""
     storage = Storage(url, storage_options=storage_options(option), **where)
-    folder, shown = storage._store.local_path(""), repr(without_credentials(url))
+    folder = storage._store.local_path("")
+    shown = repr(without_credentials(url))
     if names_version(url):
         raise InvalidArgumentError(f"{shown} is a version: name the folder or the URL that builds publish to")
     if folder is not None and not folder.is_dir():

@@ -157,7 +157,8 @@ def tag_version(whole: str, tag: str, delete: bool, option: Pairs) -> Result:
         storage.untag(only_dataset(text), tag)
         return Result({"removed": tag}, [f"tag {tag} is removed"])
     stored = storage._catalog.resolve(storage._catalog.parse(text, want="version"))
-    dataset_id, name = stored.dataset_id, stored.info.version
+    dataset_id = stored.dataset_id
+    name = stored.info.version
     # Another version of this name, published meanwhile, is not the one that was named.
     storage.tag(f"{stored.name}@sha256:{stored.info.digest}", tag=tag)
     return Result({"dataset_id": dataset_id, "version": name, "tag": tag}, [f"{dataset_id}@{tag} is {name}"])
@@ -245,7 +246,8 @@ def mirror(reference: str, progress: bool | None, **reach: Any) -> Result:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
     storage, text = open_address(reference, **reach)
     copied = fetch_rows(storage, text).mirror(progress=progress)
-    shards, nbytes = counted(copied.shards, "shard"), size(copied.nbytes)
+    shards = counted(copied.shards, "shard")
+    nbytes = size(copied.nbytes)
     here = f"{copied.local_shards:,} of {shards}, {size(copied.local_nbytes)} of {nbytes} are local: {copied.folder}"
     if copied.local_shards == copied.shards:
         return Result(copied, [here])
@@ -272,7 +274,8 @@ def rewrite(
     If the new version exists and was made in this way, nothing is written.
     """
     storage, text = open_address(reference, option, local_cache=local_cache)
-    before, base = versions_of(storage, text), fetch_rows(storage, text)
+    before = versions_of(storage, text)
+    base = fetch_rows(storage, text)
     ref = storage.rewrite(base.dataset_id, base, new, fields=fields or None, **rewriting)
     return version_result(ref, "written", before)
 
@@ -347,7 +350,8 @@ def erase(
     Without --grace, gc deletes the old files.
     """
     storage, text = open_address(whole, option)
-    before, ref = versions_of(storage, text), fetch_rows(storage, text)
+    before = versions_of(storage, text)
+    ref = fetch_rows(storage, text)
     if bool(numbers) == (where is not None):
         raise InvalidArgumentError("name the records by their numbers, or by --where CONDITION")
     for chosen in numbers:

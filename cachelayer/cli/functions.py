@@ -56,7 +56,8 @@ def _file_module(path: Path) -> ModuleType:
     """Import a file under its own name if that is free. If not, other processes get its functions by value."""
     if not path.is_file():
         raise ImportError(f"there is no file {path}")
-    name, folder = path.stem, str(path.parent)
+    name = path.stem
+    folder = str(path.parent)
     known = sys.modules.get(name)
     if known is not None and _is_of(known, path):
         return known

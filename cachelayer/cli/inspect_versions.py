@@ -47,13 +47,17 @@ def list_storage(listed: str, option: Pairs) -> Result:
 
 
 def _list_datasets(storage: Storage) -> Result:
-    document, problems, code = [], [], ExitCode.SUCCESS
+    document = []
+    problems = []
+    code = ExitCode.SUCCESS
     for dataset_id in storage.datasets():
-        versions, problem = list[VersionInfo](), None
+        versions = list[VersionInfo]()
+        problem = None
         try:
             versions += storage.versions(dataset_id).values()
         except CacheLayerError as error:
-            problem, code = str(error), code_of(error)
+            problem = str(error)
+            code = code_of(error)
             problems.append(f"{dataset_id} cannot be read: {problem}")
         newest = {"newest": versions[-1].version, **asdict(versions[-1])} if versions else {}
         document.append({**newest, "dataset_id": dataset_id, "versions": len(versions), "problem": problem})
@@ -63,7 +67,8 @@ def _list_datasets(storage: Storage) -> Result:
 
 
 def _list_versions(storage: Storage, dataset_id: str) -> Result:
-    builds, versions = storage.builds(dataset_id), versions_of(storage, dataset_id)
+    builds = storage.builds(dataset_id)
+    versions = versions_of(storage, dataset_id)
     tags = storage.tags(dataset_id) if versions else {}
     document: list[dict[str, Any]] = [
         {"state": "published", **asdict(info), "tags": sorted(tag for tag, version in tags.items() if version == name)}
@@ -153,7 +158,8 @@ def _records(ref: DataRef[Any], numbers: list[int]) -> Result:
     numbers = [number for number in numbers if number not in erased]
     elements = ref.__getitems__(np.array(numbers, np.int64))
     names = class_names(ref.metadata)
-    document, shown = [], list[RenderableType]()
+    document = []
+    shown = list[RenderableType]()
     for number, element in zip(numbers, elements, strict=True):
         document.append({"record": number, "element": element_json(element)})
         leaves = [

@@ -37,7 +37,10 @@ from cachelayer.storage.storage import Storage
 PATIENCE = 10.0
 """Seconds after which `doctor` gives up."""
 _DEVELOPMENT = re.compile("extra == .(dev|docs|lint|test)")
-RECORDS, BATCH, SEED, STOP_AFTER = 2_000, 64, 7, 11
+RECORDS = 2_000
+BATCH = 64
+SEED = 7
+STOP_AFTER = 11
 _RESUME = "import sys; from cachelayer.cli.this_machine import resume; resume(sys.argv[1])"
 
 
@@ -62,7 +65,8 @@ def local(clear: bool, local_cache: Path | None) -> Result:
 @options.client_options
 def doctor(storage: str | None, option: Pairs) -> Result:
     """Show versions of packages; probe a storage, for 10 seconds at most. Exit code 1 if it cannot be published to."""
-    versions, used = {"python": platform.python_version()}, {"cachelayer"}
+    versions = {"python": platform.python_version()}
+    used = {"cachelayer"}
     # A checkout on the path is not installed.
     with suppress(PackageNotFoundError):
         needed = [text for text in requires("cachelayer") or () if not _DEVELOPMENT.search(text)]
@@ -102,7 +106,8 @@ def _asked(storage: str, option: Pairs) -> tuple[str, str]:
 
 def _probe(store: Store) -> str:
     """Return why a storage cannot be published to; an empty text if it can. Nothing is left in it."""
-    name, problem = f"_probe-{uuid.uuid4().hex}", ""
+    name = f"_probe-{uuid.uuid4().hex}"
+    problem = ""
     try:
         store.put_if_absent(name, b"first")
         if store.put_if_absent(name, b"second"):
@@ -147,7 +152,8 @@ def pictures() -> Iterator[dict[str, Any]]:
     """Yield pictures of 8 x 8 pixels: noise, and a bright bar in the row that the label names."""
     rng = np.random.default_rng(SEED)
     for number in range(RECORDS):
-        image, label = rng.random((8, 8), np.float32) / 2, number % 8
+        image = rng.random((8, 8), np.float32) / 2
+        label = number % 8
         image[label] = 1
         yield {"image": image, "label": label, "number": number}
 

@@ -21,7 +21,8 @@ from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.records.video import Video
 
 Kind = Literal["null", "picture", "line", "sound", "text", "long", "problem"]
-LINE_WIDTH, LINE_HEIGHT = 160, 40
+LINE_WIDTH = 160
+LINE_HEIGHT = 40
 _LONG_TEXT = 20_000
 _TOKENS = 4096
 _LINE_FROM = 17
@@ -90,7 +91,8 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, options: Draw
     if isinstance(value, str):
         cut = f" … the first {_LONG_TEXT:,} of {len(value):,} characters"
         return drawn("long", value if len(value) <= _LONG_TEXT else value[:_LONG_TEXT] + cut)
-    text, tokens = leaf_text(value), _detokenized(options.detokenize, value)
+    text = leaf_text(value)
+    tokens = _detokenized(options.detokenize, value)
     if isinstance(value, (bytes, Nullable, Ragged, Sparse)) or are_tokens(spec) or not _are_numbers(np.asarray(value)):
         return drawn("text", text, tokens=tokens)
     array = np.asarray(value)
@@ -169,7 +171,8 @@ def drawn_records(
 
 
 def _drawn_together(stored: Any, rows: NDArray[np.int64], options: DrawOptions, most: int) -> list[DrawnRecord]:
-    spec, sizes = stored.element_spec, stored.stored_nbytes(rows)
+    spec = stored.element_spec
+    sizes = stored.stored_nbytes(rows)
     leaves = tree.leaves(spec)
     is_read = np.cumsum(sizes) <= most
     elements = iter(stored.__getitems__(rows[is_read]) if is_read.any() else ())

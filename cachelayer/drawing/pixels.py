@@ -41,7 +41,8 @@ def pixels_of(array: NDArray[Any], side: int) -> Pixels | None:
 def fitted(pixels: NDArray[Any], side: int) -> Pixels:
     """Scale ``[h, w]`` or ``[h, w, c]`` to fit into a square: down by leaving pixels out, up by repeats."""
     longest = max(pixels.shape[:2])
-    step, times = -(-longest // side), max(1, min(side // 2 // longest, 16))
+    step = -(-longest // side)
+    times = max(1, min(side // 2 // longest, 16))
     return np.ascontiguousarray(pixels[::step, ::step].repeat(times, axis=0).repeat(times, axis=1), np.uint8)
 
 
@@ -57,7 +58,8 @@ def heat(numbers: NDArray[Any], side: int) -> Pixels:
     """Draw ``[h, w]`` numbers as a heat map of at most ``side`` pixels; NaN and the infinities are grey."""
     step = tuple(slice(None, None, max(1, -(-length // side))) for length in numbers.shape)
     finite, shares = _shares(numbers[step])
-    places, stops = shares * (len(_COLOURS) - 1), np.arange(len(_COLOURS))
+    places = shares * (len(_COLOURS) - 1)
+    stops = np.arange(len(_COLOURS))
     channels = [np.interp(places, stops, [colour[channel] for colour in _COLOURS]) for channel in range(3)]
     drawn = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
     drawn[~finite] = _NO_NUMBER
@@ -67,7 +69,8 @@ def heat(numbers: NDArray[Any], side: int) -> Pixels:
 def line(numbers: NDArray[Any], width: int, height: int) -> str:
     """Return ``[n]`` numbers as the points of an SVG polyline; NaN and the infinities are left out."""
     finite, shares = _shares(numbers[:: max(1, len(numbers) // (4 * width))])
-    across, up = np.linspace(0, width, len(shares))[finite], height * (1 - shares[finite])
+    across = np.linspace(0, width, len(shares))[finite]
+    up = height * (1 - shares[finite])
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across.tolist(), up.tolist(), strict=True))
 
 

@@ -142,7 +142,8 @@ def class_names(metadata: Mapping[str, Any]) -> Names:
 
     Anybody may have written the metadata: values that are no lists of names are ignored.
     """
-    found, tfds = {"['label']": metadata.get("classes")}, metadata.get("tfds")
+    found = {"['label']": metadata.get("classes")}
+    tfds = metadata.get("tfds")
     if isinstance(tfds, Mapping) and isinstance(tfds.get("class_names"), Mapping):
         found |= tfds["class_names"]
     found |= dict(_labels(metadata.get("huggingface_features"), ""))

@@ -29,7 +29,9 @@ def open_client(url: str, options: Mapping[str, Any], read_timeout: float) -> Cl
         )
     # By default it waits for 15 seconds.
     retries = fs.service_client._config.retry_policy
-    retries.initial_backoff, retries.increment_base, retries.random_jitter_range = 0, 0.1, 0.1
+    retries.initial_backoff = 0
+    retries.increment_base = 0.1
+    retries.random_jitter_range = 0.1
 
     async def info(path: str) -> dict[str, Any]:
         container, _, key = path.partition("/")

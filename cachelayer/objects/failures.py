@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 _log = logger_of("stores")
 _ASKED: ContextVar[tuple[str, Counters]] = ContextVar("cachelayer_asked", default=("a request", Counters()))
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 5.0
 _SLOWEST = 64 * 1024
 """Bytes a second; a slower connection counts as dead."""
 # Workers forked from one process must not all pause equally long, and the user's random numbers must not change.

@@ -41,29 +41,27 @@ from cachelayer.objects.local import absolute, storage_errors
 _log = logger_of("copies")
 _SHARE_OF_FREE = 0.8
 _WRITING = "write local copies to"
-_PART, _IN_USE = ".part", "in-use"
+_PART = ".part"
+_IN_USE = "in-use"
 _NAME_NBYTES = 16
 # The names of groups; any other folder belongs to the user.
 _GROUP = re.compile("[0-9a-f]{32}")
-_FILE_MODE, _FOLDER_MODE = 0o600, 0o700
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A folder of local copies.
-
-    Args:
-        path: the folder; made if it does not exist.
-        limit: bytes that all copies in it may take together; None for 80 % of the disk space that would be
-            free without them.
-    """
+    """A folder of local copies."""
 
     path: Path
+    """The folder; made if it does not exist."""
     limit: int | None = None
+    """Bytes that all copies may take together; None for 80 % of the disk space that would be free without them."""
 
     def group(self, url: str) -> CopyGroup:
-        """Return the copies of what lies below a URL."""
+        """Return the copies of the objects below a URL."""
         group = CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
         group.note_url(url)
         return group
@@ -85,7 +83,7 @@ class CacheFolder:
         return {group: sizes for group in groups if _IN_USE in (sizes := _sizes(group))}
 
     def copies(self) -> list[Copies]:
-        """Return what is there of each group, those that were used last first."""
+        """Return the copies of all groups, the group that was used last first."""
         now = time.time()
         with storage_errors("list local copies in", self.path):
             groups = [
@@ -103,13 +101,13 @@ class CacheFolder:
                     self._remove(self.sizes(), math.inf)
 
     def make_room(self, nbytes: int, keep: Path) -> bool:
-        """Remove copies of other groups that nobody uses until so many bytes fit; return whether they do.
+        """Remove copies of other groups that no process uses until so many bytes fit; return whether they do.
 
-        The lock is held. The group that was used longest ago goes first.
+        The caller holds the lock. The copies of the group that was used longest ago are removed first.
 
         Args:
             nbytes: the bytes that are about to be written.
-            keep: the group that they are for; none of it is removed.
+            keep: the group that they belong to, of which no copy is removed.
         """
         sizes = self.sizes()
         for group, files in sizes.items():
@@ -123,7 +121,7 @@ class CacheFolder:
         return self._remove(sizes, used + nbytes - limit) <= 0
 
     def room_for(self, group: Path) -> int:
-        """Return the bytes that copies of a group may take: all, without what groups take that are in use now."""
+        """Return the bytes that copies of a group may take: all but those of other groups that are in use now."""
         with self.locked():
             nbytes = {path: sum(files.values()) for path, files in self.sizes().items()}
             in_use = sum(nbytes[path] for path in nbytes if path != group and _is_in_use(path))
@@ -145,7 +143,7 @@ class CacheFolder:
         return int((used + shutil.disk_usage(self.path).free) * _SHARE_OF_FREE)
 
     def _remove(self, sizes: Mapping[Path, Mapping[str, int]], missing: float) -> float:
-        """Remove copies that nobody uses until so many bytes are free; return how many are missing still."""
+        """Remove copies that no process uses until so many bytes are free; return how many are still missing."""
         for group in sorted(sizes, key=lambda group: (group / _IN_USE).stat().st_mtime):
             with _locked(group / _IN_USE, fcntl.LOCK_EX | fcntl.LOCK_NB) as unused:
                 for name, size in sizes[group].items() if unused is not None else ():
@@ -158,23 +156,20 @@ class CacheFolder:
 
 @dataclass(frozen=True)
 class Copies:
-    """The local copies of a group.
-
-    Args:
-        url: where the dataset lies.
-        files: their number.
-        nbytes: their bytes.
-        idle: seconds since a program began to use them.
-    """
+    """The local copies of a group."""
 
     url: str
+    """The URL of the dataset."""
     files: int
+    """Number of copies."""
     nbytes: int
+    """Bytes of the copies."""
     idle: float
+    """Seconds since a program began to use them."""
 
 
 class CopyOutcome(Enum):
-    """What came of making a local copy."""
+    """The outcome of making a local copy."""
 
     HERE = "it is there"
     NO_ROOM = "there is no room for it"
@@ -182,11 +177,11 @@ class CopyOutcome(Enum):
 
 
 class CopyGroup:
-    """The local copies of one group; while this object lives, no process removes them.
+    """The local copies of one group. While this object lives, no process removes them.
 
     Args:
-        folder: where they are kept.
-        name: the group.
+        folder: the folder of all copies.
+        name: the name of the group.
     """
 
     def __init__(self, folder: CacheFolder, name: str) -> None:
@@ -203,7 +198,7 @@ class CopyGroup:
             os.utime(self._path / _IN_USE)
 
     def note_url(self, url: str) -> None:
-        """Write down for people what this is a copy of."""
+        """Write the URL of the dataset into the group, for people."""
         with storage_errors(_WRITING, self._path):
             os.pwrite(self._in_use, url.encode(), 0)
 
@@ -212,7 +207,7 @@ class CopyGroup:
         return self._path / name
 
     def has(self, name: str, nbytes: int) -> bool:
-        """Return whether there is a whole copy of an object of so many bytes, which only this user can have made."""
+        """Return whether there is a copy of an object of so many bytes, which only this user can have written."""
         with suppress(OSError):
             status = self.path(name).lstat()
             is_own = status.st_uid == os.geteuid() and not status.st_mode & _BY_OTHERS
@@ -220,7 +215,7 @@ class CopyGroup:
         return False
 
     def room(self) -> int:
-        """Return the bytes that the copies of this group may take, with those that are there."""
+        """Return the bytes that the copies of this group may take, including the copies that are there."""
         with storage_errors(_WRITING, self._path):
             return self._folder.room_for(self._path)
 
@@ -237,8 +232,12 @@ class CopyGroup:
         with storage_errors(_WRITING, self._path):
             return self._folder.name()
 
-    def adopt(self, files: Mapping[Path, str]) -> None:
-        """Make durable files in the folder of all copies the copies of objects of these names, if there is room."""
+    def move_in(self, files: Mapping[Path, str]) -> None:
+        """Turn durable files of the folder of all copies into copies of objects, if there is room.
+
+        Args:
+            files: the path of each file, and the name of the object.
+        """
         with storage_errors(_WRITING, self._path), self._folder.locked():
             if self._folder.make_room(sum(path.stat().st_size for path in files), self._path):
                 for path, name in files.items():
@@ -246,7 +245,7 @@ class CopyGroup:
                     path.replace(self.path(name))
 
     def make_room_without(self, names: Collection[str]) -> bool:
-        """Remove the copies of this group other than these, unless another process uses it; return whether any were."""
+        """Remove all copies of this group but these, unless another process uses it; return whether there were any."""
         with suppress(OSError), self._folder.locked():
             try:
                 fcntl.flock(self._in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)

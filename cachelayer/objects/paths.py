@@ -33,8 +33,12 @@ _IN_DATASET = re.compile(
     re.ASCII,
 )
 """The path of a file of a dataset, whose first group is the folder of the dataset."""
-SHARDS, MANIFESTS, PLANS, BUILDS = "shards", "manifests", "plans", "_builds"
-LOG, WORKING = "_log", "_tmp"
+SHARDS = "shards"
+MANIFESTS = "manifests"
+PLANS = "plans"
+BUILDS = "_builds"
+LOG = "_log"
+WORKING = "_tmp"
 LOG_HEAD = f"{LOG}/head"
 """The object with the number of the last entry of the log, or of an earlier one."""
 

@@ -41,7 +41,9 @@ def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
     """
     spans: list[Span] = []
     members: list[int] = []
-    name, start, stop = "", 0, 0
+    name = ""
+    start = 0
+    stop = 0
     for number in sorted(range(len(ranges)), key=ranges.__getitem__):
         next_name, next_start, next_stop = ranges[number]
         if next_start == next_stop:
@@ -53,7 +55,10 @@ def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
             continue
         if members:
             spans.append(Span(name, start, stop, tuple(members)))
-        name, start, stop, members = next_name, next_start, next_stop, [number]
+        name = next_name
+        start = next_start
+        stop = next_stop
+        members = [number]
     if members:
         spans.append(Span(name, start, stop, tuple(members)))
     return spans

@@ -47,7 +47,8 @@ def open_obstore(fs: Any, options: Mapping[str, Any]) -> OpenBucket | None:
         return fs.open_bucket
     from fsspec.asyn import sync
 
-    botocore_client, anonymous = fs.s3, bool(options.get("anon"))
+    botocore_client = fs.s3
+    anonymous = bool(options.get("anon"))
     endpoint: str = botocore_client.meta.endpoint_url
     if not _OBSTORE_CLIENT_OPTIONS.issuperset(options.get("client_kwargs") or {}):
         return None

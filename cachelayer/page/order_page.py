@@ -45,7 +45,9 @@ _SHUFFLES: dict[str, bool | str] = {"none": False, "exact": True, "blocks": "blo
 
 def order(request: Request) -> Response:
     """Show the batch of a step: its records, or those of one shard, and the numbers in each shard."""
-    ref, open_versions, query = ref_of(request), open_versions_of(request), request.query_params
+    ref = ref_of(request)
+    open_versions = open_versions_of(request)
+    query = request.query_params
     if len(ref) == 0:
         raise InvalidArgumentError(f"{ref.dataset_id}@{ref.dataset_version} has no records, and so no order")
     shards = query_integer(query, "shards", 1, 1, MOST_SHARDS)
@@ -53,14 +55,20 @@ def order(request: Request) -> Response:
     batch = query_integer(query, "batch", -(-min(32, len(ref)) // shards) * shards, 1, MOST_BATCH)
     if batch % shards:
         raise InvalidArgumentError(f"batch={batch}: it must be a multiple of the {shards} shards, which share it")
-    step, first = query_integer(query, "step", 0, 0, MOST_STEPS - 1), query_integer(query, "from", 0, 0, MOST_BATCH)
-    state, options = _state_of(query), _options_of(query)
+    step = query_integer(query, "step", 0, 0, MOST_STEPS - 1)
+    first = query_integer(query, "from", 0, 0, MOST_BATCH)
+    state = _state_of(query)
+    options = _options_of(query)
     stream = _stream_of(ref, batch, options, state)
-    numbers, steps, begin = stream.records(step), reader_of(stream).options.steps, step_of(stream, step).begin
+    numbers = stream.records(step)
+    steps = reader_of(stream).options.steps
+    begin = step_of(stream, step).begin
     position = reader_of(stream).options.start
     # Each shard takes a contiguous part.
     parts = [part.tolist() for part in np.array_split(numbers, shards)]
-    raw, draw_options, by = ref.raw(), open_versions.draw_options(ref, THUMBNAIL, LEAVES), query.get("by", "")
+    raw = ref.raw()
+    draw_options = open_versions.draw_options(ref, THUMBNAIL, LEAVES)
+    by = query.get("by", "")
     rows, problem = _sorted(raw, numbers.tolist() if shard is None else parts[shard], by, draw_options.names)
     counts = Counter(heading for _, heading in rows)
     rows_here = rows[first : first + PAGE]
@@ -114,7 +122,8 @@ def _state_of(query: Mapping[str, str]) -> Any:
 
 def _options_of(query: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of the stream that the query has fields for, checked."""
-    shuffle, remainder = query.get("shuffle", "exact"), query.get("remainder", "keep")
+    shuffle = query.get("shuffle", "exact")
+    remainder = query.get("remainder", "keep")
     for name, value, known in (("shuffle", shuffle, _SHUFFLES), ("remainder", remainder, RULES)):
         if value not in known:
             raise InvalidArgumentError(f"{name}={value[:40]!r}: it is one of {', '.join(known)}")
@@ -133,7 +142,8 @@ def _stream_of(ref: DataRef[Any], batch: int, options: dict[str, Any], state: An
         if "blocks" in described:
             options["shuffle"] = Blocks(**described["blocks"])
         if "buckets" in described:
-            leaves, bounds = described["buckets"]["leaves"], described["buckets"]["bounds"]
+            leaves = described["buckets"]["leaves"]
+            bounds = described["buckets"]["bounds"]
             options["buckets"] = Buckets(leaves, bounds, long="truncate")
         return continued(ref.stream(batch, num_epochs=None, **options), state)
     except (StateError, TypeError, KeyError, AttributeError, InvalidArgumentError) as error:

@@ -24,13 +24,18 @@ from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, LeafSpec
 
-COUNT, MOST = 50, 200
+COUNT = 50
+MOST = 200
 SECONDS = 5.0
 """A request searches for so many seconds; the next one searches on."""
-THUMBNAIL, FULL = 96, 1600
-LEAVES, _COLUMNS, _ALL_LEAVES = 8, 24, 500
+THUMBNAIL = 96
+FULL = 1600
+LEAVES = 8
+_COLUMNS = 24
+_ALL_LEAVES = 500
 _ONE_NBYTES = 1 << 28
-_BATCH_NBYTES, _BATCH_RECORDS = 4 << 20, 65_536
+_BATCH_NBYTES = 4 << 20
+_BATCH_RECORDS = 65_536
 
 
 class Search:
@@ -39,7 +44,8 @@ class Search:
     def __init__(self, ref: DataRef[Any], where: str) -> None:
         self.searched = 0
         self.numbers: NDArray[np.int64] = np.empty(0, np.int64)
-        self._raw, self._condition = ref.raw(), Condition.of(where)
+        self._raw = ref.raw()
+        self._condition = Condition.of(where)
         self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(ref).info.read_nbytes)))
         self._lock = threading.Lock()
 
@@ -53,9 +59,11 @@ class Search:
         until = time.monotonic() + SECONDS
         with self._lock:
             while len(self.numbers) < count and not self.is_done:
-                start, stop = self.searched, min(self.searched + self._batch_size, len(self._raw))
+                start = self.searched
+                stop = min(self.searched + self._batch_size, len(self._raw))
                 rows = np.flatnonzero(mask_of(self._raw[start:stop]._records, self._condition))
-                self.numbers, self.searched = np.append(self.numbers, start + rows), stop
+                self.numbers = np.append(self.numbers, start + rows)
+                self.searched = stop
                 if time.monotonic() > until:
                     break
 
@@ -66,8 +74,10 @@ def records(request: Request) -> Response:
     The query may choose records: ``where`` by a condition, ``at`` by their numbers, such as the numbers that a stream
     lists for a step.
     """
-    ref, query = ref_of(request), request.query_params
-    where, at = query.get("where", "").strip(), query.get("at", "").strip()
+    ref = ref_of(request)
+    query = request.query_params
+    where = query.get("where", "").strip()
+    at = query.get("at", "").strip()
     search = None
     shown: Sequence[int] | NDArray[np.int64] = range(len(ref))
     if at:
@@ -80,9 +90,11 @@ def records(request: Request) -> Response:
         # One more, to know whether there are records after these.
         search.search_on(start + count + 1)
         shown = search.numbers
-    options, keep = open_versions_of(request).draw_options(ref, THUMBNAIL, _COLUMNS), ("where", "at", "count")
+    options = open_versions_of(request).draw_options(ref, THUMBNAIL, _COLUMNS)
+    keep = ("where", "at", "count")
     drawn = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], options)
-    found, problem = None, ""
+    found = None
+    problem = ""
     try:
         found = request.app.state.surveys.of(ref)
     except StorageError:
@@ -111,7 +123,8 @@ def records(request: Request) -> Response:
 
 def record(request: Request) -> Response:
     """Show one record in full."""
-    ref, number = ref_of(request), request.path_params["number"]
+    ref = ref_of(request)
+    number = request.path_params["number"]
     nbytes = int(ref.stored_nbytes([number])[0])
     options = open_versions_of(request).draw_options(ref, 2 * THUMBNAIL, _ALL_LEAVES)
     (drawn,) = drawn_records(ref.raw(), [number], options, _ONE_NBYTES)
@@ -138,8 +151,11 @@ def sound(request: Request) -> Response:
 
 def _leaf(request: Request) -> tuple[LeafSpec, Any]:
     """Return the spec and the value of the leaf that a path names."""
-    raw, number, leaf = ref_of(request).raw(), request.path_params["number"], request.path_params["leaf"]
-    leaves, nbytes = tree.leaves(raw.element_spec), int(raw.stored_nbytes([number])[0])
+    raw = ref_of(request).raw()
+    number = request.path_params["number"]
+    leaf = request.path_params["leaf"]
+    leaves = tree.leaves(raw.element_spec)
+    nbytes = int(raw.stored_nbytes([number])[0])
     if leaf >= len(leaves):
         raise RecordIndexError(f"no field {leaf} of record {number}")
     if nbytes > _ONE_NBYTES:

@@ -62,7 +62,8 @@ def path_of(ref: DataRef[Any]) -> str:
 
 def number_in_version(ref: DataRef[Any], number: int) -> int:
     """Return the number that a record of a view has in its version."""
-    base, kept = ref._records.selection.number(number), ref._base.version.selection
+    base = ref._records.selection.number(number)
+    kept = ref._base.version.selection
     if isinstance(kept.numbers, range):
         return kept.numbers.index(base)
     return int(kept.rows_of(np.array([base]))[0])

@@ -28,7 +28,8 @@ _EVENTS = 200
 _SHARDS = 20
 _SPEC_ROWS = 2000
 _CHOICES = 100
-_THUMBNAILS, _THUMBNAIL_NBYTES = 6, 1 << 20
+_THUMBNAILS = 6
+_THUMBNAIL_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def _published(storage: Storage, name: str) -> tuple[list[VersionInfo], list[Unp
 
 def dataset(request: Request) -> Response:
     """Show the versions of a dataset, its tags, builds and history."""
-    storage, name = open_versions_of(request).storage, request.path_params["dataset"]
+    storage = open_versions_of(request).storage
+    name = request.path_params["dataset"]
     versions, builds = _published(storage, name)
     events = storage.history(name)[::-1] if versions else []
     return page(
@@ -104,7 +106,8 @@ def dataset(request: Request) -> Response:
 
 def version(request: Request) -> Response:
     """Show a version: spec, sizes, provenance, digest, and the line of Python that opens it."""
-    storage, ref = open_versions_of(request).storage, ref_of(request)
+    storage = open_versions_of(request).storage
+    ref = ref_of(request)
     manifest = ref._base.version.manifest
     spec = list(spec_rows(ref.raw().element_spec))
     return page(
@@ -131,9 +134,11 @@ def diff(request: Request) -> Response:
 
     Their rows are compared if the versions are small, or the query asks for it.
     """
-    open_versions, query = open_versions_of(request), request.query_params
+    open_versions = open_versions_of(request)
+    query = request.query_params
     one, other, key = (query.get(name, "").strip() for name in ("one", "other", "key"))
-    found, refs = None, list[DataRef[Any]]()
+    found = None
+    refs = list[DataRef[Any]]()
     if one and other:
         refs += open_versions.ref(one, None), open_versions.ref(other, None)
         is_small = all(len(ref) <= SMALL_RECORDS and ref.nbytes <= SMALL_NBYTES for ref in refs)

@@ -101,7 +101,8 @@ class VerifyReport:
 
 def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyReport:
     """Read every record of a version, and compare it with every checksum that is stored."""
-    reference, folder = version.name, version.folder
+    reference = version.name
+    folder = version.folder
     problems: list[str] = []
     damaged: list[str] = []
     records = 0
@@ -159,10 +160,12 @@ def _checked_batches(
         shard: the shard.
         first: the number of the first record of the shard.
     """
-    stats, codec = shard.stats, codec_named(stored.codec, stored.element_spec)
+    stats = shard.stats
+    codec = codec_named(stored.codec, stored.element_spec)
     erased = np.array(version.manifest.erased, np.int64) - first
     can_be_empty = codec.layout.fixed_nbytes == 0
-    lengths, digest = list[NDArray[Any]](), hashlib.sha256()
+    lengths = list[NDArray[Any]]()
+    digest = hashlib.sha256()
     with version.shard_file(shard) as path:
         files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
         for numbers, records in LocalShards.of_file(files, stats, "always").in_order():
@@ -182,7 +185,8 @@ def _checked_batches(
 
 def _check_erased(path: Path, numbers: Ints, records: Records, erased: Ints, *, can_be_empty: bool) -> None:
     """Raise if an erased record is not empty, or another record is empty though records of its spec have bytes."""
-    is_erased, is_empty = np.isin(numbers, erased), records.lengths == 0
+    is_erased = np.isin(numbers, erased)
+    is_empty = records.lengths == 0
     wrong = np.flatnonzero(is_erased & ~is_empty if can_be_empty else is_erased != is_empty)
     if len(wrong):
         row = int(wrong[0])

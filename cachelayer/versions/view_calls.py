@@ -200,7 +200,8 @@ def rows_call(method: str, indices: NDArray[Any]) -> ViewCall:
     count = len(indices)
     steps = np.diff(indices)
     if count > 2 and steps[0] and (steps == steps[0]).all():
-        first, step = int(indices[0]), int(steps[0])
+        first = int(indices[0])
+        step = int(steps[0])
         return ViewCall(method, (range(first, first + step * count, step),))
     if count <= MOST_NUMBERS:
         return ViewCall(method, (indices.tolist(),))

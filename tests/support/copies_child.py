@@ -96,7 +96,7 @@ def failed(group: CopyGroup) -> None:
 def adopted(group: CopyGroup, nbytes: int) -> None:
     built = group.path("").parent.with_suffix(".built")
     built.write_bytes(bytes(nbytes))
-    group.adopt({built: "built"})
+    group.move_in({built: "built"})
 
 
 CHANGES: dict[str, Callable[[CopyGroup], object]] = {
