@@ -31,14 +31,15 @@ class Background:
 
     def __init__(self, name: str, threads: int = 1) -> None:
         self.closed = threading.Event()
+        """Set when nobody waits for the tasks any longer."""
         self._name = name
-        self._most = threads
+        self._most_threads = threads
         self._started = 0
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
 
     def submit(self, task: Callable[[], R]) -> Future[R]:
         """Run a task after those before it."""
-        if self._started < self._most:
+        if self._started < self._most_threads:
             thread = threading.Thread(target=_work, args=(self._tasks, self.closed), name=self._name, daemon=True)
             _running[thread] = self.close
             try:
@@ -57,8 +58,8 @@ class Background:
         self._tasks.put(None)
 
 
-# The running threads, and the function that ends each.
 _running: dict[threading.Thread, Callable[[], None]] = {}
+"""The running threads, and for each the function that ends it."""
 
 
 def _work(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
@@ -71,7 +72,7 @@ def _work(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
         _running.pop(threading.current_thread(), None)
 
 
-# Not in the loop, which must not hold a task or its result while it waits for the next task.
+# A function of its own: the loop must not hold a task or its result while it waits for the next task.
 def _run_one(item: _Task | None, closed: threading.Event) -> bool:
     """Run a task; return False if there are no more."""
     if item is None:

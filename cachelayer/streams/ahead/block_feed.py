@@ -1,7 +1,17 @@
-"""Fetch the blocks that the next steps of an iterator need, ahead of need, and hold each until its last record is out.
+"""Fetch the blocks that the next steps of an iterator need, and hold each block until its last record is handed out.
 
 The position of the last record that is read of a block identifies its request. A block that a later epoch needs again
-has another request.
+has another request, with another last position::
+
+    position       reached            horizon
+    ---------------|------------------|--------------------->
+    block a     ===|====|              held: its last record comes behind what was handed out
+    block b        |    |==========|   ahead: fetched, or on the way
+    block c  ======|                   dropped when ``reached`` passes its last position
+    block d        |                  |   =====     fetched when there is room
+
+Held blocks are those that the windows of this shard need. Their bytes are bounded by what the windows ever held at a
+time; blocks ahead may have :data:`AHEAD_NBYTES` more.
 """
 
 from __future__ import annotations
@@ -17,13 +27,13 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.counting import Timed
 from cachelayer.host import memory_nbytes
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Dataset, Held, StoredSource
 from cachelayer.streams.ahead.background import Background
+from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_step
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.mapped_chunk import HeldOf, read_in_place
@@ -32,45 +42,40 @@ from cachelayer.streams.step_numbers import next_step_of_worker
 from cachelayer.streams.steps import Step, StepRange
 from cachelayer.user_warnings import warn
 
-Indices = NDArray[np.int64]
 Fetched = Mapping[StoredSource, Any]
-"""What came for a block: for each source, what it holds of the records that the elements are made of."""
+"""What came for a block: for each source, the records of it that the elements are made of."""
 
 AHEAD_NBYTES = 128 << 20
-"""Bytes of blocks that are fetched before a step needs them, beside those that replace blocks no longer needed."""
+"""Bytes of blocks that are fetched ahead, besides the most bytes that the windows ever held."""
 REQUESTS = 48
 """Blocks that are fetched at once."""
 MOST_AHEAD = 1 << 17
-"""Steps are looked at ahead of need up to so many records of the shard."""
-_LOOKED_AT = 1024
-"""Elements of a shard whose blocks are looked up at once, ahead of need."""
+"""The most records of the shard by which the horizon is ahead."""
+_ELEMENTS_AT_ONCE = 1024
+"""Without batches, the elements of the shard whose blocks are looked up at once, ahead of need."""
 
 
-# With slots, because the steps look at hundreds of these that are no longer in the cache of the processor.
+# With slots, because steps look at hundreds of requests that are no longer in the cache of the processor.
 @dataclass(eq=False, slots=True)
 class BlockRequest:
-    """A block that steps need: on its way, or here.
-
-    Args:
-        outcome: what a thread makes of the requests that bring it, perhaps with other blocks.
-        nbytes: approximate bytes of the block.
-        first: the position of the first step that needs it.
-        arrived: what came, once a step has waited for it: no later step asks the outcome, which would lock it.
-    """
+    """A block that steps need: on its way, or here."""
 
     outcome: Future[Fetched]
+    """What comes for the block, perhaps together with other blocks."""
     nbytes: int
+    """Approximate bytes of the block."""
     first: int
+    """The position of the first step that needs it."""
     arrived: Fetched | None = None
+    """What came, once a step has waited for it: so later steps need not ask the future, which takes its lock."""
 
     @property
     def has_failed(self) -> bool:
-        """True if the request has failed."""
         outcome = self.outcome
         return self.arrived is None and outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
 
     def block(self) -> Fetched:
-        """Wait for what comes, and return it."""
+        """Wait for the block, and return it."""
         if self.arrived is None:
             with Timed("reading"):
                 self.arrived = self.outcome.result()
@@ -78,31 +83,26 @@ class BlockRequest:
 
 
 class _Needs(NamedTuple):
-    """The blocks that some steps need.
-
-    Args:
-        last_positions: the position of the last record that is read of each.
-        begins, ends: the records of each.
-        block_of_row: for each row of the steps, which of these is its block.
-    """
+    """The blocks that some steps need."""
 
     last_positions: list[int]
+    """The position of the last record that is read of each block, ascending."""
     begins: list[int]
+    """The first record of each block."""
     ends: list[int]
+    """The record after the last one of each block."""
     block_of_row: Indices
+    """For each row of the steps, the index of its block."""
 
 
 @dataclass(frozen=True, eq=False)
 class BlockRows:
-    """The rows of some steps, and the blocks in which their records lie.
-
-    Args:
-        requests: the blocks, each of some row.
-        block_of_row: for each row, which of these is its block.
-    """
+    """The rows of some steps, and the blocks in which their records lie."""
 
     requests: Sequence[BlockRequest]
+    """The blocks; every block has some row."""
     block_of_row: Indices
+    """For each row, the index of its block."""
 
     def held(self, rows: slice) -> Held:
         """Wait for the blocks of some of the rows, and return what came."""
@@ -129,10 +129,7 @@ def _find_needs(plan: ChunkPlan) -> _Needs:
 
 
 class BlockFeed:
-    """Fetches blocks in threads that end with this object. For one thread at a time.
-
-    It holds the blocks whose last record has not been handed out (the windows of this shard), and those that come next:
-    together as many bytes as its windows ever held at a time, and :data:`AHEAD_NBYTES` more, and the blocks of a step.
+    """Fetches and holds blocks, in threads that end with this object. For one thread at a time.
 
     Args:
         reader: reads the steps.
@@ -144,12 +141,13 @@ class BlockFeed:
         self._records = reader.records
         self._options = reader.options
         self._record_nbytes = max(1, reader.records.info.record_nbytes)
-        share = max(1, reader.rows_per_step)
-        self._at_once = at_once if reader.options.batched else _LOOKED_AT
+        self._steps_at_once = at_once if reader.options.batched else _ELEMENTS_AT_ONCE
         self._workers = workers
-        # No record comes twice, as far as possible.
-        most = min(len(reader.records), MOST_AHEAD * reader.options.steps.global_batch // share)
-        self._most_ahead = most if reader.options.prefetch else 0
+        self._most_ahead = 0
+        """The most positions by which the horizon is ahead: at most an epoch, so that few blocks are fetched twice."""
+        if reader.options.prefetch:
+            records_of_shard = MOST_AHEAD * reader.options.steps.global_batch // max(1, reader.rows_per_step)
+            self._most_ahead = min(len(reader.records), records_of_shard)
         self._worker: Background | None = None
         # Several threads may share an iterator.
         self._lock = ProcessLock()
@@ -158,21 +156,28 @@ class BlockFeed:
         self._begin_at(0)
 
     def _begin_at(self, position: int) -> None:
-        # By the position of the last record of the block.
         self._requests: dict[int, BlockRequest] = {}
-        # A heap of these positions, some of which may be gone.
+        """The blocks that are here or on the way, by last position, in the order in which they were asked for."""
         self._last_positions: list[int] = []
-        # Of steps ahead.
+        """A heap of last positions; the requests of some of them may be gone."""
         self._needs: dict[StepRange, _Needs] = {}
-        self._nbytes = self._most_live = 0
-        self._reached = self._horizon = position
+        """The needs of steps between the caller and the horizon."""
+        self._nbytes = 0
+        """The bytes of all requests."""
+        self._most_held = 0
+        """The most bytes that the windows ever held at a time."""
+        self._reached = position
+        """Up to here everything was handed out."""
+        self._horizon = position
+        """Up to here the blocks were asked for."""
 
     def reached(self, position: int) -> None:
         """Drop the blocks of which no record from a position on is needed: the caller has all records up to there."""
         with self._lock.of_process():
             if self._pid != os.getpid():
                 # The threads of the parent do not exist here.
-                self._worker, self._pid = None, os.getpid()
+                self._worker = None
+                self._pid = os.getpid()
                 self._begin_at(position)
             if not self._reached <= position <= self._horizon:
                 for last in list(self._requests):
@@ -183,13 +188,13 @@ class BlockFeed:
                 self._drop(heappop(self._last_positions))
             for steps in list(takewhile(lambda steps: steps.end <= position, self._needs)):
                 del self._needs[steps]
-            # Blocks are fetched in the order in which they are needed: the last ones are ahead.
-            requests = takewhile(lambda request: request.first >= position, reversed(self._requests.values()))
-            self._most_live = max(self._most_live, self._nbytes - sum(request.nbytes for request in requests))
-            if self._most_live > memory_nbytes() // 2 and not self._has_warned:
+            # Blocks are asked for in the order in which they are needed: the last ones are ahead.
+            ahead = takewhile(lambda request: request.first >= position, reversed(self._requests.values()))
+            self._most_held = max(self._most_held, self._nbytes - sum(request.nbytes for request in ahead))
+            if self._most_held > memory_nbytes() // 2 and not self._has_warned:
                 self._has_warned = True
                 warn(
-                    f"the windows of this shard hold {self._most_live / 2**30:.3g} GiB of blocks, more than half of "
+                    f"the windows of this shard hold {self._most_held / 2**30:.3g} GiB of blocks, more than half of "
                     "the memory here: pass shuffle=cachelayer.Blocks(window=...) with fewer blocks, or use more shards"
                 )
 
@@ -200,7 +205,7 @@ class BlockFeed:
             request.outcome.cancel()
 
     def load(self, plan: ChunkPlan) -> BlockRows:
-        """Return the blocks of the rows of a chunk; fetch those that are not on the way, and the next ones."""
+        """Return the blocks of the rows of a chunk; fetch those that are not on the way, and those that come next."""
         with self._lock.of_process():
             needs = self._needs.pop(plan.steps, None) or _find_needs(plan)
             for last in needs.last_positions:
@@ -214,6 +219,7 @@ class BlockFeed:
             return BlockRows(requests, needs.block_of_row)
 
     def _after(self, plan: ChunkPlan) -> int:
+        """Return where this worker's next steps begin."""
         if self._workers > 1:
             return next_step_of_worker(plan.options.steps, plan.steps[0], self._workers)
         return plan.after[-1]
@@ -221,8 +227,8 @@ class BlockFeed:
     def _fetch_ahead(self) -> None:
         """Fetch the blocks that come next, as far as there is room."""
         end = self._reached + self._most_ahead
-        while self._horizon < end and self._nbytes < self._most_live + AHEAD_NBYTES:
-            plan = plan_chunk(self._options, self._horizon, self._at_once)
+        while self._horizon < end and self._nbytes < self._most_held + AHEAD_NBYTES:
+            plan = plan_chunk(self._options, self._horizon, self._steps_at_once)
             if plan is None:
                 return
             needs = self._needs[plan.steps] = _find_needs(plan)
@@ -230,7 +236,10 @@ class BlockFeed:
             self._horizon = self._after(plan)
 
     def _fetch(self, needs: _Needs, first: int) -> None:
-        """Fetch the blocks that are neither here nor on the way, for steps from a position on."""
+        """Fetch the blocks that are neither here nor on the way, for steps that begin at ``first``.
+
+        Records of the tail are blocks of one record: those of a chunk are fetched together.
+        """
         single: list[tuple[int, int]] = []
         for last, begin, end in zip(needs.last_positions, needs.begins, needs.ends, strict=True):
             if last in self._requests:
@@ -244,7 +253,14 @@ class BlockFeed:
             self._request([last for last, _ in single], numbers, 1, first)
 
     def _request(self, last_positions: Sequence[int], numbers: Indices, records: int, first: int) -> None:
-        """Fetch a block, or records that are blocks of their own, at once for steps from ``first`` on."""
+        """Fetch a block, or together several blocks of one record.
+
+        Args:
+            last_positions: the last position of each block.
+            numbers: the numbers of all records.
+            records: the number of records of a block.
+            first: where the steps begin that need them.
+        """
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, self._worker.close)
@@ -256,7 +272,7 @@ class BlockFeed:
 
 
 def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed | None:
-    """Return what fetches the blocks of a stream; None if its order has none, or records are read where they lie."""
+    """Return the feed of a stream; None if its order has no blocks, or its records are read where they lie."""
     options = reader.options
     if options.steps.records == 0 or not options.order.in_blocks or not reader.records.takes_requests:
         return None
@@ -266,9 +282,9 @@ def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed
 class WorkerSteps:
     """Reads the items of a stream, step by step, for a worker that takes turns with others at the steps.
 
-    In an order in blocks, the blocks of this worker's next steps are fetched ahead of need, as an iterator has them
-    fetched, and held until no later step needs them. The steps may be read in any order, but after a step that is not
-    this worker's next one the blocks are fetched anew.
+    In an order in blocks, the blocks of this worker's next steps are fetched ahead, and held until no later step needs
+    them. The steps may be read in any order, but after a step that is not this worker's next one all blocks are fetched
+    anew.
 
     Args:
         reader: reads the steps of the stream.

@@ -1,4 +1,13 @@
-"""Read ahead in the background: a queue of futures of chunks, which are items that are read at once."""
+"""Read ahead in the background: a queue of futures of chunks, which are items that are read at once.
+
+With ``prefetch=2``, two chunks are read while the consumer has the items of the one before::
+
+    position     0       4               12              20
+    chunk        step 0  | steps 1 and 2 | steps 3 and 4 |
+                 consumer  future          future          submitted when the consumer asks for position 4
+
+The first chunk is one step, so that the first item comes soon; the others have as many steps as are best read at once.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +31,7 @@ from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk
 from cachelayer.streams.reading.failures import Failure, ReadContext, clear_callers
 from cachelayer.streams.reading.mapped_chunk import HeldOf, read_in_place
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.steps import StepRange
 
 _CHUNK_NBYTES = 4 << 20
 """The most bytes of records that are read at once, unless one batch has more."""
@@ -39,7 +49,8 @@ class Chunk(Generic[T]):
 
     Args:
         begin: the position before the first item.
-        after: the position after each item; one more than there are items if the last step has no item for this shard.
+        after: the position after each item. Without batches, the last step may have no item for this shard: then its
+            position follows too. If an error ended the chunk, so do those of the steps that were not read.
         items: what was read.
         failure: the error that ended the chunk early.
         failures: the elements of the items that others stand in for.
@@ -74,13 +85,13 @@ class Chunk(Generic[T]):
         return self._after[-1] if self._after else self._begin
 
     def until(self, position: int, error: BaseException) -> Chunk[T]:
-        """Return a chunk of the items that end at a position or before, ended by an error."""
+        """Return the chunk of the items up to a position, ended by an error."""
         after = self._after[: bisect_right(self._after, position)]
         failures = tuple(failure for failure in self.failures if failure.position < position)
         return Chunk(self._begin, after, islice(self.items, len(after)), error, failures)
 
     def replaced(self, change: Callable[[T, int], Any]) -> Chunk[Any]:
-        """Return a chunk of what a function makes of each item and the position after it."""
+        """Return the chunk with other items: what a function makes of each item and the position after it."""
         return Chunk(self._begin, self._after, map(change, self.items, self._after), self.failure, self.failures)
 
 
@@ -91,24 +102,20 @@ def read_chunk(reader: StepReader, begin: int, plan: ChunkPlan, held: HeldOf, co
     if failure is not None:
         clear_callers(failure)
     try:
-        # Of an item that an error ended, there may be some too.
-        last = after[len(items) - 1] if items else begin
-        return Chunk(begin, after, items, failure, tuple(each for each in context.failures if each.position < last))
+        # The step that an error ended may have failures too, which do not count: it is read again.
+        end = after[len(items) - 1] if items else begin
+        failures = tuple(replaced for replaced in context.failures if replaced.position < end)
+        return Chunk(begin, after, items, failure, failures)
     finally:
         # The error's traceback holds this frame, which must not hold the error.
         failure = None
 
 
 class _Planned(NamedTuple, Generic[T]):
-    """A chunk that is read, or has been read.
-
-    Args:
-        begin: the position that it is asked for by.
-        plan: its plan.
-        chunk: what becomes of it.
-    """
+    """A chunk that is read, or has been read."""
 
     begin: int
+    """The position that the chunk is asked for by."""
     plan: ChunkPlan
     chunk: Future[Chunk[T]]
 
@@ -118,6 +125,9 @@ class Prefetcher(Generic[T]):
 
     A caller asks for a chunk by its position. If it asks again it gets the same chunk, so a caller that was interrupted
     asks again and loses nothing. A forked child continues with its own threads.
+
+    An error ends a chunk behind the items before it. A caller that raises it calls :meth:`reread`: then the rest of the
+    chunk is read again, and the chunks behind it stay.
 
     Args:
         reader: reads the steps. ``prefetch`` of its options is the number of chunks ahead; 0 reads in the caller's
@@ -133,14 +143,16 @@ class Prefetcher(Generic[T]):
         takes_requests = reader.records.takes_requests
         # Requests wait for a network, most of the time.
         self._threads = 2 if is_stored and takes_requests else 1
-        # A slow function or request of a later chunk would keep the caller from an earlier one that is ready.
-        self._helps = is_stored and not takes_requests
+        self._caller_reads = is_stored and not takes_requests
+        """Whether a caller that waits reads later chunks meanwhile: not if a slow function or a request may keep it
+        from an earlier chunk that is ready."""
         self._ahead: deque[_Planned[T]] = deque()
-        # Where the chunk began that an error ended, and where its steps end, the rest of which is read again.
-        self._failed: tuple[int, int] | None = None
+        self._failed: StepRange | None = None
+        """The steps of the chunk that an error ended, the rest of which is read again."""
         self._background: Background | None = None
-        # Threads that call the functions of the user.
-        self._callers: Background | None = None
+        """The threads that read chunks."""
+        self._function_threads: Background | None = None
+        """The threads that call the functions of the user, if these ask for several."""
         self._pid = os.getpid()
 
     def forget(self) -> None:
@@ -152,14 +164,13 @@ class Prefetcher(Generic[T]):
     def reread(self) -> None:
         """Have the steps that an error ended read again when they are next asked for; those behind them stay."""
         if self._ahead:
-            failed = self._ahead.popleft()
-            self._failed = failed.begin, failed.plan.steps.end
+            self._failed = self._ahead.popleft().plan.steps
 
     def chunk(self, position: int) -> Chunk[T] | None:
         """Return the chunk at a position; None at the end."""
         if self._pid != os.getpid():
             # The parent's threads do not exist here, so their chunks would never come.
-            self._background = self._callers = self._failed = None
+            self._background = self._function_threads = self._failed = None
             self._pid = os.getpid()
             self._ahead.clear()
         if self._feed is not None:
@@ -168,15 +179,16 @@ class Prefetcher(Generic[T]):
             plan = plan_chunk(self._reader.options, position, self._steps_at_once)
             return None if plan is None else self._read_here(position, plan)
         if self._failed is not None:
-            self._submit_rest(*self._failed, position)
+            steps = self._failed
+            self._failed = None
+            self._submit_rest(steps, position)
         while self._ahead and self._ahead[0].begin != position:
             self._ahead.popleft().chunk.cancel()
-        # The first chunk is one step, so that the first item comes soon.
         if not self._ahead and not self._submit(position, 1):
             return None
         while len(self._ahead) <= self._depth and self._submit(self._ahead[-1].plan.after[-1], self._steps_at_once):
             pass
-        if self._helps:
+        if self._caller_reads:
             self._read_unbegun()
         try:
             if not self._ahead[0].chunk.done():
@@ -184,12 +196,12 @@ class Prefetcher(Generic[T]):
                     return self._ahead[0].chunk.result()
             return self._ahead[0].chunk.result()
         except CancelledError:
-            # The program ends, or another thread called forget().
+            # The program ends, or another thread called forget(): the caller asks again.
             self.forget()
             return Chunk(position)
 
     def _read_unbegun(self) -> None:
-        """Read chunks that the thread has not begun, in the caller's thread, until the first chunk is here."""
+        """Read chunks that no thread has begun in the caller's thread, until the first chunk is here."""
         for number, planned in enumerate(self._ahead):
             if self._ahead[0].chunk.done():
                 return
@@ -211,17 +223,16 @@ class Prefetcher(Generic[T]):
         """Return the context of a chunk; ``closed`` is set when nobody waits for it any longer."""
         if self._reader.threads < 2:
             return ReadContext(closed)
-        if self._callers is None:
-            self._callers = Background("cachelayer-map", self._reader.threads)
-            weakref.finalize(self, self._callers.close)
-        return ReadContext(closed, self._callers.submit)
+        if self._function_threads is None:
+            self._function_threads = Background("cachelayer-map", self._reader.threads)
+            weakref.finalize(self, self._function_threads.close)
+        return ReadContext(closed, self._function_threads.submit)
 
     def _held_of(self, plan: ChunkPlan) -> HeldOf:
-        """Have the blocks of a chunk fetched, if its records are not read where they lie."""
+        """Have the blocks of a chunk fetched, unless its records are read where they lie; return what holds them."""
         return read_in_place if self._feed is None else self._feed.load(plan).held
 
-    def _planned(self, position: int, plan: ChunkPlan) -> _Planned[T]:
-        """Have a chunk read."""
+    def _read_in_background(self, position: int, plan: ChunkPlan) -> _Planned[T]:
         held = self._held_of(plan)
         if self._background is None:
             self._background = Background("cachelayer-prefetch", self._threads)
@@ -234,29 +245,33 @@ class Prefetcher(Generic[T]):
         plan = plan_chunk(self._reader.options, position, most)
         if plan is None:
             return False
-        self._ahead.append(self._planned(position, plan))
+        self._ahead.append(self._read_in_background(position, plan))
         return True
 
-    def _submit_rest(self, begin: int, end: int, position: int) -> None:
-        """Have the steps of a chunk from a position on read, before those that come behind the chunk."""
-        self._failed = None
-        if begin <= position < end:
-            most = -(-(end - position) // self._reader.options.steps.global_batch)
+    def _submit_rest(self, steps: StepRange, position: int) -> None:
+        """Have some of the steps read, from a position on, in front of the chunks that are read ahead."""
+        if steps.begins[0] <= position < steps.end:
+            most = -(-(steps.end - position) // self._reader.options.steps.global_batch)
             plan = plan_chunk(self._reader.options, position, most)
-            if plan is not None and plan.steps.end == end:
-                self._ahead.appendleft(self._planned(position, plan))
+            if plan is not None and plan.steps.end == steps.end:
+                self._ahead.appendleft(self._read_in_background(position, plan))
 
 
 def steps_at_once(reader: StepReader) -> int:
     """Return the number of steps of a chunk: one, or several that are small."""
-    records, share = reader.records, max(1, reader.rows_per_step)
-    most = min(records.info.records_per_read, _CHUNK_NBYTES // max(1, records.info.read_nbytes))
+    records = reader.records
+    most_records = min(records.info.records_per_read, _CHUNK_NBYTES // max(1, records.info.read_nbytes))
     if records.takes_requests:
-        most = min(most, _REMOTE_RECORDS)
+        most_records = min(most_records, _REMOTE_RECORDS)
     if reader.is_mapped:
-        most = min(most, _MAPPED_RECORDS)
-    if reader.batch_maps or (reader.options.prefetch == 0 and (reader.maps or records.info.reading_cost != "stored")):
-        # A function may make any number of bytes of a batch; and a consumer that reads itself waits for each item.
-        most = 1
-    threads = reader.threads if reader.options.prefetch else 1
-    return max(1, -(-max(most, threads) // share))
+        most_records = min(most_records, _MAPPED_RECORDS)
+    if reader.batch_maps:
+        # A function may make any number of bytes of a batch.
+        most_records = 1
+    if reader.options.prefetch == 0 and (reader.maps or records.info.reading_cost != "stored"):
+        # A consumer that reads itself waits for every item of a chunk.
+        most_records = 1
+    if reader.options.prefetch:
+        # Each thread that calls functions gets an element.
+        most_records = max(most_records, reader.threads)
+    return max(1, -(-most_records // max(1, reader.rows_per_step)))
