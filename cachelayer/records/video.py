@@ -1,4 +1,12 @@
-"""Videos as readers get them: frames are decoded when they are asked for."""
+"""Videos as readers get them: frames are decoded when they are asked for.
+
+::
+
+    video.at([80, 3])   VideoClip        frames 80 and 3 of a VideoFile
+                        its ranges       packets 0 to 3, and 64 to 80: each begins at a keyframe
+                        its spans        the bytes of these packets in the file, which read_clips reads and checks
+                        decode(bodies)   uint8 [2, height, width, 3]
+"""
 
 from __future__ import annotations
 
@@ -21,29 +29,30 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import StoredBytes, read_together
 from cachelayer.records.selection import record_numbers, sliced
 from cachelayer.records.spec import ImageSize, VideoSpec
-from cachelayer.records.video_index import Run, VideoIndex, pyav
+from cachelayer.records.video_index import PacketRange, VideoIndex, pyav
 
 Frames = NDArray[np.uint8]
 ReadBytes = Callable[[int, int], Any]
 """Returns the bytes of a file from a begin to an end."""
-# Bytes between two packets, such as those of sound, are fetched too rather than with a request of their own.
+# If packets have at most so many bytes between them, such as sound, these are fetched too: that saves a request.
 _GAP = 1 << 14
-# Timestamps that went through float32 are off by less.
+# Timestamps in seconds that were stored as float32 are off by less.
 _TOLERANCE = 1e-4
 
 
-def decoded_frames(index: VideoIndex, runs: Sequence[Run], read: ReadBytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each frame that is asked for, and the frame of PyAV, in the order in which they are shown.
+def decoded_frames(index: VideoIndex, ranges: Sequence[PacketRange], read: ReadBytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number of each frame of these ranges that is asked for, ascending, and the frame of PyAV.
 
     Raises:
-        ValueError: if one does not decode.
+        ValueError: if a frame does not decode.
     """
     av = pyav()
     context = index.decoder()
-    for run in runs:
-        wanted, last = iter(run.frames), -1
+    for packets in ranges:
+        wanted = iter(packets.frames)
+        last = -1
         expected = next(wanted, None)
-        for frame in _frames_of_run(av, context, index, run, read):
+        for frame in _frames_of_range(av, context, index, packets, read):
             if frame.pts is None:
                 continue
             if frame.pts <= last:
@@ -61,19 +70,21 @@ def decoded_frames(index: VideoIndex, runs: Sequence[Run], read: ReadBytes) -> I
         context.flush_buffers()
 
 
-def _frames_of_run(av: Any, context: Any, index: VideoIndex, run: Run, read: ReadBytes) -> Iterator[Any]:
-    for number in range(run.first, run.last + 1):
+def _frames_of_range(av: Any, context: Any, index: VideoIndex, packets: PacketRange, read: ReadBytes) -> Iterator[Any]:
+    for number in range(packets.first, packets.last + 1):
         begin, nbytes, _, frame = index.packets[number].tolist()
-        # Decoders read a little behind a packet: one of a size has zeros there, and what is made of bytes has not.
+        # Decoders read a little past the end of a packet. A packet that is made with a size has zeros there; a packet
+        # that is made of bytes has not.
         packet = av.Packet(nbytes)
         packet.update(read(begin, begin + nbytes))
-        # The number of a frame is its time here, so that the decoder says which frame it gives.
+        # The decoder returns each frame with its time: here that is its number, which says what frame it is.
         packet.pts = None if frame >= len(index.times) else frame
-        yield from _given(av, context, packet)
-    yield from _given(av, context, None)
+        yield from _decoded(av, context, packet)
+    yield from _decoded(av, context, None)
 
 
-def _given(av: Any, context: Any, packet: Any) -> Sequence[Any]:
+def _decoded(av: Any, context: Any, packet: Any) -> Sequence[Any]:
+    """Return the frames that a decoder has ready after a packet; after None, the last ones."""
     try:
         frames: Sequence[Any] = context.decode(packet)
     except av.error.EOFError:
@@ -85,21 +96,17 @@ def _given(av: Any, context: Any, packet: Any) -> Sequence[Any]:
 
 @dataclass(frozen=True, eq=False)
 class VideoFile:
-    """A video and its index, where they are stored.
-
-    Args:
-        index: the index.
-        stored: the file.
-        path: the leaf, for errors.
-        record: the number of the record, for errors; None if it is in none.
-        size: the size to which frames are decoded; None for their own.
-    """
+    """A video: its index, and its file where it is stored."""
 
     index: VideoIndex
     stored: StoredBytes
+    """The file."""
     path: str = ""
+    """The path of the leaf, for errors."""
     record: int | None = None
+    """The number of the record, for errors; None if the video is in no record."""
     size: ImageSize | None = None
+    """The size to which frames are decoded; None for the size of the video."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.index, self.stored.read(), self.path, self.record, self.size)
@@ -117,7 +124,7 @@ class VideoFile:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """What errors call the video."""
         return "a video" if self.record is None else f"record {self.record}, leaf {self.path}"
 
     def problem(self, got: str) -> ElementError:
@@ -132,24 +139,20 @@ def _unpickled(index: VideoIndex, file: bytes, path: str, record: int | None, si
 
 @dataclass(frozen=True, eq=False)
 class VideoClip:
-    """Some frames of a video, and the bytes that they take.
-
-    Args:
-        video: the video.
-        frames: the numbers of the frames, in any order.
-    """
+    """Some frames of a video, and the bytes that their decoding takes."""
 
     video: VideoFile
     frames: Ints
+    """The numbers of the frames, in any order."""
 
     @cached_property
-    def _runs(self) -> list[Run]:
-        return self.video.index.runs(np.unique(self.frames))
+    def _ranges(self) -> list[PacketRange]:
+        return self.video.index.packet_ranges(np.unique(self.frames))
 
     @cached_property
     def spans(self) -> tuple[Ints, Ints]:
-        """The begins and the ends of the bytes that are read of the file."""
-        return self.video.index.spans(self._runs, _GAP)
+        """Where the spans of the file that are read begin and end."""
+        return self.video.index.spans(self._ranges, _GAP)
 
     def _reader(self, bodies: Sequence[memoryview]) -> ReadBytes:
         begins = self.spans[0].tolist()
@@ -161,25 +164,25 @@ class VideoClip:
         return read
 
     def matches(self, bodies: Sequence[memoryview]) -> bool:
-        """Return whether these bytes of the spans match the checksums of their packets."""
+        """Return whether the bytes of the spans match the checksums of their packets."""
         read = self._reader(bodies)
-        packets = (self.video.index.packets[run.first : run.last + 1].tolist() for run in self._runs)
+        rows = (self.video.index.packets[packets.first : packets.last + 1].tolist() for packets in self._ranges)
         return all(
             google_crc32c.value(bytes(read(begin, begin + nbytes))) == checksum
-            for begin, nbytes, checksum, _ in chain.from_iterable(packets)
+            for begin, nbytes, checksum, _ in chain.from_iterable(rows)
         )
 
     def pictures(self, bodies: Sequence[memoryview]) -> Iterator[tuple[int, Frames]]:
-        """Yield the number of each frame, ascending, and its pixels.
+        """Yield the number of each different frame, ascending, and its pixels.
 
         Raises:
-            ElementError: if one does not decode.
+            ElementError: if a frame does not decode.
         """
         index = self.video.index
         reformat = pyav().video.reformatter.VideoReformatter().reformat
         turns = index.format["rotation"] // 90
         try:
-            for number, frame in decoded_frames(index, self._runs, self._reader(bodies)):
+            for number, frame in decoded_frames(index, self._ranges, self._reader(bodies)):
                 width, height = _scaled(frame, self.video.size, is_turned=bool(turns % 2))
                 pixels = reformat(frame, width, height, "rgb24", threads=1).to_ndarray()
                 pixels = np.rot90(pixels, turns) if turns else pixels
@@ -188,7 +191,7 @@ class VideoClip:
             raise self.video.problem(str(error)) from error
 
     def decode(self, bodies: Sequence[memoryview]) -> Frames:
-        """Return the frames: uint8 of shape ``[frames, height, width, 3]``."""
+        """Return the frames, from the bytes of the spans: uint8 of shape ``[frames, height, width, 3]``."""
         out = np.empty((len(self.frames), *self.video.shape[1:]), np.uint8)
         order = self.frames.argsort(kind="stable")
         firsts = self.frames[order].searchsorted
@@ -211,15 +214,16 @@ def _scaled(frame: Any, size: ImageSize | None, *, is_turned: bool) -> tuple[int
 
 
 def _middle(pixels: Frames, size: ImageSize) -> Frames:
-    top, left = (pixels.shape[0] - size.height) // 2, (pixels.shape[1] - size.width) // 2
+    top = (pixels.shape[0] - size.height) // 2
+    left = (pixels.shape[1] - size.width) // 2
     return pixels[top : top + size.height, left : left + size.width]
 
 
 def read_clips(clips: Sequence[VideoClip]) -> list[list[memoryview]]:
-    """Return the bytes of the spans of some clips, read at once. What comes damaged is read once more.
+    """Return the bytes of the spans of each clip, all read at once. Spans that come damaged are read once more.
 
     Raises:
-        CorruptionError: if it is damaged again.
+        CorruptionError: if spans come damaged again.
     """
     bodies = read_together([(clip.video.stored, *clip.spans) for clip in clips])
     broken = [place for place, clip in enumerate(clips) if not clip.matches(bodies[place])]
@@ -234,10 +238,11 @@ def read_clips(clips: Sequence[VideoClip]) -> list[list[memoryview]]:
 
 @explains_options
 class Video:
-    """A video of a record: its frames are decoded when they are asked for, from the keyframe before them.
+    """A video of a record, whose frames are decoded when they are asked for.
 
-    Frames are uint8 ``[height, width, 3]``, RGB, upright; the first has the number 0. Of a record in a bucket, only the
-    bytes that are decoded are fetched. Threads may use a video at once. Pickling one takes the bytes of its file along.
+    Frames are uint8 ``[height, width, 3]``, RGB, upright, and numbered from 0. Decoding begins at the keyframe before a
+    frame. From a bucket, only the bytes that are decoded are fetched. Threads may use a video at once. A pickled video
+    has the bytes of its file.
 
     Examples:
         >>> from PIL import Image
@@ -263,7 +268,7 @@ class Video:
             file: the bytes of the file, or its path.
 
         Raises:
-            ElementError: if it has no video, or none that can be read by frames.
+            ElementError: if the file has no video, or its frames cannot be read one by one.
 
         Examples:
             >>> from PIL import Image
@@ -313,7 +318,7 @@ class Video:
 
     @property
     def fps(self) -> float:
-        """The frames a second that the file states; see :attr:`seconds` for the time of each.
+        """The frames a second that the file states. The exact time of each frame is in :attr:`seconds`.
 
         Examples:
             >>> from PIL import Image
@@ -351,7 +356,7 @@ class Video:
     @overload
     def __getitem__(self, frames: slice) -> Frames: ...
     def __getitem__(self, frames: Any) -> Frames:
-        """Return one frame ``[height, width, 3]``, or those of a slice ``[frames, height, width, 3]``."""
+        """Return one frame, ``[height, width, 3]``; or the frames of a slice, ``[frames, height, width, 3]``."""
         if isinstance(frames, slice):
             return self._frames(np.array(sliced(frames, len(self)), np.int64))
         if isinstance(frames, (Sequence, np.ndarray)):
@@ -371,15 +376,15 @@ class Video:
         return frames if dtype is None else frames.astype(dtype, copy=False)
 
     def at(self, frames: Sequence[int] | NDArray[Any]) -> Frames:
-        """Return frames by their numbers, in the order of these: uint8 of shape ``[len(frames), height, width, 3]``.
+        """Return frames by their numbers, in this order: uint8 of shape ``[len(frames), height, width, 3]``.
 
         Args:
-            frames: integers, which may repeat, and of which negative ones count from the end; or a mask.
+            frames: integers, which may repeat; negative ones count from the end. Or a mask.
 
         Raises:
             RecordIndexError: if there is no such frame.
-            ElementError: if one does not decode.
-            CorruptionError: if the bytes are not those that were stored.
+            ElementError: if a frame does not decode.
+            CorruptionError: if the bytes of the file were damaged.
 
         Examples:
             >>> from PIL import Image
@@ -395,8 +400,8 @@ class Video:
         """Return the frames that are shown at these times: uint8 of shape ``[len(seconds), height, width, 3]``.
 
         Args:
-            seconds: times from the first frame. A frame that begins less than 0.1 ms later counts; before the first
-                frame it is the first, after the last it is the last.
+            seconds: times, counted from the first frame. A frame that begins less than 0.1 ms later is taken for
+                shown already. Before the first frame that is the first one; after the last frame, the last one.
 
         Examples:
             >>> from PIL import Image
@@ -426,7 +431,7 @@ class Video:
 
 
 def of_record(video: Video, number: int) -> Video:
-    """Return the same video, of which errors name the record."""
+    """Return the same video, with the record that errors name."""
     return Video(replace(video._video, record=number))
 
 

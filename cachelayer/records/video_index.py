@@ -1,8 +1,12 @@
 """The index of a video file: where the bytes of each frame are, and what a decoder needs to know.
 
-A *packet* is what a decoder takes at once; the packets of a file are numbered in the order in which it takes them. Most
-give one frame. Frames are numbered in the order in which they are shown, which is another one: a frame may be made of
-later ones. Decoding begins at a *keyframe*.
+A decoder takes one *packet* after another. Most packets give one frame. Packets are numbered in the order in which they
+are decoded. Frames are numbered in the order in which they are shown, which differs, because a frame may depend on
+later frames. Decoding begins at a *keyframe*::
+
+    packet      0         1         2         3         4         5
+    frame       0 (key)   2         1         3 (key)   5         4
+    frame 1 takes packets 0 to 2, frame 5 takes packets 3 and 4
 """
 
 from __future__ import annotations
@@ -26,12 +30,12 @@ from cachelayer.records.spec import VideoSpec
 
 U32 = np.dtype("<u4")
 NO_FRAME = 2**32 - 1
-"""The number that a packet has in place of that of its frame if nothing of it is shown."""
+"""Stands for the number of the frame of a packet of which nothing is shown."""
 _REMUX = "Convert it to a file of another kind, which is no loss: ffmpeg -i {} -c copy out.mp4"
-# Containers have a few bytes of their own between the place that they name and the packet.
+# A container may have a few bytes of its own between the place that it names and the packet.
 _MOST_BYTES_BEFORE = 64
 _LONGEST_FRAME = 0.5
-# Decoders have names of their own; those of other formats are the names of the formats.
+# Decoders have the names of their formats, but for these.
 _DECODERS = {"av1": "libdav1d"}
 
 
@@ -47,24 +51,20 @@ def pyav() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class VideoIndex:
-    """Where the frames of a video are in its file.
-
-    Args:
-        times: when each frame is shown, in units of the time base: int64 of shape ``[frames]``, ascending.
-        packets: uint32 of shape ``[packets, 4]``: where the packet begins in the file, its bytes, their CRC32C, and the
-            number of its frame.
-        keyframes: the numbers of the packets at which decoding can begin: uint32 of shape ``[keyframes]``.
-        facts: what a decoder needs to know, as JSON.
-    """
+    """Where the frames of a video are in its file."""
 
     times: Ints
+    """When each frame is shown, in units of the time base: int64 of shape ``[frames]``, ascending."""
     packets: NDArray[np.uint32]
+    """Of each packet where it begins in the file, its bytes, their CRC32C, and the number of its frame."""
     keyframes: NDArray[np.uint32]
+    """The numbers of the packets at which decoding can begin."""
     facts: bytes
+    """What a decoder needs to know, as JSON."""
 
     @classmethod
     def empty(cls) -> Self:
-        """Return what is stored in place of the index of None."""
+        """Return the index that is stored in place of None."""
         return cls(np.empty(0, np.int64), np.empty((0, 4), U32), np.empty(0, U32), b"")
 
     @classmethod
@@ -79,7 +79,7 @@ class VideoIndex:
         """Return the index of a file.
 
         Raises:
-            ValueError: if it has no video, is cut, or cannot be read by frames; the message says why.
+            ValueError: if the file has no video, is cut, or its frames cannot be read one by one; the message says why.
         """
         av = pyav()
         try:
@@ -136,38 +136,46 @@ class VideoIndex:
         seconds: NDArray[np.float64] = (self.times - self.times[0]) * (numerator / denominator)
         return seconds
 
-    def runs(self, frames: Ints) -> list[Run]:
-        """Return the packets that are decoded for some frames, ascending, each once."""
+    def packet_ranges(self, frames: Ints) -> list[PacketRange]:
+        """Return the ranges of packets that are decoded for some frames.
+
+        Args:
+            frames: the numbers of the frames, ascending, without repeats.
+        """
         keyframes = self.keyframes.astype(np.int64)
-        # A frame that is shown before a keyframe is decoded from the one before, though its packet lies behind.
+        # A frame that is shown before a keyframe is decoded from the keyframe before, though its packet lies behind.
         shown_from = np.minimum.accumulate(self.packets[keyframes, 3].astype(np.int64)[::-1])[::-1]
         packets = self.packet_of[frames]
         places = np.minimum(
             keyframes.searchsorted(packets, side="right"), shown_from.searchsorted(frames, side="right")
         )
-        runs: list[Run] = []
+        ranges: list[PacketRange] = []
         firsts = keyframes[np.maximum(places - 1, 0)]
         for frame, first, last in zip(frames.tolist(), firsts.tolist(), packets.tolist(), strict=True):
-            if runs and first <= runs[-1].last + 1:
-                runs[-1].last = max(runs[-1].last, last)
-                runs[-1].frames.append(frame)
+            if ranges and first <= ranges[-1].last + 1:
+                ranges[-1].last = max(ranges[-1].last, last)
+                ranges[-1].frames.append(frame)
             else:
-                runs.append(Run(first, last, [frame]))
-        return runs
+                ranges.append(PacketRange(first, last, [frame]))
+        return ranges
 
-    def spans(self, runs: Sequence[Run], gap: int) -> tuple[Ints, Ints]:
-        """Return where the bytes of these packets begin and end in the file; those at most ``gap`` apart are joined."""
-        numbers = np.concatenate([np.arange(run.first, run.last + 1) for run in runs])
+    def spans(self, ranges: Sequence[PacketRange], gap: int) -> tuple[Ints, Ints]:
+        """Return where the bytes of packets begin and end in the file.
+
+        Packets with at most ``gap`` bytes between them are one span.
+        """
+        numbers = np.concatenate([np.arange(packets.first, packets.last + 1) for packets in ranges])
         begins = self.packets[numbers, 0].astype(np.int64)
         order = begins.argsort(kind="stable")
         begins = begins[order]
         ends = np.maximum.accumulate(begins + self.packets[numbers[order], 1])
-        apart = np.flatnonzero(begins[1:] > ends[:-1] + gap)
-        return begins[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)]
+        lasts = np.flatnonzero(begins[1:] > ends[:-1] + gap)
+        return begins[np.append(0, lasts + 1)], ends[np.append(lasts, len(ends) - 1)]
 
     def decoder(self) -> Any:
         """Return a new decoder."""
-        av, facts = pyav(), self.format
+        av = pyav()
+        facts = self.format
         name = _DECODERS.get(facts["codec"], facts["codec"])
         try:
             context = av.CodecContext.create(name, "r")
@@ -181,33 +189,31 @@ class VideoIndex:
             context.pix_fmt = facts["pix_fmt"]
         for name, value in facts["color"].items():
             setattr(context, name, value)
-        # Each decoder has the thread that asks for its frames.
+        # A decoder runs in the thread that asks for frames.
         context.thread_count = 1
         if facts["codec"] == "h264":
-            # Else it guesses how far the order of frames differs from that of packets, and drops what differs more.
+            # Else the decoder guesses how far the orders of frames and packets differ, and drops what differs more.
             context.options = {"strict": "1"}
         return context
 
 
 @dataclass
-class Run:
-    """Packets that are decoded one after another.
-
-    Args:
-        first, last: the first packet, which is a keyframe, and the last.
-        frames: the frames of them that are asked for, ascending.
-    """
+class PacketRange:
+    """Consecutive packets that are decoded one after another."""
 
     first: int
+    """The number of the first packet, which is a keyframe."""
     last: int
+    """The number of the last packet."""
     frames: list[int] = field(default_factory=list)
+    """The frames of these packets that are asked for, ascending."""
 
 
 def indexed(spec: VideoSpec, files: Sequence[bytes], are_none: Sequence[bool]) -> list[VideoIndex]:
     """Return the index of each file, made in the threads for decoding.
 
     Raises:
-        ElementError: if there is none; its record is the index of the file.
+        ElementError: if no index can be made; the record of the error is the place of the file.
     """
 
     def index_of(row: int) -> VideoIndex:
@@ -236,11 +242,12 @@ def _tracks(container: Any) -> str:
 
 
 def _check_whole(packets: Sequence[Any], container: Any) -> None:
-    """Raise if the file ends before the time that its header states: Matroska has no other sign."""
+    """Raise if a Matroska file ends before the time that its header states, the only sign that it is cut."""
     if "matroska" not in container.format.name or not container.duration:
         return
     ends = [packet.pts * packet.time_base for packet in packets if packet.pts is not None]
-    stated, end = container.duration / 1e6, float(max(ends, default=0))
+    stated = container.duration / 1e6
+    end = float(max(ends, default=0))
     if end + _LONGEST_FRAME < stated:
         raise ValueError(f"it is cut: it states {stated:.1f} seconds, and has {end:.1f}")
 
@@ -271,7 +278,10 @@ def _places(packets: Sequence[Any], file: bytes, container: str) -> list[int]:
 
 
 def _frames_of(packets: Sequence[Any]) -> list[int]:
-    """Return the packets whose frames are shown: not those before the begin, nor those of frames before a keyframe."""
+    """Return the numbers of the packets whose frames are shown.
+
+    Frames before the first keyframe, and frames that the file marks as discarded, are not shown.
+    """
     first = next((packet.pts for packet in packets if packet.is_keyframe and packet.pts is not None), None)
     return [
         number
@@ -306,11 +316,11 @@ def _facts(stream: Any, first: Any) -> dict[str, Any]:
 
 
 def _check_first_frame(index: VideoIndex, file: bytes, first: Any) -> None:
-    """Raise unless the index gives the first frame of the file."""
+    """Raise unless the first frame that is decoded by the index is the first frame of the file."""
     from cachelayer.records.video import decoded_frames
 
-    runs = index.runs(np.zeros(1, np.int64))
-    _, frame = next(decoded_frames(index, runs, lambda begin, end: file[begin:end]))
+    ranges = index.packet_ranges(np.zeros(1, np.int64))
+    _, frame = next(decoded_frames(index, ranges, lambda begin, end: file[begin:end]))
     pixels = [each.to_ndarray(format="rgb24") for each in (frame, first)]
     if first.pts != index.times[0] or not np.array_equal(*pixels):
         raise ValueError(

@@ -1,4 +1,9 @@
-"""Videos as a leaf of several parts: the index of each, then its file, which lies behind all other parts."""
+"""Videos as a leaf of several parts: the checksum and the index of a file, then the file, behind all other parts.
+
+::
+
+    CRC32C of the file | times | packets | keyframes | facts | ... parts of other leaves ... | the file
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ _I64 = np.dtype("<i8")
 
 
 class VideoLeaf:
-    """Files of videos as bytes: what is stored, and what ``ref.raw()`` gives.
+    """Files of videos as bytes, as they are stored, and as ``ref.raw()`` returns them.
 
     The first varying part has an item for each frame, so the length of the leaf is the number of frames.
     """
@@ -72,13 +77,11 @@ class VideoLeaf:
 
 
 class VideoReaders:
-    """Makes the readers of a leaf of videos, which decode nothing yet.
+    """Makes a :class:`Video` of each file of a leaf. No frame is decoded yet.
 
     Args:
-        path, spec: the leaf.
-
-    Attributes:
-        leaf: stacks the readers.
+        path: the path of the leaf, for errors.
+        spec: the spec of the leaf.
     """
 
     def __init__(self, path: str, spec: VideoSpec) -> None:
@@ -87,7 +90,7 @@ class VideoReaders:
         self.leaf = _Readers(spec)
 
     def decode(self, files: Column, *, separate_rows: bool) -> Column:  # noqa: ARG002
-        """Return the column of readers, given the column of indices and of files that are not read yet."""
+        """Return the column of Videos, from the column of their indices and of files that are not read yet."""
         *flats, stored = files.parts[1:]
         indices = zip(*(flat.separate_rows() for flat in flats), strict=True)
         readers = [
@@ -97,19 +100,19 @@ class VideoReaders:
         return Column((readers,), files.nulls)
 
     def with_record_numbers(self, column: Column, numbers: Ints) -> Column:
-        """Return a column of readers that know the numbers of their records, for errors."""
+        """Return the column of the same Videos with the records that errors name."""
         pairs = zip(column.parts[0], numbers.tolist(), strict=True)
         return Column(([of_record(video, number) for video, number in pairs],), column.nulls)
 
     def value(self, *parts: NDArray[Any]) -> Video:
-        """Return the reader of one file in memory."""
+        """Return the Video of one file in memory."""
         *index, file = parts[1:]
         stored = StoredBytes.of(file.tobytes())
         return Video(VideoFile(VideoIndex.of_parts(*index), stored, self._path, size=self._size))
 
 
 class _Readers(VideoLeaf):
-    """Readers of videos, which are stacked as objects."""
+    """Videos as readers get them, which are stacked as objects."""
 
     def values(self, parts: tuple[Any, ...]) -> list[Any]:
         return list(parts[0])
