@@ -41,7 +41,7 @@ def known_spec(source: Source, options: BuildOptions) -> Tree | None:
     length = options.expected(source.length)
     if source.starts is None or not length or not needs_elements(declared, options):
         return declared
-    return _told_by(lambda most: source.batches(0, min(most, length)), declared)
+    return _spec_of_first_elements(lambda most: source.batches(0, min(most, length)), declared)
 
 
 def needs_elements(declared: Tree | None, options: BuildOptions) -> bool:
@@ -56,23 +56,26 @@ def own_spec(source: Source) -> Tree | None:
 
 
 def _spec_of_parts(parts: Parts, declared: Tree | None) -> Tree | None:
-    own = parts.part(0).source.element_spec
-    return _told_by(partial(_batches_of, parts), declared) if own is None else overlaid(declared, own)
+    """Return the spec of the first part, which its source has; else that of the first elements of all parts."""
+    spec = parts.part(0).source.element_spec
+    if spec is not None:
+        return overlaid(declared, spec)
+    return _spec_of_first_elements(partial(_first_batches, parts), declared)
 
 
-def _batches_of(parts: Parts, most: int) -> Iterator[Batch]:
-    """Yield the first batches of each part."""
+def _first_batches(parts: Parts, most: int) -> Iterator[Batch]:
+    """Yield batches of the first elements of each part."""
     for number in range(parts.count):
         part = parts.part(number)
         with part_in_errors(part):
             yield from part.source.batches(stop=most)
 
 
-def _told_by(batches: Callable[[int], Iterator[Batch]], declared: Tree | None) -> Tree | None:
+def _spec_of_first_elements(batches: Callable[[int], Iterator[Batch]], declared: Tree | None) -> Tree | None:
     """Return the spec that the first elements show; None if there is no element.
 
     Args:
-        batches: returns the batches of so many first elements.
+        batches: returns batches of the first elements, given how many.
         declared: the spec that the user declares; None for none.
     """
     try:

@@ -100,8 +100,9 @@ class ShardPipeline:
         """
         for frames in batches:
             if len(frames) == 1 and len(frames.buffer) >= LONG_NBYTES:
-                lengths, [record] = frames.lengths, frames.to_list()
-                # Now only the record is in memory, and no longer the buffer that it was copied from.
+                lengths = frames.lengths
+                record = frames.to_list()[0]
+                # The record is a copy: without this, the buffer that it was copied from would stay in memory too.
                 del frames
                 for begins, _ in self._cutter.cut(lengths):
                     self._shard_for(begins, len(record)).write_long(record)
