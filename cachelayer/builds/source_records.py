@@ -84,7 +84,8 @@ class SourceRecords:
 
     def _from_starts(self, numbers: Ints) -> tuple[Frames, frozenset[int]]:
         """Return records of a source that is read in batches from its starts."""
-        frames, nulls = list[Frames](), frozenset[int]()
+        frames = list[Frames]()
+        nulls = frozenset[int]()
         starts = self._source.starts or ()
         if isinstance(starts, range):
             for first, stop in _in_a_row(numbers.tolist()):

@@ -140,7 +140,8 @@ class NumberSummary:
         places = np.floor(np.ldexp(values, -scale)) - first if self._kind == "f" else (values >> scale) - first
         for place, count in enumerate(np.bincount(places.astype(np.int64), counts).tolist(), first):
             bins[place] += int(count)
-        self._scale, self._bins = scale, bins
+        self._scale = scale
+        self._bins = bins
 
     def _place(self, value: Number, scale: int) -> int:
         return math.floor(math.ldexp(value, -scale)) if self._kind == "f" else int(value) >> scale

@@ -30,7 +30,9 @@ def begin_build(catalog: Catalog, plan: BuildPlan, hosts: Hosts | None) -> DataR
         InvalidArgumentError: if its records cannot be read by number, or its options leave some of them out.
         InvalidTypeError: if the source cannot be sent to another process.
     """
-    request, parts, spec = plan.request, plan.parts, plan.options.element_spec
+    request = plan.request
+    parts = plan.parts
+    spec = plan.options.element_spec
     if catalog.store.url.startswith("memory:"):
         raise InvalidArgumentError(
             f"{request.name}: wait=False: {catalog.store.url} is the memory of this process, and another process "
