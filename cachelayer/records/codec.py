@@ -300,7 +300,9 @@ class Codec:
                     values = records.ranges(places.starts[:, place], nbytes).view(part.dtype)
                     parts.append(FlatRows(values, splits_of(nbytes // part.dtype.itemsize)))
             nulls = plan.column_nulls(null_bits) if plan.null_mask else None
-            column = Column(tuple(parts), nulls, _null_values(records, plan, places))
+            has_null_values = plan.number in places.value_bits
+            null_values = _null_values(records, plan, places) if has_null_values else None
+            column = Column(tuple(parts), nulls, null_values)
             if plan.files is not None:
                 column = plan.files.decode(column, separate_rows=separate_rows)
             columns.append(column)
@@ -523,10 +525,8 @@ class Codec:
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
 
 
-def _null_values(records: Records, plan: LeafPlan, places: _VaryingPlaces) -> FlatRows | None:
-    """Return which values within a leaf are null; None if none can be."""
-    if plan.number not in places.value_bits:
-        return None
+def _null_values(records: Records, plan: LeafPlan, places: _VaryingPlaces) -> FlatRows:
+    """Return which values within a leaf are null."""
     begins, nbytes = places.value_bits[plan.number]
     raw = records.ranges(begins * (nbytes > 0), nbytes)
     return unpacked_bits(raw, splits_of(plan.value_counts(places.nbytes)), nbytes)
