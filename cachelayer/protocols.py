@@ -187,7 +187,7 @@ class Stacker(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """True if batches of all leaves are plain arrays, or lists of strings, whoever makes them."""
+        """True if batches of all leaves are plain arrays, or lists of strings, for any collator."""
 
     def passing(self, element: Any, /) -> Callable[[Any], Mapping[str, Any]]:
         """Return a function that finds out which leaves of an element the user's functions have passed on unchanged.
@@ -318,7 +318,7 @@ class Dataset(Protocol[T_co]):
         """
 
     def try_elements(self, numbers: NDArray[np.int64], held: Held | None = None, /, *, stops: bool) -> Attempted:
-        """Return the elements of these numbers, and the errors of those that cannot be made.
+        """Return the elements of these numbers, and the errors of elements that cannot be made.
 
         Args:
             numbers: the numbers.

@@ -14,7 +14,7 @@ from cachelayer.logs import Room, logger_of
 _PACKAGE = str(Path(__file__).parent)
 _ADAPTERS = str((Path(__file__).parent / "adapters").resolve())
 _SKIPPED_FILES = (_PACKAGE, _ADAPTERS, contextlib.__file__, functools.__file__)
-"""Files between the user's line and a warning: ours, and those of context managers and decorators."""
+"""Files between the user's line and a warning: of this package, of context managers and of decorators."""
 
 
 def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning, *, room: Room | None = None) -> None:

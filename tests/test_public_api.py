@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from optional_packages import OPTIONAL
+from repository import ROOT
 
 import cachelayer
 from cachelayer import errors
+from cachelayer.logs import Room
 from cachelayer.objects import paths
 
 PUBLIC = [
@@ -90,6 +95,30 @@ def test_every_error_is_public_of_the_tree_and_the_built_in_that_fits() -> None:
     assert tree - {"CacheLayerError", "CacheLayerWarning", "StaleVersionWarning"} == set(
         " ".join(BUILT_IN.values()).split()
     )
+
+
+def test_the_tree_of_errors_in_the_docstring_is_that_of_the_classes() -> None:
+    tree = errors.__doc__ or ""
+    names = re.findall(r"^    ([│├└─ ]*)(\w+(?:Error|Warning))\b(?: +([A-Z]\w+(?:Error|Warning)))?", tree, re.MULTILINE)
+    parents: dict[int, type] = {}
+    for indent, name, built_in in names:
+        cls = getattr(errors, name)
+        bases = [parents[len(indent) - 4]] if indent else []
+        if built_in:
+            bases.append(getattr(builtins, built_in))
+        assert cls.__bases__ == tuple(bases or [Exception])
+        parents[len(indent)] = cls
+    classes = {name for name, cls in vars(errors).items() if inspect.isclass(cls) and cls.__module__ == errors.__name__}
+    assert sorted(name for _, name, _ in names) == sorted(classes)
+
+
+def test_the_docstring_of_the_counters_names_each() -> None:
+    assert set(re.findall(r"``(\w+)``", cachelayer.counters.__doc__ or "")) == set(cachelayer.counters())
+
+
+def test_the_loggers_of_the_page_are_the_rooms() -> None:
+    page = (ROOT / "docs" / "howto-watch.md").read_text()
+    assert re.findall(r"^\| `cachelayer\.(\w+)` \|", page, re.MULTILINE) == list(get_args(Room))
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)

@@ -159,7 +159,7 @@ def tag_version(whole: str, tag: str, delete: bool, option: Pairs) -> Result:
     stored = storage._catalog.resolve(storage._catalog.parse(text, want="version"))
     dataset_id = stored.dataset_id
     name = stored.info.version
-    # Another version of this name, published meanwhile, is not the one that was named.
+    # With the digest, because another version of this name may have been published meanwhile.
     storage.tag(f"{stored.name}@sha256:{stored.info.digest}", tag=tag)
     return Result({"dataset_id": dataset_id, "version": name, "tag": tag}, [f"{dataset_id}@{tag} is {name}"])
 

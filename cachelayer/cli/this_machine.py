@@ -91,7 +91,7 @@ def _asked(storage: str, option: Pairs) -> tuple[str, str]:
         try:
             store = open_storage(storage, option)._store
             asking.set_result((store.url, _probe(store)))
-        # Whoever waits raises it.
+        # The thread that waits raises it.
         except BaseException as error:  # noqa: BLE001
             asking.set_exception(error)
 

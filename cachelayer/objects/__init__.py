@@ -1,1 +1,1 @@
-"""Objects in a store: local disk, S3, GCS, fsspec; their names; the local cache. Nothing here knows what they hold."""
+"""Stores of named objects, on a disk or in a bucket; the names of objects; local copies. No content is decoded."""

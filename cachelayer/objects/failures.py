@@ -97,14 +97,14 @@ def _kind_of(error: Exception) -> Kind:
     if isinstance(error, FileExistsError):
         return Kind.EXISTS
     chain = list(_causes(error))
-    names = {base.__name__ for each in chain for base in type(each).__mro__}
+    names = {base.__name__ for link in chain for base in type(link).__mro__}
     if names & _CERTIFICATE_NAMES:
         return Kind.REFUSED
     # google-auth marks errors of the servers that it asks for tokens.
-    if any(getattr(each, "retryable", False) for each in chain):
+    if any(getattr(link, "retryable", False) for link in chain):
         return Kind.TRANSIENT
-    for each in chain:
-        kind = _kind_by_answer(each)
+    for link in chain:
+        kind = _kind_by_answer(link)
         if kind is not None:
             return kind
     if isinstance(error, FileNotFoundError):

@@ -72,7 +72,7 @@ class VersionCopy:
         """Return the version that is there under this name; None if there is none, or it is to be replaced.
 
         Raises:
-            AlreadyExistsError: if it has other records, or the name is that of a tag.
+            AlreadyExistsError: if it has other records, or there is a tag of this name.
         """
         name = f"{self._to.url}@{self._version}"
         if self._version in head.tags:

@@ -7,8 +7,8 @@
     garbage         what nobody needs, and why: a function of the two and of the ages of objects
     collect         an entry of the log on that head says which files are deleted; then they are deleted
 
-Whoever publishes later reads this entry, and does not name a deleted file. So a wrong guess about what is old, or about
-who is building, costs a build its work at most, and no version a file.
+A build that publishes later reads this entry, and does not name a deleted file. So a wrong guess about what is old, or
+about who is building, costs a build its work at most, and no version a file.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ def _delete(dataset: Store, name: str, objects: Collection[str]) -> None:
     if folder in {paths.PLANS, paths.WORKING} or is_plan_of_build:
         dataset.delete_folder(name)
         return
-    for each in objects:
-        dataset.delete(each)
+    for object_name in objects:
+        dataset.delete(object_name)
 
 
 def _left_over(dataset: Store) -> list[str]:

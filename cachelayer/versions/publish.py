@@ -1,7 +1,7 @@
 """Publish a version: put its manifest, then the entry of the log that makes it a version.
 
-Whoever publishes may have been slow: files may have been deleted meanwhile, by a rule of the bucket or as garbage, and
-versions that were read may be gone. All of this is checked, the last part of it on the head that the entry follows.
+A build may have been slow: files may have been deleted meanwhile, by a rule of the bucket or as garbage, and versions
+that were read may be gone. All of this is checked, the last part of it on the head that the entry follows.
 """
 
 from __future__ import annotations

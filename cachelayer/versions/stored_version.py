@@ -23,7 +23,7 @@ from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.snapshot import VersionInfo
 
 INDICES_NBYTES = 1 << 26
-"""The most bytes of indices that are put beside a manifest: those of four million records."""
+"""The most bytes of indices that are put beside a manifest: the indices of four million records."""
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ def _check_erased(path: Path, numbers: Ints, records: Records, erased: Ints, *, 
 
 
 def _check_lengths(path: Path, file: LengthsFile, lengths: list[NDArray[Any]]) -> None:
-    """Raise if the lengths that are stored beside a shard are not those of its records."""
+    """Raise if the lengths that are stored beside a shard are not the lengths of its records."""
     sums = np.stack(file.check(MappedFile.open(path, nbytes=file.nbytes).buffer, str(path)), axis=1)
     is_wrong = (np.concatenate(lengths) != np.diff(sums, axis=0)).any(axis=1)
     if is_wrong.any():
