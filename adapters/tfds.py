@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.as_source import Adapted
-from cachelayer.builds.source import Source, source_of_items
+from cachelayer.builds.source import Source, ranges_to_read, source_of_items
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, RaggedSpec
@@ -113,8 +113,7 @@ def _source_of_examples(data: BaseDataSource, declared: Tree | None) -> Source:
 
 def _examples_from(data: BaseDataSource, start: int) -> Iterator[Any]:
     """Yield examples from one on, and read many at a time."""
-    for first in range(start, len(data), _RECORDS_AT_ONCE):
-        numbers = range(first, min(first + _RECORDS_AT_ONCE, len(data)))
+    for numbers in ranges_to_read(start, len(data), _RECORDS_AT_ONCE):
         try:
             examples = data.__getitems__(list(numbers))
         except Exception:  # noqa: BLE001

@@ -23,7 +23,7 @@ from cachelayer.access.dataset import ShardRows
 from cachelayer.access.version_records import RECORDS_PER_READ, VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import Verify
-from cachelayer.errors import InvalidArgumentError, SourceError
+from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting
@@ -227,7 +227,11 @@ class GrowingRecords:
                 groups.append((rows, stored.records(numbers[rows] - self._starts[part], videos=videos)))
         if rows_of_source:
             rows = np.sort(np.concatenate(rows_of_source))
-            records, nulls = self._from_source(numbers[rows])
+            try:
+                records, nulls = self._from_source(numbers[rows])
+            except ElementError as error:
+                # Whoever reads records takes the number of an error for that of a row.
+                raise error.at(record=int(np.flatnonzero(numbers == error.record)[0])) from error.__cause__
             self._refuse_other_nulls(nulls)
             groups.append((rows, records))
         return join_records(len(numbers), groups)

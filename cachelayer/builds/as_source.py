@@ -28,7 +28,7 @@ import numpy as np
 from cachelayer.builds.array_source import array_source, columns_of, refuse_columns_in_a_list
 from cachelayer.builds.batches import batch_records
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import Source, errors_named, has_items, length_of, source_of_items
+from cachelayer.builds.source import Source, errors_named, has_items, length_of, ranges_to_read, source_of_items
 from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
@@ -198,9 +198,8 @@ def _of_records(obj: object, records: Dataset[Any], declared: Tree | None) -> So
 
 def _elements_from(dataset: Dataset[Any], start: int) -> Iterator[Any]:
     """Yield the elements from ``start`` on; many are read at once."""
-    size = batch_records(dataset.info.read_nbytes)
-    for first in range(start, len(dataset), size):
-        yield from dataset.elements(np.arange(first, min(first + size, len(dataset))))
+    for numbers in ranges_to_read(start, len(dataset), batch_records(dataset.info.read_nbytes)):
+        yield from dataset.elements(np.arange(numbers.start, numbers.stop))
 
 
 def _without_nullable_rows(batch: Any) -> Any:

@@ -322,3 +322,13 @@ def length_of(obj: Any) -> int | None:
         except (TypeError, NotImplementedError):
             # The two ways in which datasets say that their length is unknown.
             return None
+
+
+def ranges_to_read(start: int, stop: int, most: int) -> Iterator[range]:
+    """Yield ranges of elements that are read together, each twice as long as the last: often only one is wanted."""
+    size = 1
+    while start < stop:
+        size = min(size, most, stop - start)
+        yield range(start, start + size)
+        start += size
+        size *= 2

@@ -48,7 +48,7 @@ class SourceRecords:
 
         Raises:
             SourceError: if the source fails, or has another number of elements than it says.
-            ElementError: if an element does not fit the spec.
+            ElementError: if an element does not fit the spec; names its number.
         """
         with self._lock.of_process():
             if self._source.table is not None or self._source.elements is not None:

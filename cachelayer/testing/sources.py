@@ -12,6 +12,7 @@ from cachelayer import Ragged, Storage
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import ElementBatch, RowBatch
 from cachelayer.builds.source import Source
+from cachelayer.builds.source_records import SourceRecords
 from cachelayer.errors import SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
@@ -53,6 +54,10 @@ def _assert_seeks(source: Source, spec: Tree | None = None) -> None:
     for start in {source.starts[place] for place in (0, 1, len(source.starts) // 2, -1) if place < len(source.starts)}:
         assert records_of(source, spec, start) == records[start:]
         assert records_of(source, spec, start, start + 19) == records[start : start + 19]
+    # By number, as they are read while a version is built.
+    numbers = np.random.default_rng(0).permutation(len(records))[:40]
+    by_number, _ = SourceRecords(source, len(records), spec)(numbers)
+    assert by_number.to_list() == [records[number] for number in numbers]
 
 
 def spec_of(source: Source) -> Tree:
