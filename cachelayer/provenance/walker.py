@@ -65,7 +65,7 @@ _OF_CLASSES = frozenset({
     "__annotate_func__", "__annotations_cache__", "__conditional_annotations__", "__firstlineno__",
     "__static_attributes__", "__abstractmethods__", "__dataclass_fields__", "__dataclass_params__", "__parameters__",
     "__orig_bases__", "__type_params__", "__protocol_attrs__", "__non_callable_proto_members__", "_abc_impl",
-    "_is_protocol", "_is_runtime_protocol", "_field_defaults",
+    "_is_protocol", "_is_runtime_protocol", "_field_defaults", "__slotnames__",
 })  # fmt: skip
 """The attributes that Python itself gives to classes."""
 _DEEPEST_OBJECT = 8

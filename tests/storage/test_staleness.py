@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -350,6 +351,20 @@ def test_what_is_the_same_is_no_change(storage: Storage) -> None:
     for value in (threading.Lock(), threading.Event()):
         for _ in range(2):
             storage.cache(closed(value), "d", type(value).__name__, on_change="error")
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+
+def test_what_python_notes_in_a_class_when_it_pickles_an_instance_is_no_change(storage: Storage) -> None:
+    def rows() -> list[int]:
+        return [len(Slotted.__slots__)]
+
+    storage.cache(rows, "d", "v1", on_change="error")
+    pickle.dumps(Slotted())
+    assert "__slotnames__" in vars(Slotted)
+    storage.cache(rows, "d", "v1", on_change="error")
 
 
 def test_a_version_that_was_made_from_another_is_not_what_a_source_would_give(storage: Storage) -> None:

@@ -1,0 +1,246 @@
+"""Write what a release stores, for the releases after it: `python tests/support/frozen_format.py FILE.tar.gz`.
+
+The file holds a storage, `storage/`, with every kind of leaf, version, change and note, and `expected.json`: the digest
+of each version, and for each order a state and the records of the steps that follow it. Elements are made by
+arithmetic, so that any later release makes them again.
+"""
+
+from __future__ import annotations
+
+import getpass
+import io
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import wave
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from PIL import Image
+
+import cachelayer
+from cachelayer import ArraySpec, AudioSpec, Blocks, ImageSpec, JsonSpec, RaggedSpec, SparseSpec, Storage
+
+RECORDS, MORE = 24, 8
+# How often the interrupted build takes the records: more than decide where its parts begin.
+TIMES = 5
+SHARD_BYTES = 6000
+STEPS_AFTER = 3
+DTYPES = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "int4"),
+]
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+SPEC: dict[str, Any] = {
+    "n": ArraySpec("int64"),
+    "group": ArraySpec(str),
+    "numbers": {name: ArraySpec(name) for name in DTYPES},
+    "times": (ArraySpec("datetime64[us]"), ArraySpec("timedelta64[s]")),
+    "point": Point(ArraySpec("int32"), ArraySpec("float64")),
+    "square": ArraySpec("uint8", (2, 3)),
+    "tokens": ArraySpec("int32", (None,)),
+    "names": ArraySpec(str, (None,)),
+    "blob": ArraySpec(bytes),
+    "fixed": ArraySpec("U4"),
+    "maybe": ArraySpec("float32", (None,), nullable=True),
+    "holes": ArraySpec("int16", (None,), nullable_values=True),
+    "dict": cachelayer.NullableDict({"a": ArraySpec("int8"), "b": ArraySpec(str, nullable=True)}),
+    "ragged": RaggedSpec("int64", (None, None)),
+    "sparse": SparseSpec("float32", (10,)),
+    "json": JsonSpec(),
+    "image": ImageSpec(),
+    "sound": AudioSpec(),
+}
+
+
+def sound(number: int) -> bytes:
+    """A WAV file of some frames."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(8000)
+        out.writeframes((np.arange(10 + number, dtype=np.int16) * 100).tobytes())
+    return file.getvalue()
+
+
+def picture(number: int) -> bytes:
+    """A bitmap file: its bytes do not depend on a library of compression."""
+    file = io.BytesIO()
+    Image.fromarray(((np.arange(48).reshape(4, 4, 3) * 5 + number) % 256).astype(np.uint8)).save(file, "BMP")
+    return file.getvalue()
+
+
+def element(n: int) -> dict[str, Any]:
+    """An element with a value of every kind of leaf."""
+    numbers = {}
+    for name in DTYPES:
+        dtype = np.dtype(getattr(ml_dtypes, name, name))
+        numbers[name] = np.asarray(n % 3).astype(dtype)[()]
+    return {
+        "n": n,
+        "group": f"g{n % 3}",
+        "numbers": numbers,
+        "times": (np.datetime64("2026-01-01T00:00:00.000000") + np.timedelta64(n, "s"), np.timedelta64(n, "s")),
+        "point": Point(n, n / 2),
+        "square": np.full((2, 3), n, np.uint8),
+        "tokens": np.arange(n % 7, dtype=np.int32) + n,
+        "names": [f"é{k}" for k in range(n % 3)],
+        "blob": bytes(range(n % 5)),
+        "fixed": f"f{n}",
+        "maybe": None if n % 4 == 0 else np.arange(n % 3, dtype=np.float32),
+        "holes": [None if k % 2 else k for k in range(n % 4)],
+        "dict": None if n % 5 == 0 else {"a": n, "b": None if n % 2 else "b"},
+        "ragged": [list(range(k)) for k in range(n % 3)],
+        "sparse": cachelayer.Sparse([[n % 10]], [np.float32(n)], [10]),
+        "json": {"n": n, "list": [1, None, "x"], "deep": {"t": [n / 2]}},
+        "image": picture(n),
+        "sound": sound(n),
+    }
+
+
+def score(row: dict[str, Any]) -> dict[str, Any]:
+    """The columns that are added."""
+    return {"score": np.float32(row["n"] / 4), "words": np.arange(row["n"] % 3, dtype=np.int16)}
+
+
+OPTIONS: dict[str, Any] = {"element_spec": SPEC, "shard_bytes": SHARD_BYTES, "progress": False}
+# What makes each version of the dataset "kinds", in this order.
+CHANGES: dict[str, Callable[[Storage], Any]] = {
+    "built": lambda storage: storage.submit([element(n) for n in range(RECORDS)], "kinds", "built", **OPTIONS),
+    "longer": lambda storage: storage.append(
+        "kinds@built", new="longer", source=[element(RECORDS + n) for n in range(MORE)], progress=False
+    ),
+    "scored": lambda storage: storage.add_columns("kinds@longer", new="scored", columns=score, progress=False),
+    "compressed": lambda storage: storage.rewrite(
+        "kinds@built", new="compressed", compression="zstd", shuffle_seed=3, progress=False
+    ),
+    "chosen": lambda storage: storage.derive("kinds@longer", new="chosen", keep="n % 2 == 0"),
+}
+ERASED = [3]
+ORDERS: dict[str, Callable[[Storage], Any]] = {
+    "sequential": lambda storage: built(storage).stream(4, num_epochs=2),
+    "exact": lambda storage: built(storage).stream(4, shuffle=True, seed=1, num_epochs=3),
+    "the same in every epoch": lambda storage: built(storage).stream(
+        4, shuffle=True, seed=1, num_epochs=3, reshuffle=False, remainder="drop"
+    ),
+    "above a pad": lambda storage: built(storage)[:22].stream(4, shuffle=True, seed=1, num_epochs=3, remainder="wrap"),
+    "blocks": lambda storage: built(storage).stream(
+        4, shuffle=Blocks(records=3, window=2, lanes=2), seed=1, num_epochs=3
+    ),
+    "buckets": lambda storage: built(storage).stream(4, shuffle=True, seed=1, num_epochs=3, buckets=("tokens", [2, 7])),
+    "weighted": lambda storage: built(storage).sample([float(n % 3) for n in range(RECORDS)], seed=2).stream(4),
+    "mixture": lambda storage: cachelayer.mix(
+        [(built(storage), 0.75), (storage.fetch("kinds@compressed"), 0.25)]
+    ).stream(4, shuffle=True, seed=1),
+    "windows": lambda storage: (
+        built(storage).windows("tokens", 4, beside="n").stream(2, shuffle=True, seed=1, num_epochs=3)
+    ),
+    "packs": lambda storage: (
+        built(storage).packed("tokens", 8, beside="n").stream(2, shuffle=True, seed=1, num_epochs=3)
+    ),
+    "padded": lambda storage: (
+        built(storage).fields("n", "tokens").padded("tokens", 8).stream(4, shuffle=True, seed=1, num_epochs=3)
+    ),
+    "rolling": lambda storage: (
+        built(storage)
+        .fields("n", "group")
+        .rolling(3, by="group", order="n")
+        .stream(2, shuffle=True, seed=1, num_epochs=3)
+    ),
+    "split": lambda storage: (
+        built(storage).split({"a": 0.75, "b": 0.25}, seed=5, by="n")["a"].stream(4, shuffle=True, seed=1, num_epochs=3)
+    ),
+    "concat": lambda storage: cachelayer.concat([built(storage), built(storage)[::2]]).stream(
+        4, shuffle=True, seed=1, num_epochs=3
+    ),
+}
+
+
+def built(storage: Storage) -> Any:
+    """The records of the version "compressed": none of them is erased."""
+    return storage.fetch("kinds@compressed")
+
+
+def numbers_of(batch: Any) -> Any:
+    """The record numbers of a batch, or those that its rows are made of."""
+    return np.asarray(batch["n"]).tolist()
+
+
+def states_of(storage: Storage) -> dict[str, Any]:
+    """For each order: a state in the midst of an epoch, and the record numbers of the steps that follow."""
+    states = {}
+    for name, make in ORDERS.items():
+        iterator = iter(make(storage))
+        for _ in range(2):
+            next(iterator)
+        state = iterator.get_state()
+        states[name] = {"state": state, "next": [numbers_of(batch) for batch in islice(iterator, STEPS_AFTER)]}
+    return states
+
+
+def write(folder: Path) -> None:
+    """Write the storage and what is expected of it."""
+    storage = Storage(folder / "storage")
+    for change in CHANGES.values():
+        change(storage)
+    storage.submit([{"x": 1}], "kinds", "deleted", progress=False)
+    storage.delete("kinds@deleted")
+    storage.tag("kinds@compressed", tag="checked")
+    states = states_of(storage)
+    storage.erase("kinds", records=ERASED, of="built", reason="asked for", grace=0)
+    code = (
+        "import sys, frozen_format as f; f.hide_machine(); f.die_at_third_note(); f.interrupted(f.Storage(sys.argv[1]))"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(folder / "storage")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    digests = {name: storage.fetch(f"kinds@{name}").digest for name in CHANGES}
+    document = {"release": cachelayer.__version__, "digests": digests, "states": states}
+    (folder / "expected.json").write_text(json.dumps(document, indent=1))
+
+
+def interrupted(storage: Storage) -> Any:
+    """Build, or go on with, the version whose first build is killed."""
+    source = cachelayer.concat([built(storage)] * TIMES)
+    return storage.cache(source, "interrupted", "v1", shard_bytes=5 * SHARD_BYTES, progress=False)
+
+
+def die_at_third_note() -> None:
+    """Kill this process when it is about to put the note of the third part of a build."""
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("os.link", "os.rename") and "00002.json" in str(arguments):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+
+
+def hide_machine() -> None:
+    """Record no names of this machine."""
+    socket.gethostname = lambda: "host"
+    platform.node = lambda: "host"
+    getpass.getuser = lambda: "user"
+
+
+if __name__ == "__main__":
+    hide_machine()
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        with tarfile.open(sys.argv[1], "w:gz") as file:
+            file.add(folder, "", filter=lambda entry: None if "_tmp/" in entry.name else entry)
