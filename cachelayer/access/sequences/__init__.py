@@ -1,4 +1,1 @@
-"""Documents of any length as rows of one length: windows, packs, padded records, and batches from buckets of lengths.
-
-Other views, of records as they are, lie one package up.
-"""
+"""Documents of any length as rows of one length: windows, packs, padded records, batches from buckets; and series."""

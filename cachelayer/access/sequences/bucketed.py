@@ -1,4 +1,4 @@
-"""Streams of batches whose records have similar lengths: which records each bucket has, and how they are padded."""
+"""Streams of batches whose records have similar lengths: the records of each bucket, padded to its bound."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from cachelayer.streams.stream_options import make_options
 
 @dataclass(frozen=True, eq=False)
 class LengthTable:
-    """The records in each bucket: nine bytes of memory a record.
-
-    Args:
-        view: the records.
-        buckets: the leaves and the bounds.
-        numbers: the records of all buckets, one bucket after another.
-        bucket_of: the bucket of each record.
-        sizes: the number of records in each bucket.
-    """
+    """The records in each bucket. It takes nine bytes of memory a record."""
 
     view: DatasetView
     buckets: Buckets
+    """The leaves whose lengths decide, and the bounds."""
     numbers: Ints
+    """The numbers of the records, one bucket after another."""
     bucket_of: NDArray[np.uint8]
+    """The bucket of each record."""
     sizes: tuple[int, ...]
+    """The number of records in each bucket."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # It is made again from the lengths: it may be large.
+        # The table may be large: another process makes it again from the lengths.
         return _table_of, (self.view, self.buckets)
 
     def __repr__(self) -> str:
         return f"{self.buckets!r} of {self.sizes} records"
 
     def take(self, bucket: int, ranks: Ints) -> Ints:
+        """Return the numbers of the records that stand at these places in a bucket."""
         numbers: Ints = self.numbers[ranks + sum(self.sizes[:bucket])]
         return numbers
 
 
 def _table_of(view: DatasetView, buckets: Buckets) -> LengthTable:
-    """Return the table of a view, made on the first call."""
+    """Return the table of a view. It is made by the first call, and kept."""
     tables: dict[Any, LengthTable] = view.__dict__.setdefault("_bucket_tables", {})
     key = buckets.leaves, buckets.bounds, buckets.long
     if key not in tables:
-        # The length of a record is that of its longest leaf.
-        pieces = zip(*(view.lengths(name).pieces() for name in buckets.leaves), strict=True)
-        numbers = [np.searchsorted(buckets.bounds, reduce(np.maximum, each)).astype(np.uint8) for each in pieces]
-        bucket_of = np.concatenate([np.empty(0, np.uint8), *numbers])
+        bucket_of = np.empty(0, np.uint8)
+        parts = [bucket_of]
+        for lengths in zip(*(view.lengths(name).pieces() for name in buckets.leaves), strict=True):
+            # The longest leaf of a record decides.
+            longest_leaf = reduce(np.maximum, lengths)
+            parts.append(np.searchsorted(buckets.bounds, longest_leaf).astype(np.uint8))
+        bucket_of = np.concatenate(parts)
         last = len(buckets.bounds) - 1
         too_long = np.flatnonzero(bucket_of > last)
         if len(too_long) and buckets.long == "refuse":
@@ -80,19 +80,14 @@ def _table_of(view: DatasetView, buckets: Buckets) -> LengthTable:
 
 @dataclass(frozen=True, eq=False)
 class BucketedElements(PaddedElements):
-    """The elements of a view, each padded to the bound of its bucket.
-
-    It has the spec and the bytes that they have in batches from buckets.
-
-    Args:
-        padded_to: the elements padded to the bound of each bucket.
-        table: the bucket of each.
-        lengths_of: the numbers of the leaves whose lengths decide the buckets.
-    """
+    """The elements of a view, each padded to the bound of its bucket. Their spec says None for the padded length."""
 
     padded_to: tuple[PaddedElements, ...]
+    """All elements padded to one bound, for the bound of each bucket."""
     table: LengthTable
+    """The bucket of each element."""
     lengths_of: tuple[int, ...]
+    """The numbers of the leaves whose lengths decide the buckets."""
 
     @property
     def title(self) -> str:
@@ -100,12 +95,12 @@ class BucketedElements(PaddedElements):
 
     @property
     def digests(self) -> Digests:
-        # An erased record has the length 0, and may have come to another bucket.
+        # An erased record has the length 0, so it may have had another bucket, and other records other numbers.
         digests = self.records.digests_of_leaves(self.lengths_of)
         return digests._replace(original=digests.rows)
 
     def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
-        # The records of the first buckets come first.
+        # Records come by their buckets, so no segment of records comes first.
         return None
 
     @cached_property
@@ -121,24 +116,24 @@ class BucketedElements(PaddedElements):
         return [self.padded_as(number).padded_element(number, element) for number, element in pairs]
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
-        return self._longest(numbers).batch(numbers, held)
+        return self._of_longest(numbers).batch(numbers, held)
 
     def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
-        every = zip(batches, self.records.batches(batches, held), strict=True)
-        return (self._longest(numbers).padded(numbers, batch) for numbers, batch in every)
+        unpadded = zip(batches, self.records.batches(batches, held), strict=True)
+        return (self._of_longest(numbers).padded(numbers, batch) for numbers, batch in unpadded)
 
-    def _longest(self, numbers: Ints) -> PaddedElements:
-        """Return the elements padded to the bound of the last bucket of some, which all have in a batch of a stream."""
+    def _of_longest(self, numbers: Ints) -> PaddedElements:
+        """Return all elements padded to the bound that the longest of these has. A stream's batch has one bucket."""
         return self.padded_to[int(self.table.bucket_of[numbers].max(initial=0))]
 
 
 def bucketed_stream(
     view: DatasetView, buckets: Buckets, global_batch_size: int | None, options: Mapping[str, Any]
 ) -> Stream[Any]:
-    """Return a stream of batches that come each from one bucket."""
+    """Return a stream whose batches have records of one bucket each."""
     if global_batch_size is None:
         raise InvalidArgumentError("buckets are those of batches: pass a global_batch_size to stream()")
-    # A record that its bucket would cut is longer than its stored length says: only the last bucket may truncate.
+    # Only the last bucket may truncate. Another one cuts no record, unless a stored length is wrong.
     rules: list[LongRecords] = ["refuse" for _ in buckets.bounds[1:]]
     rules.append(buckets.long)
     padded = tuple(

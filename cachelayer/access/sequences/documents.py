@@ -1,4 +1,11 @@
-"""Documents: the values of one or more leaves of varying length in each record, and rows that are made of them."""
+"""Documents, and rows of one length that are made of pieces of them: what windows and packs have in common.
+
+A document is the value of a leaf of varying length in a record. Rows are made in three steps::
+
+    pieces(numbers)     which pieces of which documents lie where in these rows     WindowRows, PackRows
+    Documents.read      the values of the pieces, each record read once, placed in the rows
+    batch               separators, and segment ids or masks, put around them
+"""
 
 from __future__ import annotations
 
@@ -31,7 +38,7 @@ UNNAMED = "values"
 
 
 class Documents:
-    """The documents of a view: record i holds document i, whose values are in one or more leaves of one length.
+    """The documents of a view: record i has document i. Several leaves of one length make one document, side by side.
 
     Args:
         records: the records of the view.
@@ -67,32 +74,32 @@ class Documents:
 
     @property
     def digests(self) -> Digests:
-        """What the documents are known by."""
+        """The digests that change when a document does."""
         return self.records.digests_of_leaves(self._leaves)
 
     def prefix_digest(self, segments: int) -> str | None:
-        """Return the digest of the rows of the documents of the first segments; see :class:`RowOrigins`."""
+        """Return the digest of the documents before later segments were appended; see :class:`RowOrigins`."""
         # An added column has no digest of its first values.
         return None if self._stored.has_added(self._leaves) else self.records.prefix_digest(segments)
 
     @property
     def home(self) -> Any:
-        """The version beside which files about the records are stored; None if there is none."""
+        """The version beside which plans are stored; None if the records are of no single version."""
         return self._stored.home
 
     @property
     def dtypes(self) -> list[np.dtype[Any]]:
-        """The dtype of the values of each leaf: that of an array, uint8 for bytes and str."""
+        """The dtype of the values of each leaf: the dtype of an array, uint8 for bytes and str."""
         return [np.dtype(np.uint8 if dtypes.is_string(spec.dtype) else spec.dtype) for spec in self._specs]
 
     @property
     def keys(self) -> list[str]:
-        """The key of each leaf in the elements that are made of the documents: the last part of its name."""
+        """The key that each leaf has in rows: the last part of its name."""
         return [name.rpartition("/")[2] or UNNAMED for name in self.names]
 
     @property
     def segment_keys(self) -> tuple[str, str]:
-        """The keys of segment ids and positions."""
+        """The keys that segment ids and positions have in rows."""
         return f"{self.keys[0]}_segment_ids", f"{self.keys[0]}_positions"
 
     @cached_property
@@ -101,7 +108,12 @@ class Documents:
         return [self.records.lengths(name) for name in self.names]
 
     def check_lengths(self, numbers: Ints, lengths: Ints) -> None:
-        """Raise unless all leaves of these records have the lengths that the first one has."""
+        """Raise unless all leaves of these records are as long as the first leaf.
+
+        Args:
+            numbers: the records.
+            lengths: the lengths of their first leaf.
+        """
         for name, column in zip(self.names[1:], self.columns[1:], strict=True):
             others = column.take(numbers)
             wrong = np.flatnonzero(others != lengths)
@@ -114,7 +126,7 @@ class Documents:
                 )
 
     def lengths(self) -> Iterator[Ints]:
-        """Yield the lengths of all documents, some at a time; raise if the leaves of one have several."""
+        """Yield the lengths of all documents, some at a time; raise if the leaves of a document differ in length."""
         done = 0
         for lengths in self.columns[0].pieces():
             self.check_lengths(np.arange(done, done + len(lengths)), lengths)
@@ -124,32 +136,35 @@ class Documents:
     def read(
         self, pieces: Pieces, rows: int, length: int, held: Held | None, fields: Sequence[TokenField] = ()
     ) -> dict[str, NDArray[Any]]:
-        """Return rows that hold pieces, for each leaf and field: ``[rows, length, *shape]``, with zeros around them.
+        """Return the values of pieces, placed in rows: ``[rows, length, *shape]`` for each leaf and field, by its key.
 
         Args:
-            pieces: the pieces; their records are those of the view.
+            pieces: the pieces, of records of the view.
             rows, length: the number of rows, and of cells in each.
             held: records that were fetched.
-            fields: what rows have beside the leaves.
+            fields: the fields that rows have beside the leaves.
         """
         reads = [LeafRead(leaf, pieces.begin, pieces.count, pieces.ends) for leaf in self._leaves]
         lengths = self.columns[0].take(pieces.record) if fields else pieces.count
-        of_fields = [each.reads(pieces, lengths) for each in fields]
-        every = [*reads, *(read for some in of_fields for read in some)]
-        values = self._stored.leaf_values(self.records.selection.numbers_of(pieces.record), every, held)
+        reads_of_fields = [token_field.reads(pieces, lengths) for token_field in fields]
+        # All reads are made at once, so that each record is read once.
+        all_reads = [*reads, *(read for of_field in reads_of_fields for read in of_field)]
+        values = self._stored.leaf_values(self.records.selection.numbers_of(pieces.record), all_reads, held)
+        batch = {}
         filled = pieces.not_empty()
-        pairs = zip(self.keys, values[: len(reads)], strict=True)
-        batch = {key: filled.placed(each, rows, length) for key, each in pairs}
-        cells = replace(pieces, count=pieces.cells)
-        rest = iter(values[len(reads) :])
-        for each, some in zip(fields, of_fields, strict=True):
-            of_cells = each.values_of_cells(pieces, some, list(islice(rest, len(some))))
-            batch[each.key] = cells.placed(of_cells, rows, length)
+        for key, of_leaf in zip(self.keys, values[: len(reads)], strict=True):
+            batch[key] = filled.placed(of_leaf, rows, length)
+        # A field also has a value in the cell of a separator.
+        with_separators = replace(pieces, count=pieces.cells)
+        remaining = iter(values[len(reads) :])
+        for token_field, of_field in zip(fields, reads_of_fields, strict=True):
+            of_cells = token_field.values_of_cells(pieces, of_field, list(islice(remaining, len(of_field))))
+            batch[token_field.key] = with_separators.placed(of_cells, rows, length)
         return batch
 
 
 def leaf_names(leaves: Any) -> tuple[str, ...]:
-    """Return the name, or the names, of leaves that a user passed."""
+    """Return the names of leaves that a user passed as one name or several."""
     names = (leaves,) if isinstance(leaves, str) else leaves
     if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
         raise InvalidTypeError(f"field {leaves!r}: pass the name of a field, such as 'tokens', or a tuple of names")
@@ -159,7 +174,7 @@ def leaf_names(leaves: Any) -> tuple[str, ...]:
 
 
 def checked_length(name: str, length: Any) -> int:
-    """Return a number of values that a user passed: those of all rows stay far within int64."""
+    """Return a number of values that a user passed. It is so small that products of it stay far within int64."""
     number = integer(name, length, 1)
     if number > _LONGEST:
         raise InvalidArgumentError(f"{name} {number}: it must be at most {_LONGEST}")
@@ -167,7 +182,11 @@ def checked_length(name: str, length: Any) -> int:
 
 
 def checked_fill(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a value that a user passed, as an array without dimensions, if the dtype holds it exactly."""
+    """Return a value that a user passed as an array without dimensions.
+
+    Raises:
+        InvalidArgumentError: if the dtype does not have the value; floats are rounded.
+    """
     kind = dtypes.number_kind(dtype)
     if kind in "iu" or (kind == "f" and not isinstance(value, (float, np.floating))):
         value = integer(name, value)
@@ -202,26 +221,23 @@ def padding_keys(key: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class DocumentRows(BaseDataset):
-    """Rows of one length that hold pieces of documents: dicts of arrays of fixed shape.
+    """Rows of one length that are made of pieces of documents: dicts of arrays of fixed shape.
 
-    A plan of the rows is a subclass: it says which pieces each row holds.
-
-    Args:
-        documents: the documents.
-        length: the number of values of a row.
-        added: what rows have beside the leaves: segment ids and positions, the length and the mask, or nothing.
-        separator: the value after each document for each leaf, as arrays without dimensions; empty for none.
-        fields: what rows have beside the leaves for each token.
+    A subclass says which pieces each row has.
     """
 
     documents: Documents
     length: int
+    """The number of cells of a row."""
     added: Literal["segments", "mask"] | None = None
+    """What rows have beside the leaves: segment ids and positions, the length and the mask, or nothing."""
     separator: tuple[NDArray[Any], ...] = ()
+    """The value after each document, for each leaf, as arrays without dimensions; empty if there is none."""
     fields: tuple[TokenField, ...] = field(default=(), kw_only=True)
+    """The fields that rows have beside the leaves, with a value for each cell."""
 
     kind: ClassVar[str]
-    """The name in the digest."""
+    """The name of the rows in their digest."""
 
     def __post_init__(self) -> None:
         keys = [*self.documents.keys, *(each.key for each in self.fields), *self._added_spec]
@@ -236,11 +252,11 @@ class DocumentRows(BaseDataset):
     @property
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
-        """The parameters that decide the rows, beside the documents."""
+        """The parameters that, with the documents, decide the rows."""
 
     @property
     def element_parameters(self) -> dict[str, Any]:
-        """The parameters that decide the elements, beside the documents and the rows."""
+        """The parameters that decide what the rows have beside the leaves."""
         values = [each.name for each in self.fields if each.every is None]
         every = {each.name: each.every for each in self.fields if each.every is not None}
         texts = {each.name: each.json_texts for each in self.fields if each.texts is not None}
@@ -249,10 +265,10 @@ class DocumentRows(BaseDataset):
 
     @abstractmethod
     def pieces(self, numbers: Ints) -> Pieces:
-        """Return the pieces of documents in some rows."""
+        """Return the pieces of documents that some rows are made of."""
 
     def check(self, pieces: Pieces) -> None:
-        """Raise unless the leaves of these documents have equal lengths; a plan may have made sure of it."""
+        """Raise unless the leaves of these documents have equal lengths. A subclass that knows it checks nothing."""
 
     @property
     def title(self) -> str:
@@ -295,7 +311,7 @@ class DocumentRows(BaseDataset):
     @property
     @abstractmethod
     def together(self) -> int:
-        """How many rows in a row share their documents with few others; see :class:`DatasetInfo`."""
+        """How many consecutive rows share documents with few rows besides; see :class:`DatasetInfo`."""
 
     @cached_property
     def info(self) -> DatasetInfo:
@@ -312,7 +328,7 @@ class DocumentRows(BaseDataset):
         return self.documents.records.needed(distinct(self._read_pieces(self.pieces(numbers)).record))
 
     def _read_pieces(self, pieces: Pieces) -> Pieces:
-        """Return the pieces whose records are read: with fields, those that are a separator alone too."""
+        """Return the pieces whose records are read: pieces with values; with fields, also a lone separator."""
         if not self.fields:
             return pieces.not_empty()
         erased = self.documents.records.erased
@@ -323,7 +339,9 @@ class DocumentRows(BaseDataset):
         return self.pieces(numbers).not_empty().sources(self.documents.records)
 
     def batch(self, numbers: Ints, held: Held | None = None) -> dict[str, NDArray[Any]]:
-        rows, length, pieces = len(numbers), self.length, self.pieces(numbers)
+        rows = len(numbers)
+        length = self.length
+        pieces = self.pieces(numbers)
         self.check(pieces)
         batch = self.documents.read(self._read_pieces(pieces), rows, length, held, self.fields)
         for values, separator in zip(batch.values(), self.separator, strict=False):

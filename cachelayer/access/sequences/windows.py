@@ -1,4 +1,4 @@
-"""Windows of fixed length over the values of all documents, one after another: by arithmetic and bisection."""
+"""Windows of fixed length over the values of all documents, one document after another: by arithmetic and bisection."""
 
 from __future__ import annotations
 
@@ -28,30 +28,27 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Ints, splits_of
 
-# A block has the windows of so many documents at least.
 _DOCUMENTS_TOGETHER = 4
+"""A block has the windows of so many documents at least."""
 LastWindow = Literal["drop", "pad"]
 
 
 @dataclass(frozen=True)
 class Windowing:
-    """How the concatenation of all documents is cut into windows: window i begins at value ``i * stride``.
-
-    Args:
-        length: the number of values of a window.
-        stride: how far a window begins after the one before it.
-        extra: 1 if a separator stands after each document, else 0.
-        remainder: "drop" leaves out windows that reach past the last value; "pad" has the first of them, if the windows
-            before it do not hold all values.
-    """
+    """How the concatenation of all documents is cut into windows: window i begins at value ``i * stride``."""
 
     length: int
+    """The number of values of a window."""
     stride: int
+    """How many values a window begins after the window before it."""
     extra: int = 0
+    """1 if a separator stands after each document, else 0."""
     remainder: LastWindow = "drop"
+    """What becomes of windows that reach past the last value: "drop" leaves them out, "pad" keeps the first, unless the
+    windows before it have all values."""
 
     def count(self, total: int) -> int:
-        """Return the number of windows over so many values, separators among them."""
+        """Return the number of windows over so many values, where separators count as values."""
         if self.remainder == "drop":
             return max(0, (total - self.length) // self.stride + 1)
         # The last window is the first that reaches the end, unless it would begin after it.
@@ -59,15 +56,15 @@ class Windowing:
         return last + 1 if last * self.stride < total else last
 
     def pieces(self, column: LengthColumn, numbers: Ints) -> Pieces:
-        """Return what some windows hold.
+        """Return the pieces of documents that some windows are made of.
 
         Args:
             column: the lengths of all documents.
-            numbers: the windows, each less than ``count``.
+            numbers: the numbers of the windows.
         """
         begins = numbers * self.stride
         filled = np.minimum(column.total + len(column) * self.extra - begins, self.length)
-        # Both ends of a window follow each other, so that what the search for one reads is at hand for the other.
+        # The two ends of a window are looked up side by side: the second search finds what the first has just read.
         ends_in, places = column.locate(np.stack([begins, begins + filled - 1], axis=1).reshape(-1), self.extra)
         first, places = ends_in[::2], places[::2]
         counts = ends_in[1::2] - first + 1
@@ -75,24 +72,20 @@ class Windowing:
         row = np.repeat(np.arange(len(numbers)), counts)
         record = np.arange(splits[-1]) - (splits[:-1] - first)[row]
         lengths = column.take(record)
-        # Where each document begins in its window: before the window, for the first.
+        # The cell of its window at which each document begins; negative for a first document that begins earlier.
         ends = splits_of(lengths + self.extra)
         at = ends[:-1] - (ends[splits[:-1]] + places)[row]
         begin, offset = np.maximum(-at, 0), np.maximum(at, 0)
         count = np.minimum(lengths, filled[row] - at) - begin
         cells = np.minimum(at + lengths + self.extra, filled[row]) - offset
-        # The first window of all may begin with documents that have no values.
+        # Documents without values at the very beginning count as segments of the first window.
         segment = record - np.where(begins == 0, 0, first)[row] + 1
         return Pieces(row, record, begin, count, offset, begin + count == lengths, segment, cells)
 
 
 @dataclass(frozen=True, eq=False)
 class WindowRows(DocumentRows):
-    """The windows over all documents of a view.
-
-    Args:
-        windowing: how they are cut.
-    """
+    """The windows over all documents of a view."""
 
     windowing: Windowing = field(kw_only=True)
 
@@ -131,19 +124,22 @@ class WindowRows(DocumentRows):
 
     @property
     def segments(self) -> tuple[int, ...]:
+        # A window belongs to the segment of the documents that complete it.
         splits = np.cumsum([0, *self.documents.records.segments]).tolist()
         return tuple(after - before for before, after in pairwise(map(self._windows_before, splits)))
 
     def prefix_digest(self, segments: int) -> str | None:
-        digest, windowing = self.documents.prefix_digest(segments), self.windowing
+        digest = self.documents.prefix_digest(segments)
         cells = self._cells_before(sum(self.documents.records.segments[:segments]))
-        # A window that was padded at the end of its documents goes on in those that follow.
-        is_padded = windowing.count(cells) > replace(windowing, remainder="drop").count(cells)
-        return None if digest is None or is_padded else derived_digest(digest, self.kind, self.parameters)
+        # A window that was padded at the end of its documents has values of appended documents now.
+        had_padding = self.windowing.count(cells) > replace(self.windowing, remainder="drop").count(cells)
+        if digest is None or had_padding:
+            return None
+        return derived_digest(digest, self.kind, self.parameters)
 
     @property
     def together(self) -> int:
-        # A block holds the windows of a few documents at least: then few documents lie in two blocks.
+        # A block with the windows of several documents at least: then few documents are read for two blocks.
         cells = self.documents.columns[0].total + len(self.documents) * self.windowing.extra
         return max(1, _DOCUMENTS_TOGETHER * cells // max(1, len(self.documents) * self.windowing.stride))
 
