@@ -1,4 +1,15 @@
-"""Streams of records: order, steps, shards, the user's functions, reading ahead, and state.
+"""Streams: a dataset in an order, cut into steps that shards share, with functions, reading ahead, and a state.
+
+::
+
+    stream            what users call; epochwise: loops over its epochs
+    stream_options    the arguments of ref.stream(), checked
+      steps           which positions a step has, which rows a shard;    step_numbers: which step is number t
+      order/          which record has which place of an epoch: exact, blocks, buckets, weighted, mixture
+    reading/          from steps to items: chunk_plan (rows), step_reader (records), mapped_chunk (functions)
+    ahead/            chunks and blocks that are read before anybody asks for them
+    iterator          from chunks to items, with a position;             stream_stats: what its consumer waited for
+    state             the position as JSON;    continuing: restored or advanced;    checkpoint: saved beside a model
 
 Streams see records only through ``protocols.py``: nothing here knows files or storages.
 """

@@ -50,7 +50,8 @@ def restore_reader(reader: StepReader, state: Any) -> tuple[StepReader, int]:
 def check_same_steps(reader: StepReader, state: Any) -> None:
     """Raise a StateError unless a state has the order and the steps of a reader that cannot follow others."""
     restored, _ = restore_reader(reader, state)
-    mine, theirs = reader.options, restored.options
+    mine = reader.options
+    theirs = restored.options
     if theirs.steps != mine.steps or theirs.order != mine.order:
         raise StateError(
             "the state leaves out steps, or has advanced to more records, and what reads here cannot follow it: "

@@ -72,7 +72,7 @@ class Iterations:
         return count_steps(whole, 0, 0 if options.batched else options.shard_index) or 0
 
     def number_at(self, position: int) -> int:
-        """Return the number of the iteration that a position lies in; at the end of one, that of the next."""
+        """Return the number of the iteration that a position lies in; the end of one lies in the next."""
         if not self.epochs:
             return 0
         return max(0, position // self.options.steps.records - self._offset) // self.epochs
@@ -108,9 +108,10 @@ class Iterations:
         """Return whether a position lies in an iteration, or at its end."""
         if not self.epochs:
             return True
-        whole, first = self.whole(number, 0), self._offset + number * self.epochs
-        last = whole.steps.last_position
-        return last is not None and first * whole.steps.records <= position <= last
+        steps = self.whole(number, 0).steps
+        first_epoch = self._offset + number * self.epochs
+        last = steps.last_position
+        return last is not None and first_epoch * steps.records <= position <= last
 
     def rest(self, number: int, position: int) -> StreamOptions:
         """Return the options of what is left of an iteration from a position on, which lies in it."""
@@ -174,7 +175,8 @@ class Epochwise(Generic[T]):
             continue_with(iterator, options.steps, options.start)
         else:
             self._iterator = None
-        self._number, self._options = number, options
+        self._number = number
+        self._options = options
 
     def _following(self) -> tuple[int, StreamOptions]:
         """Return the number and the options of the iteration after the present one."""
@@ -289,10 +291,12 @@ class Epochwise(Generic[T]):
                 "the state has advanced to more records, which epochs that are iterated over again and again do not: "
                 "restore it with iter()"
             )
-        iterations, epoch = Iterations(reader.options), epoch_of(state)
+        iterations = Iterations(reader.options)
+        epoch = epoch_of(state)
         is_known = epoch is not None and iterations.contains(epoch, position)
         number = epoch if epoch is not None and is_known else iterations.number_at(position)
-        self._reader, self._restored = reader, position
+        self._reader = reader
+        self._restored = position
         self._go_to(number, iterations.rest(number, position))
 
     def advance_to(self, newer: Any) -> None:
@@ -328,7 +332,8 @@ class Epochwise(Generic[T]):
         iterator = iter(self)
         reader = advance_reader(self._reader, newer, iterator.position)
         iterator.advance_to(newer)
-        self._reader, self._options = reader, replace(reader.options, start=iterator.position)
+        self._reader = reader
+        self._options = replace(reader.options, start=iterator.position)
 
     def stats(self) -> StreamStats:
         """Return what the last iteration has waited for; of worker processes, only how long they were waited for.

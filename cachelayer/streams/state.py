@@ -10,7 +10,7 @@
      "left_out": [[4, 8]],                         what without() leaves out
      "segments": [[0, 10, 0, 0, "48299b..."]]}     the phases before the last one, after advance_to()
 
-docs/order.md specifies it. A loop over epochs, such as that of a framework, has a state of another form, which
+docs/order.md specifies it. A loop over epochs, as frameworks have it, has a state of another form, which
 :func:`state_of_loops` makes and :func:`restore` takes too.
 """
 
@@ -157,7 +157,8 @@ def _phases_of(state: Mapping[str, Any], all_records: int) -> list[Phase]:
             known = before.first + before.records
             follows = begin > before.begin and (begin - before.begin) % before.records == 0
         else:
-            known, follows = 0, begin == 0
+            known = 0
+            follows = begin == 0
         # A phase has the new records by themselves, or all records that there are by then.
         if not (follows and records and first in (0, known) and first + records >= known):
             raise StateError(f"not a sampler state: its segments are {_text(state['segments'])}")

@@ -179,7 +179,7 @@ def step_sizes(steps: Steps, position: int) -> set[int]:
     sizes = {steps.global_batch}
     if not steps.rule.shortens or steps.at(position) is None:
         return sizes
-    # The stretches that are cut: the one that the position lies in, and those before and behind what is left out.
+    # Some stretches are shorter: where the position lies, and before and behind what is left out.
     begins = [position, *(high for _, high in steps.left_out if high > position)]
     for low, _ in steps.left_out:
         if low > position:

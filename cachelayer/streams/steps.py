@@ -63,7 +63,7 @@ class Rule:
     crosses: bool = False
     """Whether the step goes on behind the border."""
     fill: Callable[[Indices, int], Indices] | None = None
-    """If the step is filled up to a whole one: given its rows and its number of records, returns the record of each."""
+    """If the step is filled up: given rows of it and its number of records, returns which record each row has."""
     masks: bool = False
     """Whether batches come with a mask, which is False for the rows that fill up the step."""
 
@@ -127,7 +127,7 @@ class Phase(NamedTuple):
     first: int = 0
     """The number of its first record."""
     digest: str = ""
-    """The digest of all records up to its last one; empty for the last phase, which has those of the stream."""
+    """The digest of all records up to its last one; empty for the last phase: it has the records of the stream."""
 
 
 class EpochSlice(NamedTuple):

@@ -238,7 +238,7 @@ class BlockFeed:
     def _fetch(self, needs: _Needs, first: int) -> None:
         """Fetch the blocks that are neither here nor on the way, for steps that begin at ``first``.
 
-        Records of the tail are blocks of one record: those of a chunk are fetched together.
+        Records of the tail are blocks of one record, which are fetched together.
         """
         single: list[tuple[int, int]] = []
         for last, begin, end in zip(needs.last_positions, needs.begins, needs.ends, strict=True):
@@ -288,7 +288,7 @@ class WorkerSteps:
 
     Args:
         reader: reads the steps of the stream.
-        workers: the number of workers. This worker's next step is the one that comes so many steps later.
+        workers: the number of workers. This worker's next step comes so many steps later.
     """
 
     def __init__(self, reader: StepReader, workers: int) -> None:

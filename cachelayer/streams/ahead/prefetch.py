@@ -50,7 +50,7 @@ class Chunk(Generic[T]):
     Args:
         begin: the position before the first item.
         after: the position after each item. Without batches, the last step may have no item for this shard: then its
-            position follows too. If an error ended the chunk, so do those of the steps that were not read.
+            position follows too; and if an error ended the chunk, the positions after the steps that were not read.
         items: what was read.
         failure: the error that ended the chunk early.
         failures: the elements of the items that others stand in for.

@@ -126,7 +126,8 @@ class Blocks:
         if self.records is None and self.lanes is not None:
             block = min(block, max(1, records // self.lanes))
         block = min(block, max(1, records))
-        blocks, lanes = records // block, self.lanes
+        blocks = records // block
+        lanes = self.lanes
         if lanes is None:
             few = min(_FEW_LANES, power_of_two(blocks // _BLOCKS_OF_FEW))
             lanes = min(_MANY_LANES, max(few, power_of_two(blocks // _BLOCKS_OF_MANY)))
@@ -275,7 +276,7 @@ class BlockOrder(Order):
         """
         numbers = np.empty(len(places), np.int64)
         lanes = places & self.lanes - 1
-        # How many records of the lane come before each: its places before, without those of the tail.
+        # How many records of its lane come before each record: the places of the lane before it, without the tail's.
         turns = places >> self._lane_bits
         first, end = self._tail(epoch)
         tail_of_lane = (end - first + self.lanes - 1 - np.arange(self.lanes)) >> self._lane_bits

@@ -147,7 +147,8 @@ class Turns:
 
     def at(self, positions: Indices) -> tuple[Indices, Indices]:
         """Return the part that each position belongs to, and the number of turns that the part has before it."""
-        parts, turns = np.empty_like(positions), np.empty_like(positions)
+        parts = np.empty_like(positions)
+        turns = np.empty_like(positions)
         for stage, which in _groups(self._first.searchsorted(positions, side="right") - 1):
             counts = self.rounds[stage]
             round_ = round_of(counts)
@@ -252,9 +253,10 @@ class MixedOrder(Order):
         """Return the block of the record at each place; a later epoch of the part needs another fetch of it."""
         begins, ends, lasts = np.empty((3, len(places)), np.int64)
         for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
-            begin, end, last = cast(BlockOrder, self.orders[part]).blocks(epoch_of_part, turns)
-            begins[which], ends[which] = begin + self._firsts[part], end + self._firsts[part]
-            last_turns = last + epoch_of_part * self.orders[part].records
+            bounds = cast(BlockOrder, self.orders[part]).blocks(epoch_of_part, turns)
+            begins[which] = bounds.begin + self._firsts[part]
+            ends[which] = bounds.end + self._firsts[part]
+            last_turns = bounds.last + epoch_of_part * self.orders[part].records
             lasts[which] = self.turns.positions_of(part, last_turns) - epoch * self.length
         return BlockBounds(begins, ends, lasts)
 

@@ -176,8 +176,10 @@ def _network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
-    scratch, shifted = np.empty_like(words), np.empty_like(words)
-    cut, next_cut = np.array(64 - high_bits, np.uint64), np.array(64 - low_bits, np.uint64)
+    scratch = np.empty_like(words)
+    shifted = np.empty_like(words)
+    cut = np.array(64 - high_bits, np.uint64)
+    next_cut = np.array(64 - low_bits, np.uint64)
     for key in keys:
         # high, low = low, high ^ hash(low + key), with the bits of the half that it changes.
         _change_half(high, low, key, cut, scratch, shifted)
@@ -193,8 +195,10 @@ def _inverse_network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
-    cut, next_cut = np.array(64 - low_bits, np.uint64), np.array(64 - high_bits, np.uint64)
-    scratch, shifted = np.empty_like(words), np.empty_like(words)
+    cut = np.array(64 - low_bits, np.uint64)
+    next_cut = np.array(64 - high_bits, np.uint64)
+    scratch = np.empty_like(words)
+    shifted = np.empty_like(words)
     for key in reversed(keys):
         # Before the round, high was low, and low was high ^ hash(low + key).
         low, high = high, low

@@ -85,7 +85,7 @@ class MappedChunk:
             self.elements = values
             return
         if len(values) < len(rows):
-            # The last error is that of the row after the values.
+            # The last error belongs to the row after the values.
             self._end_before(int(rows[len(values)]), failed.pop(len(values)))
         self._replace_failed(rows, values, failed)
         self.elements = [values[index] for index in index_of_row[: self._end].tolist()]
@@ -183,7 +183,7 @@ class MappedChunk:
         self._end_before(rows[len(listed) - 1], too_many(listed, limit))
 
     def _read_stand_in(self, row: int, error: BaseException) -> tuple[Any, int]:
-        """Return the element that stands in for that of a row, and the number of its record.
+        """Return the element that stands in for the element of a row, and the number of its record.
 
         Raises:
             ElementError: if all candidates fail too.
