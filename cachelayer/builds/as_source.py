@@ -90,6 +90,11 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     of_ref_or_stream = source_of_ref_or_stream(obj, unbatch=unbatch, element_spec=element_spec)
     if of_ref_or_stream is not None:
         return of_ref_or_stream
+    return _of_arrays_or_elements(obj, unbatch=unbatch, element_spec=element_spec)
+
+
+def _of_arrays_or_elements(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source:
+    """Return the source of the rows of arrays, or of the elements that an object gives."""
     # A tuple of arrays has columns, unless the declared spec of an element is no tuple: then the arrays are elements.
     is_records = isinstance(obj, tuple) and element_spec is not None and not isinstance(element_spec, tuple)
     columns = None if unbatch or is_records else columns_of(obj)

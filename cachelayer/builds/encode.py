@@ -120,7 +120,7 @@ def encode_with_workers(
 ) -> Generator[tuple[int, EncodedRange], None, None]:
     """Encode parts of a source in worker processes, range by range; closing the generator kills the processes.
 
-    A range is far smaller than a part, so that all processes work on the same part, and a small version is divided too.
+    A range is at most a batch, so that all processes work on the same part, and a small version is divided too.
 
     Args:
         source: the source, which can be read from any record. It is pickled, by value if the main program defines it.
