@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.drawn_records import drawn_records
+from cachelayer.drawing.drawn_records import DrawnRecord, DrawOptions, drawn_records
 from cachelayer.drawing.text import Names, leaf_text, named, shown_path
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StateError, StorageError
 from cachelayer.page.record_pages import LEAVES, THUMBNAIL
@@ -44,7 +45,7 @@ _SHUFFLES: dict[str, bool | str] = {"none": False, "exact": True, "blocks": "blo
 
 
 def order(request: Request) -> Response:
-    """Show the batch of a step: its records, or those of one shard, and the numbers in each shard."""
+    """Show the batch of a step: the records of all shards or of one, and the record numbers of each shard."""
     ref = ref_of(request)
     open_versions = open_versions_of(request)
     query = request.query_params
@@ -70,21 +71,11 @@ def order(request: Request) -> Response:
     draw_options = open_versions.draw_options(ref, THUMBNAIL, LEAVES)
     by = query.get("by", "")
     rows, problem = _sorted(raw, numbers.tolist() if shard is None else parts[shard], by, draw_options.names)
-    counts = Counter(heading for _, heading in rows)
-    rows_here = rows[first : first + PAGE]
-    drawn = zip(rows_here, drawn_records(raw, [number for number, _ in rows_here], draw_options), strict=True)
-    groups = groupby(drawn, key=lambda row: row[0][1])
-
-    def link(step: int, shard: int | None, first: int = 0) -> str:
-        """Return the query of the page of another step or shard, or of later records of the batch."""
-        changed = {**query, "step": step, "shard": shard, "from": first or None}
-        return urlencode({name: value for name, value in changed.items() if value not in (None, "")})
-
     return page(
         "order.html",
         ref=ref,
         query=query,
-        query_of=link,
+        query_of=partial(_query_of_page, query),
         shards=shards,
         shard=shard,
         batch=batch,
@@ -96,7 +87,7 @@ def order(request: Request) -> Response:
         leaves=_sortable(raw.element_spec),
         seed=options["seed"],
         position=None if state is None else position,
-        place_of=lambda position: _place(steps, position),
+        place_of=partial(_place, steps),
         begin=begin,
         rows_of_batch=len(numbers),
         padding=len(numbers) - steps.size(step_of(stream, step)),
@@ -105,10 +96,34 @@ def order(request: Request) -> Response:
         total=len(rows),
         problem=problem,
         first=first,
-        groups=[(heading, counts[heading], [record for _, record in group]) for heading, group in groups],
+        groups=_drawn_groups(raw, rows, first, draw_options),
         page_size=PAGE,
         python=_python(batch, options, None if shard is None else (shard, shards), steps, position, step),
     )
+
+
+def _query_of_page(query: Mapping[str, str], step: int, shard: int | None, first: int = 0) -> str:
+    """Return the query of the page of another step or shard, or of later records of the batch."""
+    changed = {**query, "step": step, "shard": shard, "from": first or None}
+    return urlencode({name: value for name, value in changed.items() if value not in (None, "")})
+
+
+def _drawn_groups(
+    raw: DataRef[Any], rows: Sequence[tuple[int, str]], first: int, options: DrawOptions
+) -> list[tuple[str, int, list[DrawnRecord]]]:
+    """Return the groups of records on a page: the heading, the records of the group in the batch, and those drawn.
+
+    Args:
+        raw: the version.
+        rows: the numbers of the records of the batch, with the headings of their groups.
+        first: the first row on the page.
+        options: how records are drawn.
+    """
+    counts = Counter(heading for _, heading in rows)
+    rows_here = rows[first : first + PAGE]
+    drawn = drawn_records(raw, [number for number, _ in rows_here], options)
+    groups = groupby(zip(rows_here, drawn, strict=True), key=lambda pair: pair[0][1])
+    return [(heading, counts[heading], [record for _, record in group]) for heading, group in groups]
 
 
 def _state_of(query: Mapping[str, str]) -> Any:
