@@ -51,7 +51,7 @@ __all__ = ["Sampler", "as_source", "iter_dataset"]
 _ENDLESS = 1 << 48
 
 
-# In.
+# Datasets of Grain as sources.
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
@@ -117,7 +117,7 @@ def _batches_with_warnings(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch
 
 
-# Out.
+# Records and streams for Grain.
 
 
 class Sampler:
@@ -192,7 +192,8 @@ class Sampler:
         index = operator.index(index)
         if not 0 <= index < len(self):
             raise RecordIndexError(f"index {index} of a sampler of {len(self)} records")
-        order, position = self._options.order, self._options.start + index
+        order = self._options.order
+        position = self._options.start + index
         epoch, place = divmod(position, order.records)
         generator = None
         if order.seed is not None:
@@ -203,8 +204,9 @@ class Sampler:
 
     def __repr__(self) -> str:
         """Return a text that changes whenever the order does: Grain compares it when it restores."""
-        version, records = self._options.order.described["version"], self._options.order.records
-        return f"Sampler(digest='sha256:{self._digest}', records={records}, order={version}, {self._options})"
+        order = self._options.order
+        text = f"records={order.records}, order={order.described['version']}, {self._options}"
+        return f"Sampler(digest='sha256:{self._digest}', {text})"
 
 
 @explains_options
@@ -246,7 +248,8 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
     @property
     def _element_spec(self) -> Any:
         """The specs that ``grain.experimental.get_element_spec`` returns. A dimension that varies is None."""
-        spec, options = self._stream.element_spec, reader_of(self._stream).options
+        spec = self._stream.element_spec
+        options = reader_of(self._stream).options
         if spec is None:
             raise InvalidArgumentError(
                 "the functions of this stream may return anything: pass element_spec= to the last map()"
@@ -324,7 +327,8 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
     def _get_next_index(self) -> int:
         """Return the number of the next step, counted from the start of the stream, for Grain's ``get_next_index``."""
         self._check_undivided()
-        options, position = reader_of(self._stream).options, self._iterator.position
+        options = reader_of(self._stream).options
+        position = self._iterator.position
         steps = replace(options.steps, num_epochs=position // max(1, options.steps.records) + 1)
         return cast(int, count_steps(steps, options.start)) - cast(int, count_steps(steps, position))
 
@@ -367,7 +371,8 @@ class _WorkerIterator(_StreamedIterator):
     def __next__(self) -> Any:
         self._assert_not_closed()
         reader = reader_of(self._stream)
-        steps, position = reader.options.steps, self._iterator.position
+        steps = reader.options.steps
+        position = self._iterator.position
         step = nth_step(steps, position, self._worker)
         if step is None:
             raise StopIteration

@@ -1,8 +1,8 @@
-"""Read Hugging Face ``datasets`` as sources, and turn records into them.
+"""Read Hugging Face ``datasets`` as sources, and turn records into a ``datasets.Dataset``.
 
 ``storage.cache(dataset, ...)`` takes a ``Dataset`` or an ``IterableDataset`` as it is, in Arrow batches. Images and
-sounds stay the bytes of their files; reading decodes them. The metadata keep the features, which :func:`to_datasets`
-returns.
+sounds stay the bytes of their files; reading decodes them. The metadata of the version hold the features, which
+:func:`to_datasets` gives back.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FILES_AT_ONCE = 64
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Adapted:
-    """Return the source of a ``Dataset`` or ``IterableDataset``, or the splits of a dict of them; None for others.
+    """Return the source of a ``Dataset`` or ``IterableDataset``, or each split of a dict of them; else None.
 
     Examples:
         >>> import datasets
@@ -82,8 +82,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return _source_of_dataset(_without_format(obj), element_spec)
     if obj._starting_state_dict is not None:
         raise InvalidArgumentError("the IterableDataset continues from a state, so its first rows would be missing")
-    # datasets would turn each row that comes from Python into a table with its own schema.
-    return (_source_of_python_rows if obj._ex_iterable.iter_arrow is None else _source_of_tables)(obj, element_spec)
+    if obj._ex_iterable.iter_arrow is None:
+        # datasets would turn each row that comes from Python into a table with its own schema.
+        return _source_of_python_rows(obj, element_spec)
+    return _source_of_tables(obj, element_spec)
 
 
 def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Source:
@@ -91,7 +93,7 @@ def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Sour
     leaves, spec = leaves_and_spec(dataset.features, declared)
     nbytes = len(dataset) * dataset.data.nbytes // max(1, dataset.data.num_rows)
     if leaves:
-        # Their files may be elsewhere, and of any size.
+        # The files of images and sounds may be elsewhere, and of any size.
         nbytes = max(nbytes, len(dataset) * BATCH_NBYTES // _FILES_AT_ONCE)
     fetch = partial(_rows_of_dataset, dataset.with_format("arrow"))
     columns = partial(columns_of, spec, leaves, None)
@@ -137,7 +139,8 @@ def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | N
 
     A generator makes them, or the function of ``map()``. If there are no features, the first rows decide the spec.
     """
-    features, rows = dataset.features, iter(_unchanged(dataset))
+    features = dataset.features
+    rows = iter(_unchanged(dataset))
     if features is not None:
         _, spec = leaves_and_spec(features, declared)
         rows = map(partial(encoded, features), rows)
@@ -220,7 +223,8 @@ def _has_whole_records(records: Dataset[Any]) -> bool:
 
 def _features_of(records: Dataset[Any]) -> datasets.Features:
     """Return the features that were cached, or else those that the types of Arrow or the element spec imply."""
-    spec, metadata = records.element_spec, records.info.metadata
+    spec = records.element_spec
+    metadata = records.info.metadata
     if METADATA in metadata and _has_whole_records(records):
         return datasets.Features.from_dict(metadata[METADATA])
     if not isinstance(spec, dict):

@@ -31,7 +31,7 @@ except ImportError as error:
 
 __all__ = ["GlobalBatchIterator", "GlobalBatches", "global_batches", "shard_by_process"]
 
-# Before JAX takes down its devices, which it does at the end of the program too, nothing may be sent any more.
+# Before JAX takes down its devices, which it does at the end of the program too, no thread may send arrays any more.
 atexit.register(end_threads)
 
 
@@ -128,15 +128,15 @@ class GlobalBatches(Epochwise[T]):
         super().__init__(reader, self._global)
 
     def _global(self, reader: StepReader) -> GlobalBatchIterator[T]:
-        """Return what reads the rows that this process holds, and sends them to its devices."""
-        # In this thread: another does not see what a context manager of JAX sets.
+        """Return an iterator that reads the rows that this process holds, and sends them to its devices."""
+        # Asked in this thread: another thread does not see what a context manager of JAX sets.
         wide = bool(jax.config.jax_enable_x64)
         sharding = self._sharding
         if not sharding.is_fully_addressable:
             reader = reader.of_rows(lambda size: _local_rows(sharding, size))
         if self._depth is not None:
             reader = replace(reader, options=replace(reader.options, prefetch=self._depth))
-        convert = functools.partial(_sent, sharding=sharding, wide=wide)
+        convert = functools.partial(_convert, sharding=sharding, wide=wide)
         return GlobalBatchIterator(replace(reader, convert=convert), sharding)
 
 
@@ -196,14 +196,17 @@ class GlobalBatchIterator(StreamIterator[T]):
 
 def _check_steps(reader: StepReader, sharding: NamedSharding, position: int) -> None:
     """Raise unless the sharding divides every step from a position on."""
-    rows, steps = _of_rank(sharding, 1), reader.options.steps
+    rows = _of_rank(sharding, 1)
+    steps = reader.options.steps
     for size in step_sizes(steps, position):
         try:
             rows.shard_shape((size,))
         except ValueError:
-            whole = size == steps.global_batch
-            what = f"global_batch_size {size}" if whole else f"the last step of an epoch, {size} rows,"
-            fix = "pass a multiple" if whole else "pass remainder='drop' or 'pad' to stream()"
+            what = f"the last step of an epoch, {size} rows,"
+            fix = "pass remainder='drop' or 'pad' to stream()"
+            if size == steps.global_batch:
+                what = f"global_batch_size {size}"
+                fix = "pass a multiple"
             over = f"{sharding.spec} over the mesh {dict(sharding.mesh.shape)}"
             raise InvalidArgumentError(f"{what} is not divisible by {over}: {fix}") from None
 
@@ -227,7 +230,7 @@ def _local_rows(sharding: NamedSharding, size: int) -> NDArray[np.int64]:
     return local
 
 
-def _sent(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> Any:
+def _convert(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> Any:
     """Return a batch of this process's rows as global arrays of ``size`` rows.
 
     Args:

@@ -47,7 +47,7 @@ __all__ = ["Resume", "StreamDataset", "as_source", "to_keras"]
 _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys"
 
 
-# In.
+# Datasets of Keras as sources.
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
@@ -102,7 +102,7 @@ def _epoch(dataset: Any) -> Iterator[Any]:
     dataset.on_epoch_end()
 
 
-# Out.
+# Streams for Keras.
 
 
 @explains_options
@@ -218,7 +218,8 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def __getitem__(self, index: int) -> Any:
         """Return a batch of the current epoch; negative numbers count from its end."""
-        number, count = operator.index(index), len(self)
+        number = operator.index(index)
+        count = len(self)
         if not -count <= number < count:
             raise RecordIndexError(f"batch {number} of an epoch of {count} batches")
         number %= count
@@ -407,7 +408,10 @@ def _has_dtype(array: Any) -> bool:
 
 
 def _for_fit(item: Any, rows: int, *, padded: bool) -> Any:  # noqa: ARG001
-    batch, mask = item if padded else (item, None)
+    batch = item
+    mask = None
+    if padded:
+        batch, mask = item
     if isinstance(batch, list) or tree.is_namedtuple(batch):
         batch = tuple(batch)
     batch = _without_weight(batch)

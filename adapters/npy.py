@@ -113,11 +113,7 @@ def _source(
 
 
 class _Rows:
-    """Arrays of files. Another process opens the files, rather than get the arrays that are mapped here.
-
-    Args:
-        make: opens them.
-    """
+    """Arrays of files. Another process opens the files, rather than get the arrays that are mapped here."""
 
     def __init__(self, make: Callable[[], Source]) -> None:
         self._make = make
@@ -147,7 +143,8 @@ def _array_of(file: File) -> NDArray[Any]:
 
 def _loaded(file: File, arrays: Sequence[str] | Mapping[str, str] | None) -> dict[str, NDArray[Any]]:
     """Return the chosen arrays of an ``.npz`` file."""
-    name, what = file.name, "is not a .npz file, is cut short, or does not fit into memory"
+    name = file.name
+    what = "is not a .npz file, is cut short, or does not fit into memory"
     with reading(name, what), file.open() as opened, zipfile.ZipFile(opened) as archive:
         stored = [member.removesuffix(".npy") for member in archive.namelist()]
         wanted = stored if arrays is None else arrays

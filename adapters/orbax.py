@@ -64,9 +64,6 @@ class StateHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
 class CheckpointSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
     """The argument that saves the state which an iterator has when ``save()`` is called.
 
-    Args:
-        iterator: an iterator of a stream, of ``global_batches``, or anything with ``get_state`` and ``set_state``.
-
     Raises:
         InvalidTypeError: if the iterator has no state.
 
@@ -85,6 +82,7 @@ class CheckpointSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
     """
 
     iterator: Stateful
+    """An iterator of a stream, of ``global_batches``, or anything with ``get_state`` and ``set_state``."""
 
     def __post_init__(self) -> None:
         _check(self.iterator)
@@ -94,9 +92,6 @@ class CheckpointSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
 @dataclass
 class CheckpointRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
     """The argument that moves an iterator to where the saved one was, on any number of processes.
-
-    Args:
-        iterator: an iterator over the same records in the same order.
 
     Raises:
         InvalidTypeError: if the iterator has no state.
@@ -116,6 +111,7 @@ class CheckpointRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
     """
 
     iterator: Stateful
+    """An iterator over the same records in the same order."""
 
     def __post_init__(self) -> None:
         _check(self.iterator)

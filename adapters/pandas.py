@@ -182,7 +182,8 @@ def _schema_of(frame: pd.DataFrame) -> pa.Schema:
     for name in frame:
         if frame[name].dtype == object:
             continue
-        field, dtype = pa.field(name, _array(name, frame[name][:0]).type), frame[name].dtype
+        field = pa.field(name, _array(name, frame[name][:0]).type)
+        dtype = frame[name].dtype
         is_scale = isinstance(dtype, pd.CategoricalDtype) and dtype.ordered
         fields.append(with_categories(field, dtype.categories.tolist()) if is_scale else field)
     return pa.schema(fields)
@@ -245,7 +246,8 @@ def _series(field: pa.Field, values: Any, rows: int) -> pd.Series[Any]:
     from cachelayer.adapters.frameworks.arrow_arrays import array_of
     from cachelayer.adapters.sources.arrow_schema import categories_of, says_more
 
-    kind, name = field.type, field.name
+    kind = field.type
+    name = field.name
     if kinds.is_dictionary(kind):
         series = array_of(kind, values, rows, f"[{name!r}]").to_pandas()
         categories = categories_of(field)

@@ -1,7 +1,7 @@
 """Read ``tf.data`` datasets as sources, and turn streams into ``tf.data`` datasets.
 
-``storage.cache(dataset, ...)`` takes a ``tf.data.Dataset`` as it is; :func:`to_tf` turns a stream into one with the
-element spec that was cached, so that code after it need not change.
+``storage.cache(dataset, ...)`` takes a ``tf.data.Dataset`` as it is. :func:`to_tf` turns a stream into a dataset with
+the element spec that was cached, so that code after it need not change.
 """
 
 from __future__ import annotations
@@ -113,12 +113,7 @@ def source_of_pipeline(dataset: Any, declared: Tree | None) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class _PipelineReader:
-    """Reads a dataset in batches: reading element by element costs many times more.
-
-    Args:
-        dataset: the dataset.
-        element_spec: the spec of its elements.
-    """
+    """Reads a dataset in batches: reading element by element costs many times more."""
 
     dataset: Any
     element_spec: Tree
@@ -205,7 +200,8 @@ def _column(spec: LeafSpec, parts: Any) -> Column:
     if isinstance(leaf, RaggedLeaf):
         *levels, inner, values = parts
         return Column(leaf.parts_of_flat_rows(_dense(inner), [*map(_flat, levels), _flat(values)]))
-    shapes, *varying = _dense(parts[0]), *map(_flat, parts[1:])
+    shapes = _dense(parts[0])
+    varying = [_flat(part) for part in parts[1:]]
     if isinstance(leaf, (ArrayLeaf, SparseLeaf)):
         return Column(leaf.parts_of_flat_rows(shapes, varying))
     if spec.is_static:

@@ -104,7 +104,8 @@ def _source_of_examples(data: BaseDataSource, declared: Tree | None) -> Source:
     Raises:
         InvalidTypeError: if a feature cannot be stored; names its path.
     """
-    spec, info = declared or _spec_of(data), data.dataset_info
+    spec = declared or _spec_of(data)
+    info = data.dataset_info
     names = dict(_class_names(info.features, ""))
     metadata = {METADATA: {"dataset": info.full_name, "split": str(data.split), "class_names": names}}
     elements = partial(_examples_from, data)

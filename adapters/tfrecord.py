@@ -63,7 +63,8 @@ def from_tfrecord(
     """
     if (compression_type or None) not in _DECOMPRESSED:
         raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")
-    files, compression = Files(filenames, storage_options), compression_type or None
+    files = Files(filenames, storage_options)
+    compression = compression_type or None
     if features is None:
         return source_of_files(files, partial(_source_of_bytes, files, compression))
     if not isinstance(features, Mapping) or not features or not all(isinstance(name, str) for name in features):
@@ -86,13 +87,7 @@ def _source_of_bytes(files: Files, compression: str | None, declared: Tree | Non
 
 @dataclass(frozen=True)
 class _Examples:
-    """The parsed examples of files.
-
-    Args:
-        files: the files.
-        compression: how they are compressed.
-        features: the features.
-    """
+    """The parsed examples of files."""
 
     files: Files
     compression: str | None
@@ -118,7 +113,7 @@ class _Examples:
     def _chunks(self, damage: list[SourceError], names: _Names) -> Iterator[list[bytes]]:
         """Yield the records in lists; end before one that is damaged, and add the error to a list."""
 
-        def whole() -> Iterator[bytes]:
+        def undamaged() -> Iterator[bytes]:
             try:
                 for record in _records(self.files, self.compression):
                     names.look_at(record)
@@ -126,7 +121,7 @@ class _Examples:
             except SourceError as error:
                 damage.append(error)
 
-        records = whole()
+        records = undamaged()
         return iter(lambda: list(islice(records, _PARSED_AT_ONCE)), [])
 
     def _raise_located(self) -> None:
@@ -160,11 +155,7 @@ class _Examples:
 
 
 class _Names:
-    """Looks for each feature in the records, until one has it: TensorFlow makes empty columns of wrong names.
-
-    Args:
-        features: the features.
-    """
+    """Looks for each feature in the records, until one has it: TensorFlow makes empty columns of wrong names."""
 
     def __init__(self, features: Mapping[str, Any]) -> None:
         self._missing = {name: getattr(feature, "value_key", None) or name for name, feature in features.items()}

@@ -53,7 +53,7 @@ _MANY_WORKERS = (
 )
 
 
-# In.
+# Datasets of PyTorch as sources.
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
@@ -145,7 +145,7 @@ def _lengths_of(loader: data.DataLoader) -> tuple[int | None, int | None]:
     return items, items * loader.batch_size if loader.drop_last else length_of(loader.sampler)
 
 
-# Out.
+# Records for PyTorch.
 
 
 @explains_options

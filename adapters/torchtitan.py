@@ -116,7 +116,10 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         """Iterate from the position of the state on."""
         for item in self._loader:
-            batch, is_row = item if self._has_padding else (item, None)
+            batch = item
+            is_row = None
+            if self._has_padding:
+                batch, is_row = item
             inputs, labels = batch
             if is_row is not None:
                 labels[~is_row] = _NO_LABEL
@@ -187,7 +190,8 @@ def training_batch(
         length: the number of tokens of the model's rows.
     """
     tokens = batch[leaf].astype(np.int64)
-    segments, mask = batch.get(f"{leaf}_segment_ids"), batch.get(f"{leaf}_mask")
+    segments = batch.get(f"{leaf}_segment_ids")
+    mask = batch.get(f"{leaf}_mask")
     is_label = np.ones(tokens.shape, bool) if mask is None else mask.copy()
     if loss_mask is not None:
         is_label &= batch[loss_mask] != 0

@@ -125,7 +125,8 @@ def _elements(files: Files, spec: Mapping[str, LeafSpec | None], *, takes_all: b
         extra = [name for name in sample if name not in spec and not name.startswith("__")]
         if extra and takes_all:
             hint = f"{sample[KEY]!r} has {extra[0]!r} too: pass suffixes= with all suffixes to read."
-            got, place = f"{list(sample)[2:]}", str(sample["__url__"])
+            got = f"{list(sample)[2:]}"
+            place = str(sample["__url__"])
             raise ElementError(f"the suffixes {list(spec)[1:]}", got, record=record, hint=hint, place=place)
         try:
             yield {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}

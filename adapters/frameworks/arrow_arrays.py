@@ -116,7 +116,8 @@ def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
         entries = array_of(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])), values, rows, path)
         keys, items = entries.values.flatten()
         return pa.MapArray.from_arrays(entries.offsets, keys, items, type=kind, mask=entries.is_null())
-    lists, inner = [], kind
+    lists = []
+    inner = kind
     while is_list(inner):
         lists.append(inner)
         inner = inner.value_type
@@ -171,7 +172,8 @@ def _zipped(kind: pa.DataType, parts: list[pa.Array], rows: int, path: str) -> p
 
 
 def _leaf_array(kind: pa.DataType, values: Any, path: str) -> pa.Array:
-    nulls, null_values = None, None
+    nulls = None
+    null_values = None
     if isinstance(values, Nullable) and values.valid.ndim == 1:
         values, nulls = values.values, ~values.valid
     flat, splits = _levels(values)

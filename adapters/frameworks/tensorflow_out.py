@@ -78,7 +78,8 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     _check_outward(spec)
     leaves = [leaf for _, leaf in tree.leaves(spec)]
     blocks = not reader.options.batched and reader.options.steps.shard_count == 1 and all(map(_unbatches, leaves))
-    read, of_positions = stream, tf.TensorSpec((), tf.int64)
+    read = stream
+    of_positions = tf.TensorSpec((), tf.int64)
     if reader.options.batched:
         signature = _signature_of_batches(stream, leaves)
     elif blocks:
@@ -113,14 +114,16 @@ class _StreamItems:
         self._lock = Lock()
 
     def __call__(self) -> Iterator[Any]:
-        # TensorFlow may begin several iterations at once, in any of its threads: each is another.
+        # TensorFlow may begin several iterations at once, in any of its threads. No two have the same epoch.
         with self._lock:
             iterator = iter(self._epochs) if self._reached is None else self._going_on()
-            before, item = iterator.position, next(iterator, None)
+            before = iterator.position
+            item = next(iterator, None)
         while item is not None:
             after = iterator.position
             yield item, np.arange(before + 1, after + 1) if self._blocks else after
-            before, item = after, next(iterator, None)
+            before = after
+            item = next(iterator, None)
 
     def _going_on(self) -> StreamIterator[Any]:
         reader = self._epochs.reader
@@ -128,7 +131,7 @@ class _StreamItems:
 
 
 def _reached(stream: Stream[Any]) -> Any:
-    """Return a variable for the position after the last item that was taken; None if the stream has an end."""
+    """Return a variable for the position after the last item that was handed out; None if the stream has an end."""
     if not is_endless(stream):
         return None
     with tf.device("CPU:0"):
@@ -152,7 +155,7 @@ def _finished(
         item = (pack(iter(leaves[:-1])), leaves[-1]) if padded else pack(iter(leaves))
         return (item, position) if positions or reached is not None else item
 
-    def taken(item: Any, position: Any) -> Any:
+    def note_position(item: Any, position: Any) -> Any:
         reached.assign(position)
         return (item, position) if positions else item
 
@@ -162,10 +165,10 @@ def _finished(
     dataset = _with_cardinality(dataset, stream).prefetch(tf.data.AUTOTUNE)
     if reached is None:
         return dataset
-    # Nothing may read ahead of what is taken; by default TensorFlow adds a prefetch() at the end.
+    # Nothing may read ahead of the items that were handed out; by default TensorFlow adds a prefetch() at the end.
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
-    return dataset.map(taken).with_options(options)
+    return dataset.map(note_position).with_options(options)
 
 
 def _with_cardinality(dataset: tf.data.Dataset, stream: Stream[Any]) -> tf.data.Dataset:

@@ -64,7 +64,7 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
         self._epochs = _epochs_of(reader_of(stream))
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the next epoch, or that which was set; after ``load_state_dict``, over the rest of the epoch.
+        """Iterate over the next epoch or the one that was set; after ``load_state_dict``, over the rest of its epoch.
 
         A ``DataLoader`` with workers makes two iterators and uses the second, so an iterator counts once it is used.
         """
@@ -126,10 +126,10 @@ def _epochs_of(reader: StepReader) -> Epochwise[Any]:
 
 
 class SamplerIterator(Iterator[Any]):
-    """Hands out what a sampler has for an epoch.
+    """The numbers of one epoch of a sampler.
 
-    It has a state, because torchdata's ``StatefulDataLoader`` saves that of a sampler and that of its iterator. After
-    the last item, the sampler goes on with the next epoch, and the iterator is at its end.
+    It has a state, because torchdata's ``StatefulDataLoader`` saves the states of a sampler and of its iterator. After
+    the last number, the sampler goes on with the next epoch, and the iterator is at its end.
     """
 
     def __init__(self, epochs: Epochwise[Any]) -> None:
@@ -143,11 +143,12 @@ class SamplerIterator(Iterator[Any]):
         return self._epochs.state_of_iteration()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on at a state; unless the sampler was restored to the same, its next iterator has what it would have."""
-        own = _epochs_of(self._epochs.reader)
-        own.set_state(state_dict)
-        if own.state_of_iteration() != self._epochs.state_of_iteration():
-            self._epochs, self._iterator = own, iter(own)
+        """Go on at a state. Unless the sampler has the same state, it does not count what this iterator gives."""
+        restored = _epochs_of(self._epochs.reader)
+        restored.set_state(state_dict)
+        if restored.state_of_iteration() != self._epochs.state_of_iteration():
+            self._epochs = restored
+            self._iterator = iter(restored)
 
 
 class _NumberChunks:

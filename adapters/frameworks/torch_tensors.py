@@ -58,7 +58,8 @@ def tensor_leaf(path: str, leaf: Any) -> Any:
         return Nullable(tree.map_structure(leaf.values, tensor_leaf, path), tensor_of(path, leaf.valid))
     if isinstance(leaf, Sparse):
         indices = tensor_of(path, np.ascontiguousarray(leaf.indices.T))
-        values, shape = tensor_of(path, leaf.values), tuple(leaf.dense_shape.tolist())
+        values = tensor_of(path, leaf.values)
+        shape = tuple(leaf.dense_shape.tolist())
         return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
     return leaf
 

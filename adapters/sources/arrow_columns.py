@@ -38,15 +38,11 @@ Nulls = NDArray[Any] | None
 
 @dataclass(frozen=True)
 class FileLeaf:
-    """A struct with the bytes and the name of a file, which is one leaf.
-
-    Args:
-        spec: the spec of the leaf.
-        read: returns the bytes of each file of such structs.
-    """
+    """A struct with the bytes and the name of a file, which is one leaf."""
 
     spec: LeafSpec
     read: Callable[[pa.StructArray], pa.Array]
+    """Returns the bytes of each file of such structs."""
 
 
 FileLeaves = Mapping[str, FileLeaf]
@@ -209,19 +205,16 @@ def plain_nbytes(array: pa.Array) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Values in nested lists, one outermost list for each row; without lists, one value for each row.
-
-    Args:
-        values: the values within all lists.
-        levels: for each level of lists, outermost first, the length of each of its lists.
-        nulls: the nulls of a column: see :class:`~cachelayer.records.leaf_columns.Column`; None if no row is null.
-        dims: for each level, the length that the type says all lists have, or None.
-    """
+    """Values in nested lists, one outermost list for each row; without lists, one value for each row."""
 
     values: pa.Array
+    """The values within all lists."""
     levels: tuple[Ints, ...] = ()
+    """For each level of lists, outermost first, the length of each of its lists."""
     nulls: Nulls = None
+    """The nulls of a column: see :class:`~cachelayer.records.leaf_columns.Column`; None if no row is null."""
     dims: tuple[int | None, ...] = ()
+    """For each level, the length that the type says all lists have, or None."""
 
     def of(self, values: pa.Array) -> Lists:
         """Return other values within the same lists."""
@@ -311,7 +304,8 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     if isinstance(spec, JsonSpec):
         return replace(_json_column(path, lists.values), nulls=lists.nulls)
     if kinds.is_null(lists.values.type) and not lists.levels:
-        leaf, rows = leaf_of(spec), len(lists.values)
+        leaf = leaf_of(spec)
+        rows = len(lists.values)
         return Column(leaf.encode([leaf.filler()] * rows), lists.row_nulls)
     if kinds.is_null(lists.values.type):
         kind = pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype)

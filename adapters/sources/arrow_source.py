@@ -47,15 +47,12 @@ _BATCHES_AT_ONCE = 8
 
 @dataclass(frozen=True, eq=False)
 class TableRows:
-    """Rows of a table, whose columns are made when they are asked for.
-
-    Args:
-        table: a table, batch or frame; ``table[start:stop]`` are some of its rows.
-        columns_of: returns the columns of some rows; its errors name the leaf.
-    """
+    """Rows of a table, whose columns are made when they are asked for."""
 
     table: Any
+    """A table, batch or frame; ``table[start:stop]`` are some of its rows."""
     columns_of: Callable[[Any], list[Column]]
+    """Returns the columns of some rows; its errors name the leaf."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -127,24 +124,21 @@ def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatc
 
 @dataclass(frozen=True, eq=False)
 class ArrowPart:
-    """Record batches with one schema, such as those of a file.
-
-    Args:
-        name: the name of the file; "" if there is no file.
-        schema: the schema of every batch.
-        batches: returns the batches from a given row on: 0, or one of the starts.
-        rows: the number of rows; None if it is unknown.
-        starts: the rows from which batches can be read again and again, by any process, without those before; None if
-            they are read once.
-        nbytes: the approximate size of all rows, if there are starts.
-    """
+    """Record batches with one schema, such as those of a file."""
 
     name: str
+    """The name of the file; "" if there is no file."""
     schema: pa.Schema
+    """The schema of every batch."""
     batches: Callable[[int], Iterable[pa.RecordBatch]]
+    """Returns the batches from a given row on: 0, or one of the starts."""
     rows: int | None = None
+    """The number of rows; None if it is unknown."""
     starts: Sequence[int] | None = None
+    """The rows from which batches can be read again and again, by any process, without those before; None if they
+    are read once."""
     nbytes: int = 0
+    """The approximate size of all rows, if there are starts."""
 
 
 def source_of_parts(

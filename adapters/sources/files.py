@@ -35,17 +35,14 @@ _REQUESTS = 16
 
 @dataclass(frozen=True)
 class File:
-    """One file.
-
-    Args:
-        fs: the file system that holds it.
-        path: its name in that file system.
-        listed: what a listing says about it, in fsspec's words; None if it must be asked.
-    """
+    """A file of any file system of fsspec."""
 
     fs: fsspec.AbstractFileSystem
+    """The file system that holds it."""
     path: str
+    """The name in that file system."""
     listed: Mapping[str, Any] | None = None
+    """What a listing of fsspec says about the file; None if the file system must be asked."""
 
     @property
     def is_local(self) -> bool:
@@ -75,12 +72,7 @@ class File:
 
 
 class Files:
-    """Files as the user names them.
-
-    Args:
-        paths: paths, patterns or URLs.
-        storage_options: options of fsspec's client.
-    """
+    """Files as the user names them: by paths, patterns or URLs."""
 
     def __init__(self, paths: Paths, storage_options: Options = None) -> None:
         # An iterable might yield them only once.
@@ -135,17 +127,13 @@ def with_places(source: Source, place_of: Callable[[int], str]) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class PlacedBatch:
-    """A batch whose errors begin with the file and line, or row, of the element.
-
-    Args:
-        batch: the batch.
-        first: the number of its first record.
-        place_of: returns the place of a record.
-    """
+    """A batch whose errors begin with the file and line, or row, of the element."""
 
     batch: Batch
     first: int
+    """The number of the first record of the batch."""
     place_of: Callable[[int], str]
+    """Returns the place of a record."""
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -215,15 +203,12 @@ def is_folder(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder.
-
-    Args:
-        fs: the file system that holds it.
-        path: its name in that file system.
-    """
+    """A folder."""
 
     fs: fsspec.AbstractFileSystem
+    """The file system that holds it."""
     path: str
+    """The name in that file system."""
 
     @classmethod
     def at(cls, path: str | os.PathLike[str], storage_options: Options = None) -> Folder:

@@ -87,14 +87,16 @@ def _placed_lines(files: Files) -> Iterator[tuple[File, int, bytes]]:
 
 def _lines(file: File) -> Iterator[bytes]:
     with reading(file.name), stream_of(file) as stream:
-        rest, start = b"", _BOM
+        rest = b""
+        start = _BOM
         for chunk in chain(iter(lambda: stream.read(1 << 20), b""), [b"\n"]):
             whole, mark, end = chunk.rpartition(b"\n")
             if not mark:
                 rest += chunk
                 continue
             yield from (rest + whole).removeprefix(start).split(b"\n")
-            rest, start = end, b""
+            rest = end
+            start = b""
 
 
 def _parsed(line: bytes) -> Any:
