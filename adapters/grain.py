@@ -273,7 +273,8 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
                 "workers take turns at the elements of a shard, but the last step of an epoch has none for some "
                 "shards: pass remainder='drop', or a global_batch_size, to stream()"
             )
-        self._worker, self._workers = sl.start, sl.step
+        self._worker = sl.start
+        self._workers = sl.step
 
     def __iter__(self) -> grain.DatasetIterator[Any]:
         if self._workers == 1:

@@ -224,7 +224,8 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
             raise RecordIndexError(f"batch {number} of an epoch of {count} batches")
         number %= count
         if number == 0:
-            self._batches, self._next = iter(self._epoch), 0
+            self._batches = iter(self._epoch)
+            self._next = 0
         if self._batches is None or number != self._next:
             return self._epoch[number]
         batch = next(self._batches)
@@ -262,7 +263,8 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         """
         self._epochs.set_epoch(epoch)
         self.following = epoch + 1
-        self._batches, self._has_begun = None, False
+        self._batches = None
+        self._has_begun = False
 
     def on_epoch_begin(self) -> None:
         """Go to the next epoch, unless ``set_epoch`` chose one. Keras calls this, also before it inspects a batch."""

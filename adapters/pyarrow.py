@@ -273,7 +273,8 @@ def _settings(options: Any) -> dict[str, Any] | None:
 
 def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPart:
     with reading(file.name, "is not a Parquet file, or is cut short"), _parquet_file(file) as opened:
-        stored, metadata = opened.schema_arrow, opened.metadata
+        stored = opened.schema_arrow
+        metadata = opened.metadata
     added = {key: value for key, value in partition_of(file.path).items() if key not in stored.names}
     own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
     read = [name for name in own.names if name not in added]

@@ -216,7 +216,8 @@ def _levels(values: Any) -> tuple[Any, list[Ints]]:
     """Return the innermost values, one-dimensional or a Nullable, and the splits of each level, outermost first."""
     splits: list[Any] = []
     if isinstance(values, Ragged):
-        splits, values = list(values.nested_row_splits), values.flat_values
+        splits = list(values.nested_row_splits)
+        values = values.flat_values
     count = len(values)
     for dim in (values.valid if isinstance(values, Nullable) else values).shape[1:]:
         splits.append(np.arange(count + 1, dtype=np.int64) * dim)

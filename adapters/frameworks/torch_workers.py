@@ -47,12 +47,14 @@ class WorkerChunks:
         step = steps.at(position)
         if step is None:
             return None
-        loading, self._loading = self._loading, None
+        loading = self._loading
+        self._loading = None
         if loading is None or self._position != step.begin:
             loading = self._from(step.begin)
         item, failures = next(loading)
         # Put back only now, so that after an error no half-read iterator is used again.
-        self._position, self._loading = steps.next_start(step.end), loading
+        self._position = steps.next_start(step.end)
+        self._loading = loading
         return Chunk(position, [self._position], [item], failures=failures)
 
     def forget(self) -> None:

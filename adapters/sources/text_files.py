@@ -183,7 +183,8 @@ def _opened(file: File, read: Any, parse: Any, names: list[str] | None, last_row
     # Text that is not UTF-8 is refused when its record is stored, so that only this record is skipped.
     convert = pa_csv.ConvertOptions(check_utf8=False)
     if names is not None:
-        convert.include_columns, convert.column_types = names, dict.fromkeys(names, pa.string())
+        convert.include_columns = names
+        convert.column_types = dict.fromkeys(names, pa.string())
     stream = _Text(stream_of(file), last_row)
     return pa_csv.open_csv(pa.PythonFile(stream, mode="r"), read, parse, convert)
 
@@ -219,10 +220,13 @@ class _Text:
         if new:
             self._ends_a_line = new.endswith((b"\n", b"\r"))
         else:
-            new, self._last_row = (b"" if self._ends_a_line or not self._last_row else b"\n") + self._last_row, b""
-        data, self._rest = self._rest + new, b""
+            new = (b"" if self._ends_a_line or not self._last_row else b"\n") + self._last_row
+            self._last_row = b""
+        data = self._rest + new
+        self._rest = b""
         if len(data) > 1 and data.endswith(b"\r"):
-            data, self._rest = data[:-1], b"\r"
+            data = data[:-1]
+            self._rest = b"\r"
         return data
 
     def close(self) -> None:
