@@ -1,9 +1,11 @@
-"""Plan which documents share a row of fixed length: arithmetic on their lengths only.
+"""The plan of packs: which documents share a row of fixed length. It is arithmetic on their lengths alone.
 
-Version 1 of the algorithm; docs/format.md specifies it, with golden vectors.
+This is version 1 of the algorithm, which docs/format.md specifies, with golden vectors.
 
 Each :data:`GROUP` documents of a segment are packed by themselves, by best fit on the histogram of their lengths,
-longest first (after Krell et al.: Efficient sequence packing without cross-contamination, 2021, arXiv 2107.02027).
+longest first (after Krell et al.: Efficient sequence packing without cross-contamination, 2021, arXiv 2107.02027)::
+
+    lengths 3 2 1 2, rows of 4     sorted 3 2 2 1     row 0: 3 1     row 1: 2 2
 """
 
 from __future__ import annotations
@@ -22,45 +24,41 @@ from cachelayer.streams.order.permutation import permuted_pieces
 
 PLAN_VERSION = 1
 Plan = NDArray[np.int64]
-"""The pieces of packs, int64 of shape ``[4, pieces]``; see :data:`PIECE`."""
+"""The pieces of packs: int64 of shape ``[4, pieces]``, whose rows :data:`PIECE` names."""
 PIECE = ("pack", "record", "begin", "count")
-"""The kind of row that a plan has."""
+"""What the rows of a plan are: the pack and the record of each piece, its first value there, its number of values."""
 GROUP = 1 << 14
-"""The number of documents that are packed by themselves."""
+"""The number of documents of a group."""
 LongDocuments = Literal["split", "truncate", "drop"]
 LONG: tuple[LongDocuments, ...] = ("split", "truncate", "drop")
-# The documents of group g are shuffled as the records of epoch 2**62 + g, which no stream and no split reaches.
 _FIRST_EPOCH = 1 << 62
+"""Group g is shuffled as epoch 2**62 + g of a stream, which no stream and no split reaches."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How documents are packed.
-
-    Args:
-        length: the number of values in a row.
-        max_length: the number of values of a piece, at most ``length``.
-        long: what becomes of documents that are longer: pieces of ``max_length`` and one for the rest, their beginning,
-            or nothing.
-        seed: shuffles which documents of a group share a row; None for the order of the records.
-    """
+    """How documents are packed."""
 
     length: int
+    """The number of values of a row."""
     max_length: int
+    """The number of values of the longest piece, at most ``length``."""
     long: LongDocuments = "split"
+    """What is packed of a longer document: pieces of ``max_length`` and a rest, its beginning, or nothing."""
     seed: int | None = None
+    """A seed that shuffles which documents of a group share a row; None for the order of the records."""
 
 
 def plan(lengths: Iterable[Ints], packing: Packing, segments: Sequence[int] = ()) -> Iterator[Plan]:
     """Yield the packs of each group of documents. Documents without values are in no pack.
 
-    Packs are ordered by their first piece, and the pieces of a pack by their documents. The documents of a segment have
-    groups of their own, so that those that are appended change no pack.
+    Packs are ordered by their first piece, and the pieces of a pack by their documents. Each segment has groups of its
+    own, so that documents that are appended change no pack.
 
     Args:
         lengths: the lengths of all documents, in parts of any size.
-        packing: how to pack them.
-        segments: the number of documents of each segment; those after them are one segment.
+        packing: how to pack the documents.
+        segments: the number of documents of each segment; documents after these are one more segment.
     """
     packs = documents = 0
     for number, group in enumerate(_groups(lengths, segments)):
@@ -72,7 +70,7 @@ def plan(lengths: Iterable[Ints], packing: Packing, segments: Sequence[int] = ()
 
 
 def _groups(parts: Iterable[Ints], segments: Sequence[int]) -> Iterator[Ints]:
-    """Yield the same lengths, one group after another."""
+    """Yield the same lengths in parts of one group each."""
     sizes = _group_sizes(segments)
     pending = np.empty(0, np.int64)
     size = next(sizes)
@@ -87,16 +85,17 @@ def _groups(parts: Iterable[Ints], segments: Sequence[int]) -> Iterator[Ints]:
 
 
 def _group_sizes(segments: Sequence[int]) -> Iterator[int]:
-    """Yield the number of documents of each group; at last those of documents of no segment, without end."""
+    """Yield the number of documents of each group of the segments, and then the size of a full group without end."""
     for size in segments:
         yield from (min(GROUP, size - start) for start in range(0, size, GROUP))
     yield from repeat(GROUP)
 
 
 def _pack_group(lengths: Ints, number: int, packing: Packing) -> Plan:
-    longest, long = packing.max_length, packing.long
-    counts = -(-lengths // longest) if long == "split" else (lengths > 0).astype(np.int64)
-    if long == "drop":
+    """Return the packs of a group, with packs and documents numbered from 0."""
+    longest = packing.max_length
+    counts = -(-lengths // longest) if packing.long == "split" else (lengths > 0).astype(np.int64)
+    if packing.long == "drop":
         counts[lengths > longest] = 0
     owner = np.repeat(np.arange(len(lengths)), counts)
     begins = (np.arange(len(owner)) - splits_of(counts)[owner]) * longest
@@ -127,20 +126,23 @@ def _pack_of(sizes: Ints, packing: Packing, group: int) -> Ints:
 
 @dataclass
 class _Fit:
-    """Places pieces, longest first, into the packs with the least room that is enough; opens packs if there is none.
+    """Places pieces, longest first, into the packs with the least room that is enough, and opens packs where none is.
 
-    Packs of consecutive numbers with equal room are handled together: ``runs`` has the room of each such run, its first
-    pack, and the number of its packs, by ascending room. If runs have equal room, the run that got its room last comes
-    first.
+    Consecutive packs with equal room are handled together, as a run.
     """
 
     length: int
+    """The number of values of a pack."""
     runs: list[tuple[int, int, int]] = field(default_factory=list)
+    """The room of each run, its first pack and the number of its packs, by ascending room; of runs with equal room, the
+    run that got its room last comes first."""
     opened: int = 0
-    # For each run of packs that was filled: its first pack, the number of pieces, the pieces for each pack.
+    """The number of packs that were opened."""
     filled: list[tuple[int, int, int]] = field(default_factory=list)
+    """What was placed, in order: the first pack, the number of pieces, and the number of pieces for each pack."""
 
     def place(self, length: int, pieces: int) -> None:
+        """Place some pieces of one length."""
         while pieces:
             room, first, count = self._best(length, pieces)
             each = room // length
@@ -149,20 +151,25 @@ class _Fit:
                 self.filled.append((first, whole * each, each))
                 self._keep(room - each * length, first, whole)
                 pieces -= whole * each
-                first, count = first + whole, count - whole
+                first += whole
+                count -= whole
             if count and pieces:
                 # Fewer pieces are left than this pack has room for.
                 self.filled.append((first, pieces, pieces))
                 self._keep(room - pieces * length, first, 1)
-                pieces, first, count = 0, first + 1, count - 1
+                pieces = 0
+                first += 1
+                count -= 1
             if count:
                 self._keep(room, first, count)
 
     def _best(self, length: int, pieces: int) -> tuple[int, int, int]:
+        """Take the run with the least room that is enough; if there is none, open packs for all pieces."""
         at = bisect_left(self.runs, (length,))
         if at < len(self.runs):
             return self.runs.pop(at)
-        first, count = self.opened, -(-pieces // (self.length // length))
+        first = self.opened
+        count = -(-pieces // (self.length // length))
         self.opened += count
         return self.length, first, count
 

@@ -1,4 +1,4 @@
-"""Packs: whole documents in rows of fixed length, with segment ids and positions, as a plan beside the version says."""
+"""Packs: whole documents in rows of fixed length. A plan beside the version says which documents share a row."""
 
 from __future__ import annotations
 
@@ -68,11 +68,7 @@ def checked_pack_arguments(arguments: Any) -> PackArguments:
 
 @dataclass(frozen=True, eq=False)
 class PackRows(DocumentRows):
-    """The packs of all documents of a view.
-
-    Args:
-        packing: how they are packed.
-    """
+    """The packs of all documents of a view."""
 
     packing: Packing = field(kw_only=True)
 
@@ -83,7 +79,7 @@ class PackRows(DocumentRows):
         return self._parameters_of(self.documents.records.segments)
 
     def _parameters_of(self, segments: Sequence[int]) -> dict[str, Any]:
-        """Return the parameters that decide the packs of the documents of some segments."""
+        """Return the parameters that decide the packs of the documents of the first segments."""
         filled = [documents for documents in segments if documents]
         return {
             "leaves": list(self.documents.names),
@@ -109,7 +105,7 @@ class PackRows(DocumentRows):
         return plan(self.documents.lengths(), self.packing, self.documents.records.segments)
 
     def _is_sound(self, plan: Plan) -> bool:
-        """Return whether packs are numbered in order, and each holds pieces of documents that it has room for."""
+        """Return whether packs are numbered in order, and have room for their pieces, which are of these documents."""
         packs, record, begin, count = plan
         if not len(packs):
             return True
@@ -132,7 +128,7 @@ class PackRows(DocumentRows):
         return tuple(stop - start for start, stop in pairwise(before))
 
     def _packs_before(self, document: int) -> int:
-        """Return the number of packs over the first documents, those of the first segments."""
+        """Return the number of packs of the documents before this one, which begins a segment."""
         packs, record, *_ = self.plan
         # Within a segment documents are in the order of their packs, but segments follow one another.
         pieces = bisect_left(record, True, key=lambda number: bool(number >= document))
@@ -155,7 +151,7 @@ class PackRows(DocumentRows):
 
     @property
     def together(self) -> int:
-        # A pack has documents from all over their group.
+        # The packs of a group of documents have documents from all over the group.
         return -(-len(self) // max(1, -(-len(self.documents) // GROUP)))
 
     def pieces(self, numbers: Ints) -> Pieces:
@@ -168,7 +164,7 @@ class PackRows(DocumentRows):
         ends = splits_of(count)
         offset = ends[:-1] - ends[splits[:-1]][row]
         segment = np.arange(splits[-1]) - splits[:-1][row] + 1
-        # What is shorter than the longest piece was not cut there.
+        # A piece that is shorter than the longest one was not cut at its end.
         return Pieces(row, record, begin, count, offset, count < self.packing.max_length, segment, cells=count)
 
 

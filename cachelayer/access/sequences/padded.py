@@ -1,4 +1,4 @@
-"""Records in which arrays of varying length are padded to a fixed one."""
+"""Records whose arrays of varying length are padded to a fixed length."""
 
 from __future__ import annotations
 
@@ -35,19 +35,16 @@ LongRecords = Literal["truncate", "refuse"]
 
 @dataclass(frozen=True)
 class Padding:
-    """How a leaf is padded.
-
-    Args:
-        name: its name.
-        length: the number of values that it gets.
-        fill: what stands after the values of a shorter record, as an array without dimensions, of the leaf's dtype.
-        long: what becomes of longer records.
-    """
+    """How a leaf is padded."""
 
     name: str
+    """The name of the leaf."""
     length: int
+    """The number of values that every record gets."""
     fill: NDArray[Any]
+    """What stands after the values of a shorter record: an array without dimensions, of the dtype of the leaf."""
     long: LongRecords
+    """What becomes of longer records."""
 
     def specs(self, length: int | None) -> tuple[ArraySpec, ArraySpec, ArraySpec]:
         """Return the specs of the padded leaf, of the length and of the mask."""
@@ -55,7 +52,7 @@ class Padding:
         return ArraySpec(self.fill.dtype, (length,)), ArraySpec(np.dtype(np.int32)), mask
 
     def batch(self, batch: Any) -> tuple[Any, Any, Any]:
-        """Return padded rows, their lengths and their mask, of a Ragged or of a Nullable of one."""
+        """Return the padded rows of a Ragged, or of a Nullable with one, their lengths and their mask."""
         valid = getattr(batch, "valid", None)
         ragged = batch if valid is None else batch.values
         splits = np.asarray(ragged.row_splits, np.int64)
@@ -63,7 +60,7 @@ class Padding:
         return self._rows(ragged.values, splits, lengths)
 
     def element(self, value: Any) -> tuple[Any, Any, Any]:
-        """Return the same for a single array or None."""
+        """Return the padded array, its length and its mask, of one array or None."""
         values = np.empty(0, self.fill.dtype) if value is None else value
         rows, lengths, mask = self._rows(values, np.zeros(1, np.int64), np.array([len(values)]))
         return rows[0], lengths[0], mask[0]
@@ -85,15 +82,12 @@ class Padding:
 
 @dataclass(frozen=True, eq=False)
 class PaddedElements(SameRows):
-    """The elements of a view with leaves padded.
-
-    Args:
-        records: the elements.
-        paddings: how each leaf is padded, by the keys of the dicts that lead to it, in the order of the leaves.
-    """
+    """The elements of a view with leaves padded."""
 
     records: DatasetView
+    """The elements before they are padded."""
     paddings: Mapping[tuple[str, ...], Padding]
+    """How leaves are padded, by the keys of the dicts that lead to them, in the order of the leaves."""
 
     @property
     def title(self) -> str:
@@ -133,7 +127,7 @@ class PaddedElements(SameRows):
         return [self.padded_element(number, element) for number, element in pairs]
 
     def padded_element(self, number: int, element: Any) -> Any:
-        """Return an element of the view with its leaves padded."""
+        """Return an element with its leaves padded; an error names the record by its number."""
         with _naming([number]):
             return self._changed(element, Padding.element)
 
@@ -144,22 +138,23 @@ class PaddedElements(SameRows):
         spec = self.records.element_spec
         if not isinstance(spec, dict):
             return super().batch_of_keys(numbers, keys)
+        # The length and the mask of a field are made of the field.
         made_of = [key for key in spec if any(made in keys for made in (key, *padding_keys(key)))]
         batch = self.padded(numbers, self.records.batch_of_keys(numbers, made_of))
         return {key: batch[key] for key in self.element_spec if key in keys}
 
     def padded(self, numbers: Ints, batch: Any) -> Any:
-        """Return a batch of the view with its leaves padded.
+        """Return a batch with its leaves padded; an error names the record by its number.
 
         Args:
             numbers: the records of the batch.
-            batch: the batch.
+            batch: the batch before it is padded.
         """
         with _naming(numbers):
             return self._changed(batch, Padding.batch)
 
     def _changed(self, value: Any, make: Callable[[Padding, Any], Sequence[Any]], place: tuple[str, ...] = ()) -> Any:
-        """Return the structure of an element, or of a batch, with three leaves in place of each that is padded."""
+        """Return an element, batch or spec in which the values that ``make`` returns replace each padded leaf."""
         if place in self.paddings:
             key = place[-1] if place else UNNAMED
             return dict(zip((key, *padding_keys(key)), make(self.paddings[place], value), strict=True))
@@ -173,8 +168,9 @@ class PaddedElements(SameRows):
 
     @property
     def kept(self) -> float:
-        """The share of the values of the padded leaves that is kept, from their stored lengths; 1 if there are none."""
-        kept, total = 0, 0
+        """The share of the values of the padded leaves that is kept, from stored lengths; 1 if there are no values."""
+        kept = 0
+        total = 0
         for each in self.paddings.values():
             column = self.records.lengths(each.name)
             kept += sum(int(np.minimum(lengths, each.length).sum()) for lengths in column.pieces())
@@ -184,7 +180,7 @@ class PaddedElements(SameRows):
 
 @contextmanager
 def _naming(numbers: Sequence[int] | Ints) -> Iterator[None]:
-    """Name the record in the errors of its row."""
+    """Let an ElementError name its record by the number, in place of the row."""
     try:
         yield
     except ElementError as error:

@@ -1,8 +1,11 @@
-"""Groups of the records of a view that have the same values of some fields: found once, and stored as a plan.
+"""Groups: the records of a view that have the same values of some fields, found once and stored as a plan.
 
-The plan is int64 of shape ``[2, records]``. Its first row is the group of each record of the view, -1 for an erased
-one. Its second row has the numbers of the records: those of group 0 first, in order, and the erased ones last. Groups
-are numbered by their values, ascending; None comes after all others, and NaN before it.
+The plan is int64 of shape ``[2, records]``. Groups are numbered by their values, ascending; NaN comes after all other
+values, and None after NaN::
+
+    sensor of each record     7  9  7  7  (erased)  9
+    group of each record      0  1  0  0  -1        1       the first row of the plan
+    members of all groups     0  2  3  1  5         4       the second row: group 0, group 1, erased records
 """
 
 from __future__ import annotations
@@ -31,20 +34,15 @@ _ROWS = 2
 
 @dataclass(frozen=True, eq=False)
 class RecordGroups:
-    """The groups of the records of a view.
-
-    Args:
-        records: the view.
-        by: the fields whose values a group shares, each of one value a record; none for one group of all.
-        order: the field that orders the records of a group; None for the order of the view. Records with equal values
-            keep the order of the view.
-        call: what the user called, for messages.
-    """
+    """The groups of the records of a view."""
 
     records: DatasetView
     by: tuple[str, ...]
+    """The fields, of one value a record, whose values the records of a group share; empty for one group of all."""
     order: str | None
+    """The field that orders the records of a group; None for the order of the view, which equal values keep too."""
     call: str
+    """What the user called, for messages."""
 
     def __post_init__(self) -> None:
         reader = self._reader
@@ -81,13 +79,13 @@ class RecordGroups:
 
     @property
     def group_of(self) -> Ints:
-        """The group of each record of the view, -1 for an erased one."""
+        """The group of each record of the view; -1 for an erased record."""
         groups: Ints = self._plan[0]
         return groups
 
     @property
     def members(self) -> Ints:
-        """The records of group 0, in order, then those of group 1, and so on; at last the erased ones."""
+        """The numbers of the records of group 0, in order, of group 1, and so on; at last of the erased records."""
         members: Ints = self._plan[1]
         return members
 

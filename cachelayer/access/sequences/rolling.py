@@ -25,28 +25,26 @@ from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, S
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
-# A block has windows over so many times their length at least.
 _LENGTHS_TOGETHER = 4
+"""A block has windows over at least so many times their length."""
 
 
 @dataclass(frozen=True, eq=False)
 class SeriesWindows(BaseDataset):
     """The windows over the series of a view: an element is a batch of consecutive records of one series.
 
-    Window i of a series begins at its record ``i * stride``. Windows of one series follow each other.
-
-    Args:
-        groups: the series, with their records in order.
-        length: the number of records of a window.
-        stride: how many records a window begins after the one before it.
+    Window i of a series begins at its record ``i * stride``. The windows of a series follow one another.
     """
 
     groups: RecordGroups
+    """The series, with their records in order."""
     length: int
+    """The number of records of a window."""
     stride: int
+    """How many records a window begins after the window before it."""
 
     def __post_init__(self) -> None:
-        # Fields that do not stack are refused at once.
+        # Making the spec refuses fields that do not stack, now and not when a window is read.
         _ = self.element_spec
 
     def __getstate__(self) -> dict[str, Any]:
@@ -127,7 +125,7 @@ class SeriesWindows(BaseDataset):
         return int(self._splits[-1])
 
     def _members(self, numbers: Ints) -> Ints:
-        """Return the records of some windows, one window after another."""
+        """Return the numbers of the records of some windows, one window after another."""
         series = self._splits[1:].searchsorted(numbers, side="right")
         first = self.groups.splits[series] + (numbers - self._splits[series]) * self.stride
         members: Ints = self.groups.members[(first[:, None] + np.arange(self.length)).reshape(-1)]
@@ -173,7 +171,7 @@ class SeriesWindows(BaseDataset):
         return values.reshape(count, self.length, *values.shape[1:])
 
     def _windows_with_nulls(self, values: Nullable, count: int) -> Nullable:
-        """Return windows in which each value that is null, or lies in a record of which the field is None, is null."""
+        """Return windows of a leaf with nulls: all values of a record are null if the leaf is None in the record."""
         windows = self._windows_of_leaf(values.values, count)
         valid = values.valid.reshape(count, self.length, *values.valid.shape[1:])
         inner = windows.values if isinstance(windows, Nullable) else windows
@@ -184,10 +182,10 @@ class SeriesWindows(BaseDataset):
 
 
 def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
-    """Return the spec of so many values of a leaf, stacked as in a batch.
+    """Return the spec of a window of values of a leaf, which are stacked as in a batch.
 
     Raises:
-        InvalidArgumentError: if they do not stack.
+        InvalidArgumentError: if values of the leaf do not stack.
     """
     if isinstance(leaf, JsonSpec):
         return leaf

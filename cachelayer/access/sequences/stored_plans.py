@@ -1,9 +1,10 @@
-"""Plans of views: each is made once, and stored beside the version whose records it arranges.
+"""Plans of views: a plan is made once, and stored beside the version whose records it arranges.
 
-A plan of packs says which documents share a row; a plan of groups which records have the same values of some fields.
-The file is a ``.npy`` array, int64 of two dimensions, which the kind of the plan explains. Then, as a u32, the CRC32C
-of the 32 digits that the name of the file begins with and of all that comes before. It is checked whole when it is
-opened, and mapped.
+A plan of packs says which documents share a row; a plan of groups, which records have the same values of some fields.
+The file is checked when it is opened, and mapped::
+
+    .npy array     int64, [rows of the plan, columns]
+    CRC32C         u32, of the first 32 digits of the plan's digest (the file is named by them), and of the array
 """
 
 from __future__ import annotations
@@ -30,19 +31,16 @@ _READ_NBYTES = 1 << 24
 
 @dataclass(frozen=True)
 class PlanMaker:
-    """How a plan is made, and known.
-
-    Args:
-        digest: the digest of the plan, which follows from the records and all that decides it.
-        rows: the number of its rows.
-        make: returns its columns, some at a time, each int64 of shape ``[rows, some]``.
-        is_sound: whether a plan agrees with itself and with the records.
-    """
+    """What a plan is known by, and how it is made and checked."""
 
     digest: str
+    """The digest of the plan, which follows from the records and from all else that decides it."""
     rows: int
+    """The number of rows of the plan."""
     make: Callable[[], Iterable[Ints]]
+    """Returns the columns of the plan, some at a time: int64 of shape ``[rows, some]``."""
     is_sound: Callable[[Ints], bool]
+    """Returns whether a plan agrees with itself and with the records."""
 
     def new(self) -> Ints:
         """Return the plan, made in memory."""
@@ -50,10 +48,10 @@ class PlanMaker:
 
 
 def plan_of(version: StoredVersion | None, maker: PlanMaker) -> Ints:
-    """Return a plan: the stored one, or else a new one, which is stored if that is possible.
+    """Return the stored plan; if there is none, or it is damaged, make one and store it if that is possible.
 
     Args:
-        version: the version beside which it is stored; None for nowhere.
+        version: the version beside which the plan is stored; None to make it in memory.
         maker: how it is made.
     """
     if version is None:

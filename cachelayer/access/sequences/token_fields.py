@@ -1,4 +1,15 @@
-"""Fields beside the tokens of documents: a value for each token, of its document or of its group of tokens."""
+"""Fields beside the tokens of documents: a value for each token, that of its document or of its group of tokens.
+
+::
+
+    record           0                        1
+    tokens           a b c d e                f g
+    domain           "web"                    "book"      beside="domain"            one value a record
+    concept          [10, 11, 12]             [20]        every={"concept": 2}       one value for two tokens
+
+    in rows          1 1 1 1 1                0 0         the numbers of texts, sorted
+                     10 10 11 11 12           20 20
+"""
 
 from __future__ import annotations
 
@@ -23,43 +34,38 @@ from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable
 
 FILL = ": some of its values may be None; store others in their place, with add_columns(replace=True)"
-"""The end of an error about a field that may be None, with what to do."""
+"""The end of an error about a field that has None among its values, with what to do."""
 
 _CATEGORY = np.dtype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class TokenField:
-    """A field that rows of tokens have beside them.
-
-    Args:
-        records: the documents.
-        name: its name.
-        leaf: its number among the stored leaves.
-        spec: its spec.
-        every: how many tokens of a document share a value of it; None if all of them share the only one.
-        groups: the documents by their texts, if it is a text; its values are then the numbers of these.
-        texts: the texts in the order of their numbers, if the user passed them; else each text has that of its group.
-    """
+    """A field that rows of tokens have beside the tokens."""
 
     records: DatasetView
+    """The records that have the documents."""
     name: str
     leaf: int
+    """The number of the field among the stored leaves."""
     spec: LeafSpec
     every: int | None = None
+    """How many tokens share a value of the field; None if all tokens of a document share its only value."""
     groups: RecordGroups | None = None
+    """The records by the texts of a field of text, whose values in rows are the numbers of the texts; else None."""
     texts: tuple[Any, ...] | None = None
+    """The texts in the order of their numbers, if the user passed them; None to number them by their groups."""
 
     @property
     def key(self) -> str:
-        """Its key in rows: the last part of its name."""
+        """The key of the field in rows: the last part of its name."""
         return self.name.rpartition("/")[2]
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     def spec_of_row(self, length: int) -> ArraySpec:
-        """Return the spec that it has in a row of so many cells."""
+        """Return the spec of the field in a row of so many cells."""
         if self.groups is not None:
             return ArraySpec(_CATEGORY, (length,))
         dtype = np.uint8 if dtypes.is_string(self.spec.dtype) else self.spec.dtype
@@ -67,7 +73,7 @@ class TokenField:
 
     @property
     def json_texts(self) -> list[Any]:
-        """The texts that the user passed as JSON has them."""
+        """The texts that the user passed, as values of JSON."""
         return [{"bytes": text.hex()} if isinstance(text, bytes) else text for text in self.texts or ()]
 
     @property
@@ -79,7 +85,7 @@ class TokenField:
 
     @cached_property
     def _numbers(self) -> Ints | None:
-        """The number of the text of each group of documents; None if it is that of the group."""
+        """The number of the text of each group; None if it is the number of the group."""
         if self.texts is None or self.groups is None:
             return None
         number_of = {text: number for number, text in enumerate(self.texts)}
@@ -111,8 +117,8 @@ class TokenField:
 
         Args:
             pieces: the pieces.
-            reads: what :meth:`reads` returned for them.
-            values: what was read.
+            reads: what :meth:`reads` returned for the pieces.
+            values: the values that were read.
         """
         if self.every is not None:
             return _of_groups(pieces, reads[0], values[0], self.every)
@@ -133,7 +139,7 @@ class TokenField:
         return np.repeat(of_records, pieces.cells, axis=0)
 
     def _groups_of_tokens(self, pieces: Pieces, lengths: Ints, size: int) -> tuple[Ints, Ints]:
-        """Return the first group of tokens that each piece has cells of, and the number of its groups.
+        """Return the first group of tokens of which each piece has cells, and the number of its groups.
 
         A separator belongs to the last group of its document.
         """
@@ -153,9 +159,10 @@ class TokenField:
 
 
 def _of_groups(pieces: Pieces, read: LeafRead, values: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return the value of each cell of some pieces, given those of their groups of so many tokens."""
-    first, read_counts = cast(tuple[Ints, Ints], (read.starts, read.counts))
-    # A document without tokens may have the cell of a separator: that is 0, as if it had a group.
+    """Return the value of each cell of some pieces, given the values of their groups of ``size`` tokens."""
+    first = cast(Ints, read.starts)
+    read_counts = cast(Ints, read.counts)
+    # A document without tokens may have the cell of a separator, whose value is 0: it counts as one group.
     counts = np.maximum(read_counts, 1)
     splits = splits_of(counts)
     piece = np.repeat(np.arange(len(counts)), counts)
@@ -172,7 +179,7 @@ def _of_groups(pieces: Pieces, read: LeafRead, values: NDArray[Any], size: int) 
 
 
 def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any, call: str) -> tuple[TokenField, ...]:
-    """Return the fields that a user asked for beside tokens; the arguments are those of :meth:`View.windows`."""
+    """Return the fields that a user asked for beside tokens, with the arguments of :meth:`View.windows`."""
     names = (beside,) if isinstance(beside, str) else beside
     if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
         raise InvalidTypeError(f"beside={beside!r}: pass the name of a field, such as 'domain', or a tuple of names")
