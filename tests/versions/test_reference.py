@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import cachelayer
-from cachelayer import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
+from cachelayer import CorruptionError, DataRef, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
-from cachelayer.versions.view_calls import ViewCall
+from cachelayer.versions.view_calls import METHODS, ViewCall
 
 DIGESTS = {"v1": "aa11" + "0" * 60, "v2": "aa22" + "0" * 60, "again": "aa22" + "0" * 60}
 INFO = VersionInfo("", "_builds/a/manifest.json", "", "", 1, 1, "")
@@ -167,3 +169,12 @@ def test_the_reference_of_a_storage_anywhere_opens_it(tmp_path: Any, name: str) 
     ref = cachelayer.Storage(tmp_path / name).submit([1, 2, 3], "d", "v1")
     assert cachelayer.open(ref.reference).digest == ref.digest
     assert len(cachelayer.open(ref.reference + "[1:]")) == 2
+
+
+def test_references_may_have_every_method_that_makes_a_view() -> None:
+    methods = {name: method for name, method in inspect.getmembers(DataRef, inspect.isfunction) if name[0] != "_"}
+    returned = {name: str(inspect.signature(method).return_annotation) for name, method in methods.items()}
+    views = {
+        name for name, kind in returned.items() if re.search("Self|View|DataRef|Packed|Padded|Rolling|Sampled", kind)
+    }
+    assert views == set(METHODS)
