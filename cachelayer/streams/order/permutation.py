@@ -12,7 +12,7 @@ All of it is in uint64, modulo 2**64; docs/order.md specifies it with golden vec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
-Network = Callable[[Words, int, tuple[int, ...]], Words]
 
 SORTED_UP_TO = 1 << 16
 """Up to so many records, a permutation is sorted as a whole and kept."""
@@ -43,14 +42,14 @@ def permuted_at(records: int, seed: int, epoch: int, places: Indices) -> Indices
     """Return the numbers at places of the permutation of ``records`` numbers keyed by (seed, epoch)."""
     if records <= SORTED_UP_TO:
         return _sorted_permutation(records, seed, epoch)[places]
-    return _walk(records, round_keys(seed, epoch), places.astype(np.uint64))
+    return _walk(records, round_keys(seed, epoch), places.astype(np.uint64), inverse=False)
 
 
 def places_of(records: int, seed: int, epoch: int, numbers: Indices) -> Indices:
     """Return the places of numbers in the permutation: the inverse of :func:`permuted_at`."""
     if records <= SORTED_UP_TO:
         return _sorted_places(records, seed, epoch)[numbers]
-    return _walk(records, round_keys(seed, epoch), numbers.astype(np.uint64), _inverse_network)
+    return _walk(records, round_keys(seed, epoch), numbers.astype(np.uint64), inverse=True)
 
 
 def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:
@@ -135,18 +134,17 @@ def _sorted_places(records: int, seed: int, epoch: int) -> Indices:
     return places
 
 
-def _walk(records: int, keys: tuple[int, ...], places: Words, network: Network | None = None) -> Indices:
-    """Apply the network to each place, at least once, until the result is below the number of records.
+def _walk(records: int, keys: tuple[int, ...], places: Words, *, inverse: bool) -> Indices:
+    """Apply the network, or its inverse, to each place, at least once, until the result is below the number of records.
 
     The network is a bijection of more numbers than there are records. From a place, which is below, the walk comes back
     below in the end; and no two places come to the same number.
     """
-    network = _network if network is None else network
     bits = (records - 1).bit_length()
-    words = network(places, bits, keys)
+    words = _network(places, bits, keys, inverse=inverse)
     outside = np.flatnonzero(words >= records)
     while len(outside):
-        again = network(words[outside], bits, keys)
+        again = _network(words[outside], bits, keys, inverse=inverse)
         words[outside] = again
         outside = outside[again >= records]
     return words.view(np.int64)
@@ -170,38 +168,26 @@ def _change_half(changed: Words, other: Words, key: int, cut: Words, scratch: Wo
     np.bitwise_xor(changed, scratch, out=changed)
 
 
-def _network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
-    """Apply a keyed bijection of ``bits``-bit words: the two halves of each word take turns to change each other."""
+def _network(words: Words, bits: int, keys: tuple[int, ...], *, inverse: bool) -> Words:
+    """Apply a keyed bijection of ``bits``-bit words, or its inverse: the halves of each word take turns to change.
+
+    A round is ``high, low = low, high ^ hash(low + key)``, with as many bits of the hash as the changed half has. The
+    inverse has the rounds from the last to the first. There is an even number of them, so in the end each half has its
+    own width again.
+    """
     low_bits = bits // 2
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
     scratch = np.empty_like(words)
     shifted = np.empty_like(words)
-    cut = np.array(64 - high_bits, np.uint64)
-    next_cut = np.array(64 - low_bits, np.uint64)
-    for key in keys:
-        # high, low = low, high ^ hash(low + key), with the bits of the half that it changes.
-        _change_half(high, low, key, cut, scratch, shifted)
-        low, high = high, low
-        cut, next_cut = next_cut, cut
-    # An even number of rounds: each half has its own width again.
-    return (high << np.uint64(low_bits)) | low
-
-
-def _inverse_network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
-    """Apply the inverse of :func:`_network`: its rounds from the last to the first."""
-    low_bits = bits // 2
-    high_bits = bits - low_bits
-    low = words & np.uint64((1 << low_bits) - 1)
-    high = words >> np.uint64(low_bits)
-    cut = np.array(64 - low_bits, np.uint64)
-    next_cut = np.array(64 - high_bits, np.uint64)
-    scratch = np.empty_like(words)
-    shifted = np.empty_like(words)
-    for key in reversed(keys):
-        # Before the round, high was low, and low was high ^ hash(low + key).
-        low, high = high, low
-        _change_half(high, low, key, cut, scratch, shifted)
-        cut, next_cut = next_cut, cut
+    cuts = [np.array(64 - high_bits, np.uint64), np.array(64 - low_bits, np.uint64)]
+    if inverse:
+        for number, key in enumerate(reversed(keys), 1):
+            low, high = high, low
+            _change_half(high, low, key, cuts[number % 2], scratch, shifted)
+    else:
+        for number, key in enumerate(keys):
+            _change_half(high, low, key, cuts[number % 2], scratch, shifted)
+            low, high = high, low
     return (high << np.uint64(low_bits)) | low
