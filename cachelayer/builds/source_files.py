@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cachelayer.builds.source import Source
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
+from cachelayer.locks import cached_property
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
 from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.records.tree import Tree
@@ -94,19 +95,33 @@ def _is_file(obj: Any) -> bool:
 
 def _files_at(path: str | list[str]) -> FileSource:
     """Return the files at some paths, URLs or patterns. When they are opened, an adapter finds and reads them."""
+    files = _FilesAt(path)
+    return FileSource([path] if isinstance(path, str) else path, files.open, files.facts)
 
-    @cache
-    def adapted() -> FileSource:
-        """Return the result of the first adapter that knows the names."""
+
+class _FilesAt:
+    """Files at a path, or at several, which the first adapter that knows the names finds and reads, in any process."""
+
+    def __init__(self, path: str | list[str]) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _FilesAt, (self._path,)
+
+    @cached_property
+    def _files(self) -> FileSource:
         for entry in entry_points_of(PATH_ENTRY_POINTS):
             adapter: Callable[[str | list[str]], FileSource | None] = entry.load()
-            files = adapter(path)
+            files = adapter(self._path)
             if files is not None:
                 return files
-        raise InvalidTypeError(f"{without_credentials(str(path))!r}: no installed adapter reads paths")
+        raise InvalidTypeError(f"{without_credentials(str(self._path))!r}: no installed adapter reads paths")
 
-    names = [path] if isinstance(path, str) else path
-    return FileSource(names, lambda declared: adapted().open(declared), lambda: adapted().facts())
+    def open(self, declared: Tree | None) -> Source:
+        return self._files.open(declared)
+
+    def facts(self) -> Sequence[FileFacts]:
+        return self._files.facts()
 
 
 def local_files(obj: object) -> Sequence[FileFacts]:

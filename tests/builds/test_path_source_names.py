@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import cachelayer
@@ -29,6 +31,19 @@ def test_a_list_of_files_is_read_like_one(tmp_path: Path, kind: Callable[[Path],
     paths[1].write_text("a\n2\n3\n")
     with pytest.raises(cachelayer.StaleVersionError, match="files"):
         storage.cache([kind(path) for path in paths], "rows", "v1", on_change="error")
+
+
+@pytest.mark.needs("pyarrow")
+def test_another_process_builds_from_a_path(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.parquet" for name in "ab"]
+    for path in paths:
+        pq.write_table(pa.table({"a": [1, 2, 3]}), path)
+    storage = cachelayer.Storage(tmp_path / "storage")
+    for number, source in enumerate([paths[0], str(paths[0]), paths]):
+        ref = storage.cache(source, f"rows-{number}", "v1", wait=False)
+        expected = storage.cache(source, f"waited-{number}", "v1")
+        assert [int(row["a"]) for row in ref] == [int(row["a"]) for row in expected]
+        assert ref.digest == expected.digest
 
 
 def test_a_list_of_texts_is_one_of_files_only_if_each_is_a_file(tmp_path: Path) -> None:
