@@ -21,7 +21,7 @@ from cachelayer.records.infer import nested_spec, overlaid
 from cachelayer.records.leaf_columns import NULL_DICT, Column, FlatRows, PartRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.spec import ArraySpec, EncodedSpec, JsonSpec, LeafSpec, RaggedSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, JsonSpec, LeafSpec, RaggedSpec, VideoSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged
 
@@ -313,11 +313,12 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     values = lists.values.storage if isinstance(lists.values, pa.ExtensionArray) else lists.values
     if is_text(values.type):
         _check_text(path, values)
-        if isinstance(spec, EncodedSpec):
-            try:
-                return replace(codec_for(spec).columns(values.to_pylist())[0], nulls=lists.row_nulls)
-            except ElementError as error:
-                raise error.at(path=path) from error.__cause__
+    if isinstance(spec, VideoSpec) or (isinstance(spec, EncodedSpec) and is_text(values.type)):
+        # Names of files are read, and videos indexed.
+        try:
+            return replace(codec_for(spec).columns(values.to_pylist())[0], nulls=lists.row_nulls)
+        except ElementError as error:
+            raise error.at(path=path) from error.__cause__
     is_flag_in_text = spec.dtype == np.dtype(bool) and is_text(values.type)
     if isinstance(spec.dtype, np.dtype) and (spec.dtype.name in _NUMBERS or is_flag_in_text):
         values = _as_declared(path, values, spec.dtype)

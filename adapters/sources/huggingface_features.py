@@ -17,14 +17,14 @@ from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, dtyp
 from cachelayer.adapters.sources.pictures import bytes_of
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import BadValue
 from cachelayer.user_warnings import warn
 
 ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
 LISTS = (datasets.List, datasets.LargeList)
-FILES = (datasets.Image, datasets.Audio)
+FILES = (datasets.Image, datasets.Audio, datasets.Video)
 _VALUES = (datasets.Value, datasets.ClassLabel, datasets.Json, *ARRAYS)
 
 
@@ -38,7 +38,7 @@ def plain(feature: Any) -> Any:
 
 
 def leaves_and_spec(features: Any, declared: Tree | None) -> tuple[FileLeaves, Tree]:
-    """Return the leaves that are images and sounds, and the declared spec or the one that features imply."""
+    """Return the leaves that are images, sounds and videos, and the declared spec or the one that features imply."""
     leaves = dict(_file_leaves(dict(features), ""))
     own = spec_of(pa.struct(list(datasets.Features(features).arrow_schema)), leaves)
     return leaves, with_declared(own, declared)
@@ -68,6 +68,8 @@ def _file_spec(feature: Any, path: str) -> LeafSpec:
     try:
         if isinstance(feature, datasets.Image):
             return ImageSpec(feature.mode or "RGB")
+        if isinstance(feature, datasets.Video):
+            return VideoSpec()
         return AudioSpec(feature.sampling_rate, feature.num_channels)
     except InvalidArgumentError as error:
         raise InvalidTypeError(f"leaf {path}: {error}") from error

@@ -348,7 +348,6 @@ def i8(*values: int) -> Any:
 REFUSED: dict[str, tuple[Any, list[Any]]] = {
     "decimals": (Value("decimal128(5, 2)"), [None]),
     "only nulls in lists": (List(Value("null")), [[]]),
-    "videos": (datasets.Video(), [None]),
     "palettes": (datasets.Image(mode="P"), [None]),
     "null lists in lists": (List(List(Value("int8"))), [[[1]], [[1], None]]),
     "null dicts in lists": (List({"a": Value("int8")}), [[{"a": 1}], [{"a": 1}, None]]),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 from faults import fault_proxy
@@ -14,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import examples
 from servers import Server, new_bucket
+from stored import shard_files
 from videos import HEIGHT, KINDS, WIDTH, decoded, kind, video_file
 
 import cachelayer
 from cachelayer import (
     ArraySpec,
     CacheLayerWarning,
+    CorruptionError,
     ElementError,
     InvalidArgumentError,
     RecordIndexError,
@@ -27,6 +31,7 @@ from cachelayer import (
     Video,
     VideoSpec,
 )
+from cachelayer.arrayrecord.records_without_files import joined_checksums
 from cachelayer.drawing.drawn_records import DrawOptions, drawn_leaf
 from cachelayer.records.video_index import VideoIndex
 
@@ -218,3 +223,93 @@ def test_the_page_draws_the_first_frame() -> None:
     drawn = drawn_leaf(0, "['video']", VideoSpec(), video_file(5), DrawOptions(32, 1))
     assert (drawn.kind, "5 frames" in drawn.text) == ("picture", True)
     assert drawn_leaf(0, "['video']", VideoSpec(), b"x", DrawOptions(32, 1)).kind == "problem"
+
+
+def sources(files: list[bytes], path: Path) -> dict[str, Any]:
+    """Two videos from each kind of source: by their bytes, or by the names of their files."""
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import tensorflow as tf
+    from datasets import Dataset, Features, Value
+    from datasets import Video as VideoFeature
+
+    names = [str(path / f"{number}.mp4") for number in range(2)]
+    for name, file in zip(names, files, strict=True):
+        Path(name).write_bytes(file)
+    table = pa.table({"video": files, "label": [0, 1]})
+    pq.write_table(pa.table({"video": names, "label": [0, 1]}), path / "names.parquet")
+    (path / "names.jsonl").write_text("".join(f'{{"video": "{name}", "label": {n}}}\n' for n, name in enumerate(names)))
+    features = Features({"video": VideoFeature(), "label": Value("int64")})
+    hub = [{"bytes": files[0], "path": None}, {"bytes": None, "path": names[1]}]
+    columns = {"video": files, "label": np.arange(2)}
+    return {
+        "elements": [{"video": file, "label": number} for number, file in enumerate(files)],
+        "paths": ({"video": Path(name), "label": number} for number, name in enumerate(names)),
+        "arrays": {"video": np.array(files, object), "label": np.arange(2)},
+        "arrow": table,
+        "pandas": pd.DataFrame(columns),
+        "polars": pl.DataFrame(columns),
+        "parquet of names": path / "names.parquet",
+        "lines of names": path / "names.jsonl",
+        "datasets": Dataset.from_dict({"video": hub, "label": [0, 1]}, features=features),
+        "tf.data": tf.data.Dataset.from_tensor_slices(columns),
+        "wrapped": cachelayer.wrap([{"video": file, "label": n} for n, file in enumerate(files)], identity="videos"),
+    }
+
+
+@pytest.mark.needs("datasets", "pandas", "polars", "pyarrow", "tensorflow")
+def test_every_source_gives_the_same_version(storage: Storage, tmp_path: Path) -> None:
+    files = [video_file(5), video_file(7, seed=1)]
+    digests = {
+        name: storage.submit(source, "d", f"v{number}", element_spec=SPEC).digest
+        for number, (name, source) in enumerate(sources(files, tmp_path).items())
+    }
+    assert len({*digests.values()}) == 1, digests
+
+
+def test_damaged_bytes_are_an_error_of_their_frames_alone(storage: Storage) -> None:
+    file = video_file(60, size=(96, 96), keyframe_every=10)
+    ref = storage.submit([{"video": file, "label": 0}], "d", "v1", element_spec=SPEC)
+    index = VideoIndex.of_file(file)
+    begin = int(index.packets[index.packet_of[45], 0])
+    [shard] = shard_files(ref)
+    data = bytearray(shard.read_bytes())
+    place = data.find(file[begin : begin + 16])
+    data[place + 3] ^= 1
+    shard.write_bytes(data)
+    video = cachelayer.open(ref.reference, verify="never")[0]["video"]
+    np.testing.assert_array_equal(video[:40], decoded(file)[:40])
+    with pytest.raises(CorruptionError, match="record 0"):
+        video[45]
+    with pytest.raises(CorruptionError):
+        cachelayer.open(ref.reference, verify="always")[0]
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=300)), min_size=1, max_size=4))
+def test_the_checksum_of_joined_bytes_follows_from_those_of_both(pairs: list[tuple[bytes, bytes]]) -> None:
+    firsts, seconds = (np.array(list(map(google_crc32c.value, some))) for some in zip(*pairs, strict=True))
+    nbytes = np.array([len(second) for _, second in pairs])
+    wanted = [google_crc32c.value(first + second) for first, second in pairs]
+    assert joined_checksums(firsts, seconds, nbytes).tolist() == wanted
+
+
+def test_a_record_that_is_damaged_in_a_bucket_is_found_without_its_video() -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    file = video_file(60, size=(240, 320), options={"crf": "5"})
+    assert len(file) > 100_000
+    rows = [{"video": file, "label": number, "maybe": [1, None]} for number in range(2)]
+    maybe = ArraySpec("int64", (None,), nullable_values=True)
+    ref = storage.submit(rows, "d", "v1", element_spec={**SPEC, "maybe": maybe})
+    assert [value is None for value in ref[1]["maybe"].to_list()] == [False, True]
+    store = ref._base.version.folder  # type: ignore[attr-defined]
+    [shard] = ref._base.version.manifest.shards  # type: ignore[attr-defined]
+    data = store.read(shard.name)
+    facts = data.find(b'"codec"')
+    store.put(shard.name, data[:facts] + b"X" + data[facts + 1 :])
+    again = cachelayer.open(ref.reference, local_cache_bytes=0)
+    with pytest.raises(CorruptionError, match="checksum"):
+        again[0]
+    np.testing.assert_array_equal(again[1]["video"][:3], decoded(file)[:3])
