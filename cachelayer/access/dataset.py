@@ -14,6 +14,7 @@ Datasets are made of one another: most of them hold a dataset, and are one, so t
         PaddedElements        a DatasetView, with some leaves padded                 sequences/padded
         SeriesWindows         windows over the records of a DatasetView              sequences/rolling
         ClipRows              frames out of the videos of a DatasetView              sequences/clips
+        ClipRows              frames out of the videos of a DatasetView              sequences/clips
         WrappedItems          the items of an object of the user                     wrap
 
 So ``ref[-1]`` goes down three steps::
@@ -67,7 +68,7 @@ class ShardRows(NamedTuple):
 
 
 class RowOrigins(Protocol):
-    """Where rows come from: those of stored records, and of datasets that are made of them."""
+    """Where rows come from. Stored records have it, and datasets that are made of them."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -102,7 +103,7 @@ class RowOrigins(Protocol):
         """True if reading rows takes requests to an object store."""
 
     def needed(self, numbers: Ints) -> Needed:
-        """Return the stored records that these rows are made of, except those that are best read where they lie."""
+        """Return the stored records that these rows are made of, except records that are best read where they lie."""
 
     def sources(self, numbers: Ints) -> Sources:
         """Return the records of versions, or the items of wrapped objects, that these rows are made of."""
@@ -171,7 +172,7 @@ class BaseDataset(Dataset[Any], RowOrigins, Protocol):
     """A dataset, with what most datasets do in one way: here it is written once, and a few replace it.
 
     A dataset must say ``title``, ``digests``, ``info``, ``element_spec``, ``len``, ``elements``, ``batch`` and
-    ``sources``. The defaults are those of a dataset in memory that no version is behind.
+    ``sources``. The defaults fit a dataset in memory that is of no version.
     """
 
     @property

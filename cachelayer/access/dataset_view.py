@@ -31,7 +31,7 @@ class DatasetView(BaseDataset):
     selection: Selection
     """Which elements of the base, in order."""
     own_digests: Digests | None = None
-    """The digests, if they do not follow from those of the base: a mixture has its own."""
+    """The digests, if they do not follow from the base: a mixture has its own."""
     name: ViewName | None = None
     """What a reference calls the elements; None if they are of no version, or of several."""
 

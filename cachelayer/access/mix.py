@@ -37,7 +37,7 @@ _NO_BUCKETS = (
 
 @explains_options
 def concat(refs: Iterable[View[T]]) -> View[T]:
-    """Concatenate datasets: the records of the first, then those of the second, and so on. This copies nothing.
+    """Put datasets one after another: first all records of the first dataset, then of the second. This copies nothing.
 
     Args:
         refs: DataRefs, views of them, or results of ``concat``. Their element specs may differ only in which leaves may
@@ -172,7 +172,7 @@ class Mixture(Generic[T]):
             >>> iterator = iter(stream)
             >>> [next(iterator).tolist() for _ in range(2)]
             [['a', '1', 'b', 'c', '2', 'd'], ['a', '1', 'b', 'c', '2', 'd']]
-            >>> stream.record_numbers(0).tolist()  # those of the digits follow those of the letters
+            >>> stream.record_numbers(0).tolist()  # digits are numbered after letters
             [0, 4, 1, 2, 5, 3]
         """
         start = options.get("start", 0)

@@ -145,7 +145,8 @@ class ReadableView(Generic[T]):
             >>> ref.read(slice(2), fields="label")
             {'label': array([1, 2])}
         """
-        base, numbers = self._readable.base, self._readable.selection.take(indices)
+        base = self._readable.base
+        numbers = self._readable.selection.take(indices)
         if fields is None:
             return base.batch(numbers)
         keys: Any = fields

@@ -117,7 +117,7 @@ class StoredElements(SameRows, StoredLeaves):
 
     @cached_property
     def digests(self) -> Digests:
-        """The digests of the elements. Which leaves are chosen changes that of the elements, not those of the rows."""
+        """The digests. A choice of leaves changes the digest of the elements, and not the rows digest."""
         if self.chosen is None:
             return self._digests_of_all_leaves
         text = bytes.fromhex(self._digests_of_all_leaves.elements) + b"fields" + np.array(self.chosen, "<i8").tobytes()

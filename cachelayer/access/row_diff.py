@@ -259,7 +259,8 @@ def side_of(view: DatasetView) -> Side:
         InvalidTypeError: if the view shows anything but records of one version.
     """
     side = _Side.of(view)
-    version, name = side.elements.home, view.name
+    version = side.elements.home
+    name = view.name
     if version is None or name is None:
         raise InvalidTypeError(f"{view.title}: diff() compares versions, and views of the records of one version each")
     reference = str(name) if name.calls else version.reference

@@ -141,7 +141,7 @@ class VersionLengths:
         """Return the sums of a leaf in a shard whose file of lengths is damaged, by reading its records."""
         name = f"{self._version.folder.url}/{self._name(shard)}"
         count = int(self._records[shard])
-        # If the version was deleted meanwhile, this raises that error in place of the one that is suppressed.
+        # If the version was deleted meanwhile, this raises an error that says so. Else it does nothing.
         with suppress(CorruptionError), self._version.reporting_deletion():
             raise CorruptionError(name)
         warn(

@@ -81,7 +81,7 @@ class VersionRecords:
     @property
     def digests(self) -> Digests:
         digest = self.version.manifest.shards_digest
-        # Each erasure gives a version another digest, and keeps those that it had before, the oldest first.
+        # Each erasure gives a version another digest. The manifest keeps the earlier digests, the oldest first.
         earlier = self.version.manifest.supersedes
         original = earlier[0] if earlier else digest
         return Digests(digest, digest, original, self.version.manifest.provenance.get("plan", digest))
@@ -229,7 +229,8 @@ class VersionRecords:
             records = held_records(held[self], numbers)
             if records is not None:
                 return records
-        codec, shards = self.codec, self.shards
+        codec = self.codec
+        shards = self.shards
         if videos or not codec.has_videos or isinstance(shards, ColumnRows):
             return shards.records(numbers)
         if isinstance(shards, LocalShards):

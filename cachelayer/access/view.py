@@ -385,12 +385,11 @@ class View(ReadableView[T]):
     def decoded(self, *names: str, size: tuple[int, int], crop: bool = False) -> Self:
         """Return a view of the same records with images decoded to one size, so that a batch of them is one array.
 
-        Frames of videos are decoded to the size too, with FFmpeg's bilinear filter.
-
-        Pillow resizes them with its bilinear filter, which takes the mean of all pixels that lie under a new one; of
+        Pillow resizes images with its bilinear filter, which takes the mean of all pixels that lie under a new one; of
         images of the mode ``"1"`` it takes the nearest pixel. The JPEG decoder itself makes an image smaller by 2, 4 or
-        8 if that leaves it at least as large as ``size``. It takes less time then, and the pixels differ slightly from
-        those of the whole image. The digest and the states of streams are those of this view.
+        8 if that leaves it at least as large as ``size``: this takes less time, and the pixels differ slightly from the
+        pixels of the whole image, resized. FFmpeg's bilinear filter resizes frames of videos. The digest does not
+        change, so a state of a stream of one view fits streams of the other.
 
         Args:
             names: the images, such as ``"image"`` or ``"meta/thumbnail"``, or dicts with images in them; without names,

@@ -181,7 +181,7 @@ def pack_rows(
     every: Any,
     categories: Any,
 ) -> PackRows:
-    """Return the packs of a view; the arguments are those of :meth:`cachelayer.DataRef.packed`."""
+    """Return the packs of a view, with the arguments of :meth:`cachelayer.DataRef.packed`."""
     size = checked_length("length", length)
     longest = size if max_length is None else checked_length("max_length", max_length)
     if longest > size:

@@ -56,7 +56,8 @@ def plan_of(version: StoredVersion | None, maker: PlanMaker) -> Ints:
     """
     if version is None:
         return maker.new()
-    store, name = version.folder, paths.plan(version.info.digest, maker.digest)
+    store = version.folder
+    name = paths.plan(version.info.digest, maker.digest)
     try:
         if store.exists(name):
             return _read(store, name, maker)
