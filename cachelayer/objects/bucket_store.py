@@ -19,7 +19,7 @@ from cachelayer.logs import logger_of
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.failures import Kind, RequestError, retried
 from cachelayer.objects.file_systems import METHODS, FileSystem, file_system, forget, in_order
-from cachelayer.objects.local import in_place, open_file, storage_errors
+from cachelayer.objects.local import crc32c_of, in_place, open_file, storage_errors
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
 from cachelayer.temporary_files import scratch_folder
@@ -32,7 +32,6 @@ PIECE = 8 * 1024 * 1024
 _PIECES_AHEAD = 8
 _TRUSTED = 1 << 30
 """Ranges of up to so many bytes are asked for before the store has confirmed the size of the object."""
-_READ_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -333,10 +332,8 @@ def _short(url: str, nbytes: int | None, expected: int) -> CorruptionError:
 
 
 def _size_and_crc32c(path: Path) -> tuple[int, int]:
-    checksum = 0
     with storage_errors("read", path), open_file(path) as file:
-        while body := file.read(_READ_NBYTES):
-            checksum = google_crc32c.extend(checksum, body)
+        checksum = crc32c_of(file)
         return file.tell(), checksum
 
 

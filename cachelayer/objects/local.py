@@ -108,10 +108,7 @@ class LocalStore:
     def crc32c(self, name: str) -> int | None:
         path = self.local_path(name)
         with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError), open_file(path) as file:
-            checksum = 0
-            while body := file.read(_READ_NBYTES):
-                checksum = google_crc32c.extend(checksum, body)
-            return checksum
+            return crc32c_of(file)
         return None
 
     def modified(self, name: str) -> float | None:
@@ -280,6 +277,14 @@ def _copy(source: BinaryIO, target: BinaryIO) -> int:
     while body := source.read(_READ_NBYTES):
         checksum = google_crc32c.extend(checksum, body)
         target.write(body)
+    return checksum
+
+
+def crc32c_of(file: BinaryIO) -> int:
+    """Read a file to its end, and return the CRC32C of what was read."""
+    checksum = 0
+    while body := file.read(_READ_NBYTES):
+        checksum = google_crc32c.extend(checksum, body)
     return checksum
 
 
