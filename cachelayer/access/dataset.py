@@ -14,7 +14,6 @@ Datasets are made of one another: most of them hold a dataset, and are one, so t
         PaddedElements        a DatasetView, with some leaves padded                 sequences/padded
         SeriesWindows         windows over the records of a DatasetView              sequences/rolling
         ClipRows              frames out of the videos of a DatasetView              sequences/clips
-        ClipRows              frames out of the videos of a DatasetView              sequences/clips
         WrappedItems          the items of an object of the user                     wrap
 
 So ``ref[-1]`` goes down three steps::
