@@ -1,4 +1,12 @@
-"""The copies of the shards of a version in the local cache: find them, make them in the background, remove them."""
+"""Copies of the shards of a version in the local cache: how they are found, made in the background, and removed.
+
+A shard is in one of these states::
+
+    unknown    no copy is known       find() looks for one that another process made
+    wanted     in the queue           a thread downloads its files, checks them, and puts them into the cache
+    here       there is a copy        records are read from it
+    refused    a copy failed          its records come over the network as long as this process lives
+"""
 
 from __future__ import annotations
 
@@ -29,10 +37,12 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import FileChecksum, ShardTable
 
 _log = logger_of("copies")
-# While one thread checks a copy and writes it to the disk, the others download the next ones.
 _THREADS = 3
+"""While one thread checks a copy and writes it to the disk, the others download the next copies."""
 _MOST_FAILURES = 3
+"""After so many failures one after another, no more copies are tried."""
 _BUSY_SECONDS = 0.1
+"""How long to wait for another process that makes the same copy."""
 
 
 class LocalCopies:
@@ -52,7 +62,7 @@ class LocalCopies:
         self._verify: Verify = verify
         self._is_here = np.zeros(len(shards), np.bool_)
         self._was_looked_up = np.zeros(len(shards), np.bool_)
-        # Damaged copies, or damaged objects: no copy is made or used in this process.
+        # Shards whose copies, or whose objects, are damaged: this process makes and uses no copies of them.
         self._is_refused = np.zeros(len(shards), np.bool_)
         self._has_warned = False
         self._lock = ProcessLock()
@@ -61,17 +71,17 @@ class LocalCopies:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._queue: deque[int] = deque()
-        self._known: set[int] = set()
+        self._wanted: set[int] = set()
         self._threads: set[threading.Thread] = set()
         self._failures = 0
-        self._failure: CacheLayerError | None = None
+        self._last_failure: CacheLayerError | None = None
 
     @cached_property
     def _group(self) -> CopyGroup:
         return self._folder.of_dataset(self._dataset.url)
 
     def has(self, number: int) -> bool:
-        """Return whether there are complete copies of a shard and of what stands beside it."""
+        """Return whether there are complete copies of a shard, its index and its lengths."""
         files = self._shards[number].files.items()
         return all(self._group.has(Path(name).name, facts.nbytes) for name, facts in files)
 
@@ -81,7 +91,7 @@ class LocalCopies:
         return int(self._is_here.sum())
 
     def find(self, shard_of: Ints) -> NDArray[np.bool_]:
-        """Return for each record whether its shard has a copy; look up each shard once."""
+        """Return for each record whether its shard has a copy. Each shard is looked up once."""
         try:
             for shard in distinct(shard_of[~self._was_looked_up[shard_of]]).tolist():
                 self._is_here[shard] |= self.has(shard)
@@ -95,7 +105,7 @@ class LocalCopies:
 
     @cached_property
     def shards(self) -> LocalShards:
-        """Reads the copies."""
+        """The reader of the copies."""
         table = self._shards
         return LocalShards(table.records.tolist(), table.shard_nbytes, table.record_nbytes, self._files, self._verify)
 
@@ -105,7 +115,7 @@ class LocalCopies:
         return nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), shard.stats))
 
     def drop_files(self, files: Iterable[str]) -> None:
-        """Remove the copies of shards that records were erased from, named without suffixes."""
+        """Remove the copies of shards, by their names without suffixes."""
         for file in files:
             self._drop(paths.shard(file))
 
@@ -114,13 +124,13 @@ class LocalCopies:
             self._group.drop(Path(name).name)
 
     def refuse(self, number: int, error: CacheLayerError) -> None:
-        """Read the copy of a shard no more, because that failed; if it is damaged, remove it and make none again."""
+        """Stop using a copy that could not be read. A damaged copy is removed, and not made again."""
         with self._lock.of_process():
             was_here = bool(self._is_here[number])
             self._is_here[number] = False
             if isinstance(error, CorruptionError) and not self.has(number):
-                # Another process has removed it, or somebody cut it: it may be made again.
-                self._known.discard(number)
+                # The copy is not damaged but gone, or cut short: it may be made again.
+                self._wanted.discard(number)
                 return
             self._is_refused[number] = True
         if not was_here:
@@ -132,17 +142,18 @@ class LocalCopies:
         else:
             self._warn_once(error)
 
-    def want(self, shards: Iterable[int]) -> None:
-        """Start to copy those of some shards that were not wanted before, and return at once."""
+    def copy_in_background(self, shards: Iterable[int]) -> None:
+        """Begin to copy the shards that were not wanted before, and return at once."""
         with self._lock.of_process():
             if self._pid != os.getpid():
+                # After a fork, the threads that copied are those of the parent.
                 self._reset()
-            if self._failure is not None:
-                self._warn_once(self._failure)
+            if self._last_failure is not None:
+                self._warn_once(self._last_failure)
             if self._failures >= _MOST_FAILURES:
                 return
-            new = [number for number in shards if number not in self._known and not self._is_refused[number]]
-            self._known.update(new)
+            new = [number for number in shards if number not in self._wanted and not self._is_refused[number]]
+            self._wanted.update(new)
             self._queue.extend(new)
             for _ in range(min(len(self._queue), _THREADS - len(self._threads))):
                 thread = threading.Thread(target=self._run, name="cachelayer-copy", daemon=True)
@@ -154,8 +165,8 @@ class LocalCopies:
                 self._threads.add(thread)
 
     def wait(self) -> None:
-        """Return when all copies that were wanted are made or have failed."""
-        # The threads of the parent are not alive in a child after a fork.
+        """Wait until all wanted copies are made or have failed."""
+        # In a child after a fork, the threads of the parent are not alive.
         while threads := [thread for thread in self._threads.copy() if thread.is_alive()]:
             for thread in threads:
                 thread.join()
@@ -171,7 +182,7 @@ class LocalCopies:
             try:
                 outcome = self._copy(number)
             except CacheLayerError as error:
-                self._refuse(number, error)
+                self._note_failure(number, error)
                 continue
             except RuntimeError:
                 # The interpreter is exiting and starts no threads, which downloads need.
@@ -183,39 +194,40 @@ class LocalCopies:
                 time.sleep(_BUSY_SECONDS)
                 self._queue.append(number)
 
-    def _refuse(self, number: int, error: CacheLayerError) -> None:
+    def _note_failure(self, number: int, error: CacheLayerError) -> None:
+        """Note that a copy could not be made, for the thread that reads to warn of."""
         with self._lock.of_process():
             self._failures += 1
             if self._failures >= _MOST_FAILURES:
                 self._queue.clear()
-            # A damaged object stays damaged; all else may be better when the shard is wanted again.
+            # A damaged object stays damaged. After another error, a copy may be made when the shard is wanted again.
             self._is_refused[number] |= isinstance(error, CorruptionError)
             _log.warning("%s/%s: no local copy is made: %s", self._dataset.url, self._shards[number].name, error)
-            self._known.discard(number)
-            # The thread that reads warns of it.
-            self._failure = error
+            self._wanted.discard(number)
+            self._last_failure = error
 
     @cached_property
     def _order(self) -> list[int]:
-        """The shards, in the order in which this folder gets copies of them."""
+        """The numbers of the shards, in the order in which this cache gets copies of them."""
         places = [self._group.place_of(sha256) for sha256 in self._shards.sha256]
         return sorted(range(len(places)), key=places.__getitem__)
 
     @cached_property
     def _has_room(self) -> NDArray[np.bool_]:
-        """Which shards get copies: the first in their order, as many as there is room for when the first is made.
+        """Which shards get copies: the first in the order, as many as there is room for when the first copy is made.
 
-        The others are read over the network. If copies went round instead, each would be removed before its next use.
+        Other shards are read over the network. If new copies displaced old ones, an epoch would remove each copy before
+        the next epoch used it.
         """
         has_room = np.zeros(len(self._shards), np.bool_)
         has_room[self._order] = self._shards.files_nbytes[self._order].cumsum() <= self._group.room()
         return has_room
 
     def copy_all(self, on_copied: Callable[[int], None]) -> list[int]:
-        """Copy all shards, as many as there is room for; return the numbers of those that have copies.
+        """Copy all shards that there is room for, and return the numbers of all shards that have copies.
 
         Args:
-            on_copied: called with the number of each shard that has a copy.
+            on_copied: called with the number of each shard when it has a copy.
         """
         with Pool(_THREADS, "cachelayer-copy") as pool:
             try:
@@ -232,7 +244,7 @@ class LocalCopies:
         return outcome is CopyOutcome.HERE
 
     def _copy(self, number: int) -> CopyOutcome:
-        """Copy a shard and what stands beside it, and check the copies; see :meth:`CopyGroup.make`."""
+        """Copy a shard, its index and its lengths, and check the copies; see :meth:`CopyGroup.make`."""
         if not self._has_room[number] and not self.has(number):
             self._report_no_room(self._shards[number].name)
             return CopyOutcome.NO_ROOM
@@ -257,21 +269,22 @@ class LocalCopies:
         """Download a file of a shard, and check it."""
         began = time.perf_counter()
         crc32c = self._dataset.download(name, path, facts.nbytes)
-        url, seconds = f"{self._dataset.url}/{name}", time.perf_counter() - began
-        if crc32c == facts.crc32c:
-            count(copies_made=1)
-            _log.info("%s: copied %d bytes in %.2f s", url, facts.nbytes, seconds)
-        else:
+        seconds = time.perf_counter() - began
+        url = f"{self._dataset.url}/{name}"
+        if crc32c != facts.crc32c:
             raise CorruptionError(f"{url}: the downloaded bytes do not match their CRC32C")
+        count(copies_made=1)
+        _log.info("%s: copied %d bytes in %.2f s", url, facts.nbytes, seconds)
 
     def _drop_other_versions(self) -> bool:
-        """Remove the copies of shards that only other versions of the dataset have; return whether there were any."""
+        """Remove copies that only other versions of the dataset have, and return whether there were any."""
         return self._group.make_room_without({Path(name).name for shard in self._shards for name in shard.files})
 
     def lengths(self, number: int) -> Bytes | None:
         """Return the copy of the lengths of a shard, mapped and checked; None if there is none."""
         file = self._shards[number].stats.lengths_file
-        group, name = self._group, Path(paths.lengths_of(self._shards[number].name)).name
+        group = self._group
+        name = Path(paths.lengths_of(self._shards[number].name)).name
         if file is None or not group.has(name, file.nbytes):
             return None
         try:
@@ -286,6 +299,7 @@ class LocalCopies:
 
     def _warn_once(self, error: CacheLayerError) -> None:
         with self._lock.of_process():
-            has_warned, self._has_warned = self._has_warned, True
-        if not has_warned:
-            warn(f"local copies cannot be made or used, so records are read over the network: {error}", room="copies")
+            if self._has_warned:
+                return
+            self._has_warned = True
+        warn(f"local copies cannot be made or used, so records are read over the network: {error}", room="copies")

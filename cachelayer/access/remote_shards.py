@@ -73,11 +73,11 @@ class RemoteShards:
         if self.copies is not None:
             self._read_remotely += len(numbers) - int(is_local.sum())
             if self._read_remotely >= _FEW_RECORDS:
-                self.copies.want(distinct(shard_of[~is_local]).tolist())
+                self.copies.copy_in_background(distinct(shard_of[~is_local]).tolist())
         return records
 
     def fetch_block(self, numbers: Ints) -> HeldBlock:
-        """Fetch a block of records, those of copied shards from the copies.
+        """Fetch a block of records; shards that have copies are read there.
 
         In an epoch in blocks, each host reads some blocks of every shard, and their records once: copies of whole
         shards would multiply the bytes. So copies are made once this process has fetched half as many records as there
@@ -90,9 +90,9 @@ class RemoteShards:
             had_half = 2 * self._held_remotely >= len(self)
             self._held_remotely += len(numbers) - int(is_local.sum())
             if had_half:
-                self.copies.want(distinct(shard_of[~is_local]).tolist())
+                self.copies.copy_in_background(distinct(shard_of[~is_local]).tolist())
             elif 2 * self._held_remotely >= len(self):
-                self.copies.want(range(len(self._splits) - 1))
+                self.copies.copy_in_background(range(len(self._splits) - 1))
         return HeldBlock(numbers, records.packed(), broken)
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
