@@ -243,8 +243,13 @@ class RecordElements(StoredElements):
         except ValueError as error:
             self._raise_damage(error, numbers)
 
+    @cached_property
+    def _reads_columns(self) -> bool:
+        """True if a single element is read as several are: of fields, and of videos whose files stay where they are."""
+        return self.chosen is not None or (self.decodes and self.codec.has_videos)
+
     def element(self, number: int) -> Any:
-        if self.chosen is not None or (self.codec.has_videos and self.decodes):
+        if self._reads_columns:
             return self.elements(np.array([number]))[0]
         try:
             return self.element_codec.element(self.source.record(number))

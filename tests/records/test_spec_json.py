@@ -57,6 +57,7 @@ ARRAY = {"kind": "array", "dtype": "uint8", "shape": [3]}
         {"kind": "ragged", "dtype": "uint8", "shape": [None], "ragged_rank": 1, "splits_dtype": "int64"},
         {"kind": "ragged", "dtype": "uint8", "shape": [None, None], "ragged_rank": 1, "splits_dtype": "float32"},
         {"kind": "ragged", "dtype": "uint8", "shape": [None, None], "ragged_rank": "1", "splits_dtype": "int64"},
+        {"kind": "video", "mode": "RGB"}, {"kind": "video", "nullable": 1},
         {"kind": "sparse", "dtype": "uint8", "shape": []}, {**ARRAY, "nullable": "yes"},
         {"kind": "dict", "items": [["a", ARRAY], ["a", ARRAY]]},
     ],
