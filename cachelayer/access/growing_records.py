@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from cachelayer.access.dataset import ShardRows
-from cachelayer.access.version_records import RECORDS_PER_READ, VersionRecords
+from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import Verify
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
@@ -43,6 +43,8 @@ from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
+# The source may take long for each.
+_RECORDS_PER_READ = 64
 SECONDS_PER_LOOK = 1.0
 """How often reads look whether more parts are finished."""
 
@@ -148,7 +150,7 @@ class GrowingRecords:
     def info(self) -> DatasetInfo:
         # What the records take is known once all are stored; no size of a block follows from this guess.
         nbytes = self.codec.layout.fixed_nbytes
-        return DatasetInfo(self._name, self._metadata, nbytes, nbytes, RECORDS_PER_READ)
+        return DatasetInfo(self._name, self._metadata, nbytes, nbytes, _RECORDS_PER_READ)
 
     def __len__(self) -> int:
         return self._length

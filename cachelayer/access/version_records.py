@@ -42,7 +42,7 @@ from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.stored_version import StoredVersion
 
 # A read of so many records hides the cost of the call.
-RECORDS_PER_READ = 8192
+_RECORDS_PER_READ = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class VersionRecords:
             nbytes = manifest.unerased_nbytes
         record_nbytes = nbytes // max(1, len(self))
         metadata = manifest.provenance.get("metadata") or {}
-        return DatasetInfo(self.version.name, metadata, record_nbytes, record_nbytes, RECORDS_PER_READ)
+        return DatasetInfo(self.version.name, metadata, record_nbytes, record_nbytes, _RECORDS_PER_READ)
 
     def sources(self, numbers: Ints) -> Sources:
         selection = self.version.selection
