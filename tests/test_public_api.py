@@ -22,8 +22,9 @@ from cachelayer.logs import Room
 from cachelayer.objects import paths
 
 PUBLIC = [
-    "AlreadyExistsError", "ArgumentsMismatchError", "ArrayRecordDataSource", "ArraySpec", "AudioSpec",
-    "BatchStream", "Blocks", "Buckets", "BuildRevokedError", "BusyError", "CacheLayerError", "CacheLayerWarning",
+    "AlreadyExistsError", "ArgumentsMismatchError", "ArrayRecordDataSource", "ArraySpec", "Arrival",
+    "AudioSpec", "BatchStream", "Blocks", "Buckets", "BuildRevokedError", "BusyError", "CacheLayerError",
+    "CacheLayerWarning",
     "Collected", "CorruptionError", "DamagedObject", "DataRef", "DatasetNotFoundError", "Diff", "DigestMismatchError",
     "ElementError", "Epochs",
     "ErasedRecordError", "Failure", "FormatError", "ImageSpec", "InvalidArgumentError", "InvalidNameError",

@@ -15,6 +15,7 @@ from cachelayer.arguments import explains_options, no_attribute
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.protocols import Digests, T
 from cachelayer.records.tree import Tree
+from cachelayer.streams.order.arrival import Arrival
 from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns, seed_of_part
 from cachelayer.streams.order.orders import ExactOrder, Order
@@ -185,8 +186,11 @@ class Mixture(Generic[T]):
                 f"start {start} is past the end, {self._length}: a mixture with stop= has one epoch, and further ones "
                 "come from stream.epochs()"
             )
-        blocks = blocks_of(options.get("shuffle", False))
-        options["shuffle"] = blocks is not None or options.get("shuffle", False)
+        shuffle = options.get("shuffle", False)
+        if isinstance(shuffle, Arrival) or shuffle == "arrival":
+            raise InvalidArgumentError(f"shuffle={shuffle!r}: a mixture has no order of arrival: pass True or 'blocks'")
+        blocks = blocks_of(shuffle)
+        options["shuffle"] = blocks is not None or shuffle
         checked = make_options(self._length, global_batch_size, **options)
         order = self._order(checked.order, blocks)
         warn_of_few_lanes(checked.steps.shard_count, order.orders)

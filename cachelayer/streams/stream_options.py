@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
+from cachelayer.streams.order.arrival import Arrival, ArrivalOrder
 from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks
 from cachelayer.streams.order.buckets import BucketOrder, Buckets, BucketTable
 from cachelayer.streams.order.orders import ExactOrder, Order
@@ -35,7 +36,7 @@ _MOST_READERS = 1.5
 are fewer lanes than shards, it is always more than this."""
 
 M = TypeVar("M", bound=Callable[..., Any])
-Shuffle = bool | Literal["blocks"] | Blocks
+Shuffle = bool | Literal["blocks", "arrival"] | Blocks | Arrival
 _SEARCHED = 1 << 18
 """Places of an epoch that are searched for records at once."""
 _DEFAULTS = {
@@ -151,6 +152,8 @@ class StreamOptions:
         order = {name: value for name, value in self.order.described.items() if name not in ("kind", "version")}
         if isinstance(self.order, BlockOrder):
             order["shuffle"] = Blocks(**order.pop("blocks"))
+        elif isinstance(self.order, ArrivalOrder):
+            order["shuffle"] = Arrival(**order.pop("arrival"))
         elif "blocks" in order:
             order["shuffle"] = "blocks"
         arguments = {
@@ -172,7 +175,7 @@ def make_options(
     table: BucketTable | None = None,
     together: int = 1,
     *,
-    shuffle: bool | Literal["blocks"] | Blocks = False,
+    shuffle: bool | Literal["blocks", "arrival"] | Blocks | Arrival = False,
     seed: int | None = None,
     reshuffle: bool = True,
     num_epochs: int | None = 1,
@@ -197,14 +200,14 @@ def make_options(
             f"buckets {buckets!r}: only stored records know their lengths: cache() them first, or pad them with map()"
         )
     shard_index, shard_count = _shard(shard)
-    blocks = blocks_of(shuffle)
+    chosen = _checked_shuffle(shuffle)
     reshuffle = boolean("reshuffle", reshuffle)
     batch = _global_batch(global_batch_size, shard_count)
     epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 0)
     position = integer("start", start, 0)
     _check_positions(records, epochs, position)
-    order = _order(records, record_nbytes, together, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
-    if blocks is not None:
+    order = _order(records, record_nbytes, together, chosen, seed, reshuffle=reshuffle)
+    if isinstance(chosen, Blocks):
         warn_of_few_lanes(shard_count, [order])
     if remainder is None:
         # A ShardOptions of Grain may say it.
@@ -278,6 +281,11 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
             "buckets and shuffle in blocks: blocks hold records of all lengths, so pass shuffle=True, or leave buckets "
             "out"
         )
+    if isinstance(order, ArrivalOrder):
+        raise InvalidArgumentError(
+            "buckets and shuffle='arrival': a window has records of all lengths, so pass shuffle=True, or leave "
+            "buckets out"
+        )
     bucket_order = BucketOrder(table, steps.global_batch, order.shuffle, order.seed, order.reshuffle)
     bucket_steps = replace(steps, cuts=bucket_order.cuts)
     why_invalid = bucket_steps.why_invalid(options.start)
@@ -316,31 +324,45 @@ def takes_stream_options(*fixed: str, **refused: str) -> Callable[[M], M]:
 
 
 def blocks_of(shuffle: Any) -> Blocks | None:
-    """Return the sizes of a shuffle in blocks; None if records are shuffled one by one, or not at all."""
-    if isinstance(shuffle, Blocks):
-        return shuffle
-    if isinstance(shuffle, str) and shuffle == "blocks":
-        return Blocks()
-    if isinstance(shuffle, str) and get_close_matches(shuffle.lower(), ["blocks"], 1, 0.5):
-        raise InvalidArgumentError(f"shuffle {shuffle!r}: did you mean 'blocks'?")
-    if not isinstance(shuffle, (bool, np.bool_)):
-        kind = type(shuffle).__name__
-        raise InvalidTypeError(
-            f"shuffle {shuffle!r} of type {kind}: pass True, False, 'blocks' or cachelayer.Blocks(...)"
-        )
-    return None
+    """Return the sizes of a shuffle in blocks; None for any other shuffle, and for none."""
+    checked = _checked_shuffle(shuffle)
+    return checked if isinstance(checked, Blocks) else None
+
+
+def _checked_shuffle(shuffle: Any) -> bool | Blocks | Arrival:
+    """Return a shuffle as a value, whichever way a user names it."""
+    if isinstance(shuffle, (bool, np.bool_, Blocks, Arrival)):
+        return shuffle if isinstance(shuffle, (Blocks, Arrival)) else bool(shuffle)
+    named: dict[str, Blocks | Arrival] = {"blocks": Blocks(), "arrival": Arrival()}
+    if isinstance(shuffle, str):
+        if shuffle in named:
+            return named[shuffle]
+        for near in get_close_matches(shuffle.lower(), named, 1, 0.5):
+            raise InvalidArgumentError(f"shuffle {shuffle!r}: did you mean {near!r}?")
+    raise InvalidTypeError(
+        f"shuffle {shuffle!r} of type {type(shuffle).__name__}: pass True, False, 'blocks', 'arrival', "
+        "cachelayer.Blocks(...) or cachelayer.Arrival(...)"
+    )
 
 
 def _order(
-    records: int, record_nbytes: int, together: int, shuffle: Shuffle, seed: int | None, *, reshuffle: bool
+    records: int,
+    record_nbytes: int,
+    together: int,
+    shuffle: bool | Blocks | Arrival,
+    seed: int | None,
+    *,
+    reshuffle: bool,
 ) -> Order:
-    """Return an exact order or one in blocks, with its seed checked."""
+    """Return the order of one dataset, with its seed checked."""
     if seed is None and shuffle:
-        shown = "'blocks'" if shuffle == Blocks() else repr(shuffle)
+        shown = {Blocks(): "'blocks'", Arrival(): "'arrival'"}.get(shuffle, repr(shuffle))
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
     key = None if seed is None else check_seed(seed)
     if isinstance(shuffle, Blocks) and key is not None:
         return _block_order(shuffle, records, record_nbytes, together, key, reshuffle)
+    if isinstance(shuffle, Arrival) and key is not None:
+        return _arrival_order(shuffle, records, key, reshuffle)
     return _exact_order(records, bool(shuffle), key, reshuffle or not shuffle)
 
 
@@ -348,6 +370,11 @@ def _order(
 @lru_cache(maxsize=8)
 def _exact_order(records: int, shuffle: bool, seed: int | None, reshuffle: bool) -> ExactOrder:
     return ExactOrder(records, shuffle, seed, reshuffle)
+
+
+@lru_cache(maxsize=8)
+def _arrival_order(arrival: Arrival, records: int, seed: int, reshuffle: bool) -> ArrivalOrder:
+    return ArrivalOrder(records, arrival.window, seed, reshuffle)
 
 
 @lru_cache(maxsize=2)
