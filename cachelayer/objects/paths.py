@@ -131,7 +131,7 @@ def manifest(name: str) -> str:
     return f"{name}.json"
 
 
-def kept(name: str) -> str:
+def kept_numbers(name: str) -> str:
     """Return the file of the numbers of the records that a version keeps."""
     return f"{name}.i64"
 

@@ -119,7 +119,7 @@ def damage_beside_manifest(version: StoredVersion, manifest: Manifest) -> dict[s
         try:
             version.selection  # noqa: B018 - reading the numbers checks them
         except CorruptionError:
-            name = paths.kept(version.info.file)
+            name = paths.kept_numbers(version.info.file)
             found[name] = "damaged" if version.folder.exists(name) else "missing"
     # It is no damage if the indices are missing: each shard has its own, and a storage may be the copy of a folder.
     raw = None if version.indices is None else version.folder.read(version.indices)

@@ -203,7 +203,7 @@ def _files_of(dataset: Store, info: VersionInfo) -> dict[str, list[str]]:
 
 
 def _objects_of_manifest(info: VersionInfo) -> list[str]:
-    return [info.manifest, paths.kept(info.file), paths.indices(info.file)]
+    return [info.manifest, paths.kept_numbers(info.file), paths.indices(info.file)]
 
 
 def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted: bool = False) -> list[Collected]:

@@ -179,7 +179,7 @@ def put_manifest(log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest
     """Put a manifest, and the files beside it, under the generation of a head; return the version with that."""
     placed = replace(info, generation=head.generation)
     if manifest.kept_numbers is not None:
-        log.folder.put(paths.kept(placed.file), manifest.kept_numbers)
+        log.folder.put(paths.kept_numbers(placed.file), manifest.kept_numbers)
     put_indices(StoredVersion.with_manifest(log.folder, placed, manifest))
     log.folder.put(placed.manifest, raw)
     return placed

@@ -186,7 +186,7 @@ def _mend_files(
             left.append(files[place].name)
         else:
             files[place] = copies[place]
-    numbers = paths.kept(version.info.file)
+    numbers = paths.kept_numbers(version.info.file)
     if numbers in damaged_names and source.manifest.kept is not None:
         folder.put(numbers, stored_numbers(source.selection))
     elif numbers in damaged_names:
@@ -241,7 +241,7 @@ def _delete_withdrawn(version: StoredVersion, files: Iterable[StoredFile]) -> No
     info = version.info
     head = log.head()
     objects = {file.file: list(file.files) for file in files}
-    objects[info.file] = [info.manifest, paths.kept(info.file), paths.indices(info.file)]
+    objects[info.file] = [info.manifest, paths.kept_numbers(info.file), paths.indices(info.file)]
     for file in lost_files(objects, log, head):
         for name in objects[file]:
             version.folder.delete(name)

@@ -88,8 +88,8 @@ class StoredVersion:
             return Selection.all(records)
         if kept.start is not None and kept.step is not None:
             return Selection(range(kept.start, kept.start + kept.step * kept.records, kept.step))
-        name = f"{self.folder.url}/{paths.kept(self.info.file)}"
-        raw = self.folder.read(paths.kept(self.info.file))
+        name = f"{self.folder.url}/{paths.kept_numbers(self.info.file)}"
+        raw = self.folder.read(paths.kept_numbers(self.info.file))
         if raw is None or len(raw) != 8 * kept.records:
             with self.reporting_deletion():
                 raise CorruptionError(f"{name}: not the numbers of {kept.records} records")

@@ -36,7 +36,7 @@ def named_files(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
         if found.indices is not None:
             named.add(paths.indices(found.info.file))
         if found.manifest.kept is not None and found.manifest.kept.has_file:
-            named.add(paths.kept(found.info.file))
+            named.add(paths.kept_numbers(found.info.file))
     return named
 
 

@@ -41,7 +41,7 @@ class Foreign:
         """Write the manifest, and what the log says of it, as their author would: with the right hashes."""
         raw, data = json.dumps(self.document).encode(), self.document["data"]
         name = hashlib.sha256(raw).hexdigest()
-        folder, numbers = self.root / "d" / paths.MANIFESTS, self.root / "d" / paths.kept(self.info.file)
+        folder, numbers = self.root / "d" / paths.MANIFESTS, self.root / "d" / paths.kept_numbers(self.info.file)
         (folder / f"{name[:32]}-0.json").write_bytes(raw)
         (folder / f"{name[:32]}-0.i64").write_bytes(numbers.read_bytes())
         self.logged["versions"]["v1"].update(manifest_sha256=name, digest=data["kept"]["digest"])
@@ -158,7 +158,7 @@ def test_a_history_of_more_entries_than_there_are_ends_at_the_first_that_is_miss
 
 
 def test_numbers_of_records_that_are_not_there_are_refused(foreign: Foreign) -> None:
-    kept = foreign.root / "d" / paths.kept(foreign.info.file)
+    kept = foreign.root / "d" / paths.kept_numbers(foreign.info.file)
     for number in (-1, 20, 10_000_000, 2**62):
         kept.write_bytes(number.to_bytes(8, "little", signed=True) * 5)
         with pytest.raises(CorruptionError, match="names records outside of the 20 here"):

@@ -59,7 +59,7 @@ def damage(storage: Storage, name: str) -> str:
 def objects_of(storage: Storage, version: str) -> list[str]:
     """All objects of a version, relative to the storage."""
     stored = storage.fetch("d", version)._base.version
-    beside = [stored.info.manifest, paths.kept(stored.info.file), paths.indices(stored.info.file)]
+    beside = [stored.info.manifest, paths.kept_numbers(stored.info.file), paths.indices(stored.info.file)]
     files = [name for file in stored.manifest.files for name in file.files]
     return [f"d/{name}" for name in (*beside, *files) if storage._store.exists(f"d/{name}")]
 
