@@ -149,6 +149,8 @@ _HOMES = {
     "cachelayer.versions.verify": ("VerifyReport",),
 }
 """The modules that public names come from; type checkers read the imports above."""
+_PACKAGES = ("engines", "testing")
+"""Packages that are imported when they are first used; outside of ``__all__``, because ``testing`` needs pytest."""
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted([*_HOME_OF, *(name for name in globals() if name.endswith(("Error", "Warning")))])
 
@@ -160,6 +162,9 @@ if not TYPE_CHECKING:  # a type checker would take any name for a public one
 
     def __getattr__(name: str) -> Any:
         """Import a public name when it is first used, and keep it."""
+        if name in _PACKAGES:
+            with _importing:
+                return importlib.import_module(f"{__name__}.{name}")
         if name not in _HOME_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         with _importing:

@@ -174,6 +174,15 @@ def test_a_public_name_is_that_of_the_module_that_type_checkers_read_it_from() -
         assert getattr(cachelayer, name) is getattr(importlib.import_module(str(module)), name)
 
 
+def test_the_packages_that_users_import_from_are_there_when_they_are_asked_for() -> None:
+    assert printed(
+        "import cachelayer; print(cachelayer.engines.Ray.__name__, cachelayer.testing.StoreTests.__name__)"
+    ) == ("Ray StoreTests")
+    code = "import sys; sys.modules['pytest'] = None; import cachelayer; from cachelayer import *; cachelayer.testing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingDependencyError: cachelayer.testing needs pytest" in done.stderr
+
+
 def test_a_name_that_is_not_public_is_an_attribute_error_that_suggests_one() -> None:
     with pytest.raises(AttributeError, match="'cachelayer'") as failed:
         cachelayer.Storge  # noqa: B018
