@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.provenance.stored_values import shown
+from cachelayer.provenance.stored_values import without_url_secrets
 
 
 def name_of(source: Callable[..., Any]) -> str:
@@ -92,7 +92,7 @@ def in_clear(names: frozenset[str], values: Mapping[str, Any]) -> dict[str, Any]
     clear = {}
     for name in sorted(names):
         try:
-            clear[name] = shown(json.loads(json.dumps(values[name], allow_nan=False, sort_keys=True)))
+            clear[name] = without_url_secrets(json.loads(json.dumps(values[name], allow_nan=False, sort_keys=True)))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise InvalidTypeError(f"record: argument {name!r} has no value, or JSON cannot hold it") from error
     return clear

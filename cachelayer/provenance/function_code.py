@@ -136,18 +136,18 @@ def _libraries() -> set[Path]:
     return {*folders, *(folder.resolve() for folder in folders)}
 
 
-def code_file(made: object) -> str:
+def code_file(value: object) -> str:
     """Return the user's file that defines a function, a class, or the class of an object; "" if there is none."""
     code: CodeType | None = None
-    if is_kind(made, types.GeneratorType):
-        code = made.gi_code
+    if is_kind(value, types.GeneratorType):
+        code = value.gi_code
     else:
-        inner = innermost(made)
+        inner = innermost(value)
         if inner is not None:
             code = inner.__code__
     if code is not None and is_users(code.co_filename):
         return code.co_filename
-    file = class_file(class_of(made))
+    file = class_file(class_of(value))
     return file if is_users(file) else ""
 
 
@@ -188,8 +188,8 @@ def is_kind(value: object, kind: type[T]) -> TypeGuard[T]:
     return issubclass(type(value), kind)
 
 
-def class_of(made: object) -> type:
-    return made if is_kind(made, type) else type(made)
+def class_of(value: object) -> type:
+    return value if is_kind(value, type) else type(value)
 
 
 def method_inside(value: object) -> FunctionType | None:
@@ -217,9 +217,9 @@ def is_users_class(cls: type) -> bool:
     return any(is_users(class_file(each)) for each in cls.__mro__ if each.__module__ != "builtins")
 
 
-def attributes_of(owner: object) -> dict[str, Any]:
+def attributes_of(obj: object) -> dict[str, Any]:
     """Return the attributes of an object, without calling code of its class."""
-    state: Any = object.__getstate__(owner)
+    state: Any = object.__getstate__(obj)
     # With slots, the state is a tuple of two dicts: that of the instance, and that of the slots.
     parts = state if type(state) is tuple else (state,)
     return {name: value for part in parts for name, value in (part or {}).items()}

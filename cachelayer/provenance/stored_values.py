@@ -98,10 +98,10 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
 
 
-def shown(value: Any) -> Any:
+def without_url_secrets(value: Any) -> Any:
     """Return a value that the user wants to be stored in clear. URLs in it lose their user, password and query."""
     if isinstance(value, dict):
-        return {key: shown(item) for key, item in value.items()}
+        return {key: without_url_secrets(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [shown(item) for item in value]
+        return [without_url_secrets(item) for item in value]
     return without_credentials(value) if isinstance(value, str) else value

@@ -82,7 +82,7 @@ PARTS: Mapping[type, Callable[[Any], Any]] = {
     np.random.RandomState: lambda value: value.get_state(),
     functools.partial: lambda value: (value.func, value.args, value.keywords),
     MethodType: lambda value: (value.__func__, value.__self__),
-    types.BuiltinMethodType: lambda value: (value.__qualname__, _owner_of(value)),
+    types.BuiltinMethodType: lambda value: (value.__qualname__, _bound_to(value)),
     types.MappingProxyType: dict,
     os.PathLike: os.fspath,
     **dict.fromkeys(
@@ -419,10 +419,10 @@ def _encoded(text: Any) -> bytes:
     return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
 
 
-def _owner_of(method: Any) -> object:
+def _bound_to(method: Any) -> object:
     """Return the object of a bound built-in method; None if it is a function of a module."""
-    owner = method.__self__
-    return None if is_kind(owner, ModuleType) else owner
+    obj = method.__self__
+    return None if is_kind(obj, ModuleType) else obj
 
 
 def _is_ours(kind: type) -> bool:

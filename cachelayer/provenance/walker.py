@@ -90,7 +90,7 @@ class Account(NamedTuple):
 
 
 def account_of(
-    made: object,
+    maker: object,
     arguments: Mapping[str, object] | None = None,
     look_into_table: LookIntoTables = lambda _: None,
     code: Iterable[object] = (),
@@ -98,19 +98,19 @@ def account_of(
     """Walk from a function that makes a source, or from a source object, and return everything that was found.
 
     Args:
-        made: the function or object.
+        maker: the function or object.
         arguments: the arguments that are bound to the function, by name.
         look_into_table: hashes the columns of tables.
         code: functions and classes that count besides.
     """
-    walk = _Walk(innermost(made), look_into_table, code)
+    walk = _Walk(innermost(maker), look_into_table, code)
     for name, value in (arguments or {}).items():
         if is_data(value):
             walk.record("arguments", name, value)
         else:
             walk.note_type("arguments", name, value)
             walk.refer(f"argument {name}", value, group="state")
-    walk.start(made)
+    walk.start(maker)
     return walk.account()
 
 
@@ -159,37 +159,37 @@ class _Walk:
         unreadable = (f"{name} (a module without source)" for name in self._imported.unreadable)
         return Account(**groups, in_part=(*self._in_part,), not_compared=(*self._not_compared, *unreadable))
 
-    def start(self, made: object, name: str = "what is iterated") -> None:
+    def start(self, maker: object, name: str = "what is iterated") -> None:
         """Begin with a function or source object; the attributes of the object, or of that of a method, count too.
 
         Args:
-            made: the function or object.
+            maker: the function or object.
             name: what is iterated is called, if it is an iterator.
         """
-        self._pending.append(made)
-        if is_kind(made, types.GeneratorType):
-            frame = made.gi_frame
-            if frame is not None and is_users(made.gi_code.co_filename):
-                self._code(made.gi_code, frame.f_globals, frame.f_locals)
+        self._pending.append(maker)
+        if is_kind(maker, types.GeneratorType):
+            frame = maker.gi_frame
+            if frame is not None and is_users(maker.gi_code.co_filename):
+                self._code(maker.gi_code, frame.f_globals, frame.f_locals)
             return
-        if type(made) in ITERATORS:
-            for number, value in enumerate(made.__reduce__()[1]):
+        if type(maker) in ITERATORS:
+            for number, value in enumerate(maker.__reduce__()[1]):
                 if is_kind(value, types.GeneratorType) or type(value) in ITERATORS:
                     self.start(value, f"{name} [{number}]")
                 else:
                     self.refer(f"{name} [{number}]", value)
             return
-        owner: Any = made
-        while isinstance(owner, functools.partial):
-            owner = owner.func
-        if isinstance(owner, MethodType):
-            owner = owner.__self__
-        if is_kind(owner, FunctionType):
+        obj: Any = maker
+        while isinstance(obj, functools.partial):
+            obj = obj.func
+        if isinstance(obj, MethodType):
+            obj = obj.__self__
+        if is_kind(obj, FunctionType):
             return
-        self._pending.append(class_of(owner))
-        if not is_kind(owner, type) and is_users_class(type(owner)):
-            self._objects[id(owner)] = "attributes", owner
-            for name, value in attributes_of(owner).items():
+        self._pending.append(class_of(obj))
+        if not is_kind(obj, type) and is_users_class(type(obj)):
+            self._objects[id(obj)] = "attributes", obj
+            for name, value in attributes_of(obj).items():
                 self.refer(f"attribute {name}", value, group="state")
 
     # Code.

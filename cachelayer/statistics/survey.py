@@ -150,21 +150,21 @@ def _readable(ref: Any, records: int | None) -> range | Ints:
     if records is None or records >= len(ref) - len(erased):
         return np.delete(np.arange(len(ref)), erased) if len(erased) else range(len(ref))
     stream = ref.raw().stream(records, shuffle=True, seed=0)
-    drawn = np.empty(0, np.int64)
+    sample = np.empty(0, np.int64)
     step = 0
-    while len(drawn) < records:
+    while len(sample) < records:
         numbers = stream.records(step)
-        drawn = np.append(drawn, numbers[~np.isin(numbers, erased)])
+        sample = np.append(sample, numbers[~np.isin(numbers, erased)])
         step += 1
-    return np.sort(drawn[:records])
+    return np.sort(sample[:records])
 
 
 def survey(ref: Any, *, records: int | None = None, progress: bool | None = None) -> Statistics:
     """Return the statistics of a ref; see ``ref.stats``. Encoded images and sounds are not decoded."""
     reading = Survey(ref, records)
-    with Progress(f"stats {ref.dataset_id}@{ref.dataset_version}", reading.total, progress) as shown:
+    with Progress(f"stats {ref.dataset_id}@{ref.dataset_version}", reading.total, progress) as bar:
         while batch := reading.read_batch():
-            shown.update(*batch)
+            bar.update(*batch)
     return reading.result()
 
 

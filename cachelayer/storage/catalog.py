@@ -82,8 +82,8 @@ class Catalog:
             known = [name for name in self._names() if name != dataset_id]
             near = get_close_matches(dataset_id, known, 3)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-            shown = f"there are {', '.join(known[:10])}" if known else "it has no datasets"
-            raise DatasetNotFoundError(f"no dataset {dataset_id!r} in {self.store.url}: {hint}{shown}")
+            existing = f"there are {', '.join(known[:10])}" if known else "it has no datasets"
+            raise DatasetNotFoundError(f"no dataset {dataset_id!r} in {self.store.url}: {hint}{existing}")
         return snapshot
 
     def snapshot(self, dataset_id: str) -> Snapshot:
