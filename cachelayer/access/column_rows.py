@@ -89,18 +89,20 @@ class ColumnRows:
         # The file has a checksum for each range of CHECKED_NBYTES, so whole ranges are fetched.
         firsts = begins // CHECKED_NBYTES
         lasts = (begins + self._file.record_nbytes - 1) // CHECKED_NBYTES
-        wanted = np.unique(np.concatenate([firsts, lasts]))
+        range_numbers = np.unique(np.concatenate([firsts, lasts]))
         # A row of several ranges takes all ranges between.
         longest = int((lasts - firsts).max(initial=0))
         if longest > 1:
-            wanted = np.unique(np.concatenate([firsts + step for step in range(longest)] + [lasts]))
-        ranges = [(self._file.name, *self._range(number)) for number in wanted.tolist()]
+            range_numbers = np.unique(np.concatenate([firsts + step for step in range(longest)] + [lasts]))
+        ranges = [(self._file.name, *self._range(number)) for number in range_numbers.tolist()]
         with self._version.reporting_deletion():
             bodies = self._version.folder.read_ranges(ranges)
-            for number, body in zip(wanted.tolist(), bodies, strict=True):
+            for number, body in zip(range_numbers.tolist(), bodies, strict=True):
                 self._file.check_ranges(body, number, self._name)
         buffer = np.frombuffer(b"".join(bodies), np.uint8)
-        return self._rows(buffer, wanted.searchsorted(firsts) * CHECKED_NBYTES + begins % CHECKED_NBYTES, numbers)
+        return self._rows(
+            buffer, range_numbers.searchsorted(firsts) * CHECKED_NBYTES + begins % CHECKED_NBYTES, numbers
+        )
 
     def _range(self, number: int) -> tuple[int, int]:
         return number * CHECKED_NBYTES, min((number + 1) * CHECKED_NBYTES, self._file.nbytes)

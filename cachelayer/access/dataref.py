@@ -246,5 +246,5 @@ class DataRef(View[T], Generic[T]):
             title = records.title
             facts = {**records.size_texts, "digest": facts["digest"]}
         stored = self.raw()
-        drawn = first_records(stored, class_names(self.metadata))
-        return ref_html(title, list(facts.items()), stored.element_spec, drawn)
+        pictures = first_records(stored, class_names(self.metadata))
+        return ref_html(title, list(facts.items()), stored.element_spec, pictures)

@@ -197,7 +197,7 @@ def distinct_rows(reader: FieldReader, names: Sequence[str]) -> tuple[list[tuple
         and so is None. The number of the combination of each of ``reader.rows``.
     """
     dtypes = [reader.leaf(name).dtype for name in names]
-    known: dict[tuple[Any, ...], int] = {}
+    number_of_combination: dict[tuple[Any, ...], int] = {}
     pieces = [np.empty(0, np.int64)]
     for rows in reader.pieces(names):
         read = reader.read(rows, names)
@@ -207,9 +207,9 @@ def distinct_rows(reader: FieldReader, names: Sequence[str]) -> tuple[list[tuple
         # The last of several assignments stays.
         firsts[numbers[::-1]] = np.arange(len(numbers))[::-1]
         values = zip(*(map(_with_one_nan, python_values(column[firsts])) for column in columns), strict=True)
-        of_piece = np.fromiter((known.setdefault(each, len(known)) for each in values), np.int64, len(firsts))
-        pieces.append(of_piece[numbers])
-    return list(known), np.concatenate(pieces)
+        of_piece = [number_of_combination.setdefault(each, len(number_of_combination)) for each in values]
+        pieces.append(np.array(of_piece, np.int64)[numbers])
+    return list(number_of_combination), np.concatenate(pieces)
 
 
 def _with_one_nan(value: Any) -> Any:

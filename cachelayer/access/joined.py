@@ -133,15 +133,16 @@ class Joined(BaseDataset):
         return tuple(size for member in self.members for size in member.segments)
 
     def prefix_digest(self, segments: int) -> str | None:
-        digests, left = list[Digests](), segments
+        digests: list[Digests] = []
+        segments_left = segments
         for member in self.members:
             count = len(member.segments)
-            digest = member.digests.rows if left >= count else member.prefix_digest(left)
+            digest = member.digests.rows if segments_left >= count else member.prefix_digest(segments_left)
             if digest is None:
                 return None
             digests.append(Digests.of(digest))
-            left -= count
-            if left <= 0:
+            segments_left -= count
+            if segments_left <= 0:
                 break
         return _joined_digests(digests).rows
 

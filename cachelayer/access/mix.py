@@ -305,15 +305,18 @@ def _stages(weights: Sequence[Any], schedule: Any) -> Mapping[int, Weights]:
     Raises:
         InvalidArgumentError: if the schedule begins with other weights than the pairs have, unless these are all 1.
     """
-    own = tuple(map(checked_weight, weights))
+    weights_of_pairs = tuple(map(checked_weight, weights))
     if schedule is None:
-        return {0: own}
+        return {0: weights_of_pairs}
     stages = stages_of(schedule, len(weights))
     first = stages[0]
     total = sum(first)
-    own_total = sum(own)
-    agree = all(abs(a * total - b * own_total) <= total * own_total / 2**32 for a, b in zip(own, first, strict=True))
-    if not agree and any(weight != 1 for weight in own):
+    total_of_pairs = sum(weights_of_pairs)
+    # Shares agree, whatever the weights are multiplied with.
+    tolerance = total * total_of_pairs / 2**32
+    pairs = zip(weights_of_pairs, first, strict=True)
+    agree = all(abs(weight * total - staged * total_of_pairs) <= tolerance for weight, staged in pairs)
+    if not agree and any(weight != 1 for weight in weights_of_pairs):
         raise InvalidArgumentError(
             f"the weights of the datasets are {tuple(weights)}, and the schedule begins with others: pass the same, or "
             "1 with each dataset"

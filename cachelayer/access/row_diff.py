@@ -147,8 +147,8 @@ class _ShardPlaces:
     @classmethod
     def of(cls, version: StoredVersion, codes: dict[str, int]) -> _ShardPlaces:
         shards = version.manifest.rows.shards
-        known = [codes.setdefault(content, len(codes)) for content in shards.sha256]
-        return cls(np.array([*known, 0], np.int64), np.cumsum([0, *shards.records.tolist()]))
+        shard_codes = [codes.setdefault(content, len(codes)) for content in shards.sha256]
+        return cls(np.array([*shard_codes, 0], np.int64), np.cumsum([0, *shards.records.tolist()]))
 
     def at(self, numbers: Ints) -> Ints:
         """Return a number for the place of each record: the code of its shard, and its number there."""
@@ -241,11 +241,11 @@ class _Changes:
             if not differ.any():
                 continue
             row = int(differ.argmax())
-            known = self.fields.get(path)
-            if known is None:
+            counted = self.fields.get(path)
+            if counted is None:
                 place = self._place(int(pairs[row]))
-                known = Rows(0, ValueChange(place.key, place.records, one[path].value(row), other[path].value(row)))
-            self.fields[path] = replace(known, count=known.count + int(np.count_nonzero(differ)))
+                counted = Rows(0, ValueChange(place.key, place.records, one[path].value(row), other[path].value(row)))
+            self.fields[path] = replace(counted, count=counted.count + int(np.count_nonzero(differ)))
         return changed
 
     def _place(self, pair: int) -> RowPlace:

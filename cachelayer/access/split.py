@@ -145,12 +145,12 @@ def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed
     total = len(dealt)
     counts = np.bincount(dealt, minlength=len(shares)).tolist()
     for (name, share), count in zip(shares.items(), counts, strict=True):
-        wanted = total * share
+        expected = total * share
         # Chance alone brings a count so far from its mean, five standard deviations, once in a million times.
-        if abs(count - wanted) > 5 * math.sqrt(wanted * (1 - share)) + 5:
+        if abs(count - expected) > 5 * math.sqrt(expected * (1 - share)) + 5:
             warn(
-                f"split(seed={seed}): the part {name!r} has {count:,} of {total:,} in place of about {wanted:,.0f}: a "
-                "split with this seed chose these records before, and both deal them alike. Pass another seed"
+                f"split(seed={seed}): the part {name!r} has {count:,} of {total:,} in place of about {expected:,.0f}: "
+                "a split with this seed chose these records before, and both deal them alike. Pass another seed"
             )
             return
         if by is not None and total and not count:
@@ -382,9 +382,9 @@ def _share_counts(size: int, shares: Sequence[float], dealt: Sequence[int], deal
         dealt_of_all: how many records each part got so far, of all strata.
     """
     total = size + sum(dealt)
-    wanted = [max(0.0, share * total - had) for share, had in zip(shares, dealt, strict=True)]
-    scale = size / sum(wanted) if size else 0.0
-    exact = [want * scale for want in wanted]
+    lacking = [max(0.0, share * total - had) for share, had in zip(shares, dealt, strict=True)]
+    scale = size / sum(lacking) if size else 0.0
+    exact = [count_lacking * scale for count_lacking in lacking]
     counts = [min(size, int(value + _SLACK)) for value in exact]
     total_of_all = size + sum(dealt_of_all)
 

@@ -132,8 +132,8 @@ class View(ReadableView[T]):
         """
         if isinstance(indices, slice):
             return self[indices]
-        wanted = numbers_or_mask(indices, len(self))
-        return self._select(self._readable.selection.select(wanted), rows_call("select", wanted))
+        numbers = numbers_or_mask(indices, len(self))
+        return self._select(self._readable.selection.select(numbers), rows_call("select", numbers))
 
     def exclude(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view without some records. The others keep their order.
@@ -150,8 +150,8 @@ class View(ReadableView[T]):
             >>> list(letters.exclude([1, -1])), list(letters.exclude(slice(0, None, 2)))
             (['a', 'c', 'd', 'e'], ['b', 'd', 'f'])
         """
-        unwanted = numbers_or_mask(indices, len(self))
-        return self._select(self._readable.selection.exclude(unwanted), rows_call("exclude", unwanted))
+        numbers = numbers_or_mask(indices, len(self))
+        return self._select(self._readable.selection.exclude(numbers), rows_call("exclude", numbers))
 
     def where(self, condition: str | Callable[[Mapping[str, Any]], Any]) -> Self:
         """Return a view of the records that a condition holds for, in their order.

@@ -210,9 +210,9 @@ class _Source:
 
 def _fields(root: ast.expr, source: _Source) -> Iterator[tuple[str, bool]]:
     """Yield the names of fields, with True if only their length is read. Raise for a node that no condition has."""
-    left: list[tuple[ast.AST, int]] = [(root, 0)]
-    while left:
-        node, depth = left.pop()
+    nodes: list[tuple[ast.AST, int]] = [(root, 0)]
+    while nodes:
+        node, depth = nodes.pop()
         if depth > _DEEPEST:
             raise InvalidArgumentError(
                 f"the condition {source.text[:60]!r}... is nested more than {_DEEPEST} deep: add a column with "
@@ -229,7 +229,7 @@ def _fields(root: ast.expr, source: _Source) -> Iterator[tuple[str, bool]]:
             if name is None:
                 raise source.refused(node, f"has {function}() of what is no field: write it of a field")
             yield name, function == "len"
-            left += [(argument, depth + 1) for argument in arguments]
+            nodes += [(argument, depth + 1) for argument in arguments]
             continue
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
             raise source.refused(node, "has &: write and" if isinstance(node.op, ast.BitAnd) else "has |: write or")
@@ -237,7 +237,7 @@ def _fields(root: ast.expr, source: _Source) -> Iterator[tuple[str, bool]]:
             raise source.refused(node, "has ~: write not")
         if not (isinstance(node, _NODES) or type(node) in _COMPUTE):
             raise source.refused(node)
-        left += [(child, depth + 1) for child in reversed(list(ast.iter_child_nodes(node)))]
+        nodes += [(child, depth + 1) for child in reversed(list(ast.iter_child_nodes(node)))]
 
 
 class _Evaluation:
@@ -297,8 +297,8 @@ class _Evaluation:
             is_none = np.broadcast_to(~np.asarray(operand.valid), np.shape(operand.values))
             return (is_none if isinstance(how, ast.Is) else ~is_none), np.True_
         if isinstance(how, (ast.In, ast.NotIn)) and self._source.field(right) is not None:
-            found = self._matched(left, "in", self.value(right), operand)
-            return (found.values if isinstance(how, ast.In) else ~found.values), found.valid
+            matches = self._matched(left, "in", self.value(right), operand)
+            return (matches.values if isinstance(how, ast.In) else ~matches.values), matches.valid
         if isinstance(how, (ast.In, ast.NotIn)):
             holds = np.zeros(np.shape(operand.values), np.bool_)
             for option in self._constants(right):
@@ -418,9 +418,9 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
 
 def _check_quotes(condition: Condition, fields: Sequence[str]) -> None:
     """Raise if a name such as ``a-b``, which Python takes for a difference, was written without backquotes."""
-    named = {*(condition.names or ()), *condition.lengths}
+    names = {*(condition.names or ()), *condition.lengths}
     for name in fields:
-        if name not in named and not name.isidentifier() and not named <= {*fields} and name in condition.text:
+        if name not in names and not name.isidentifier() and not names <= {*fields} and name in condition.text:
             raise InvalidArgumentError(f"the condition {condition.text!r}: write `{name}` for the field of this name")
 
 
@@ -450,7 +450,7 @@ def mask_of_elements(
         progress: as in :class:`Progress`.
     """
     mask = np.zeros(records, np.bool_)
-    with Progress(f"each {_name_of(function)}", len(numbers), progress) as shown:
+    with Progress(f"each {_name_of(function)}", len(numbers), progress) as display:
         for number, element in zip(numbers.tolist(), elements, strict=True):
             try:
                 holds = function(element)
@@ -462,7 +462,7 @@ def mask_of_elements(
                     f"each({_name_of(function)}) gave {tree.describe(holds)} for record {number}: return a bool"
                 )
             mask[number] = holds
-            shown.update(1, 0)
+            display.update(1, 0)
     return mask
 
 

@@ -97,15 +97,15 @@ def _pack_group(lengths: Ints, number: int, packing: Packing) -> Plan:
     counts = -(-lengths // longest) if packing.long == "split" else (lengths > 0).astype(np.int64)
     if packing.long == "drop":
         counts[lengths > longest] = 0
-    owner = np.repeat(np.arange(len(lengths)), counts)
-    begins = (np.arange(len(owner)) - splits_of(counts)[owner]) * longest
-    sizes = np.minimum(lengths[owner] - begins, longest)
+    document = np.repeat(np.arange(len(lengths)), counts)
+    begins = (np.arange(len(document)) - splits_of(counts)[document]) * longest
+    sizes = np.minimum(lengths[document] - begins, longest)
     packs = _pack_of(sizes, packing, number)
     # Packs are numbered in the order of their first pieces.
     _, first, rank = np.unique(packs, return_index=True, return_inverse=True)
     packs = first.argsort().argsort()[rank] if len(packs) else packs
     order = packs.argsort(kind="stable")
-    return np.stack([packs, owner, begins, sizes])[:, order]
+    return np.stack([packs, document, begins, sizes])[:, order]
 
 
 def _pack_of(sizes: Ints, packing: Packing, group: int) -> Ints:

@@ -73,11 +73,11 @@ class Padding:
             hint = "Pass a greater length, or long='truncate' to keep the beginning."
             expected = f"at most {self.length} values in {self.name!r}"
             raise ElementError(expected, str(int(lengths[row])), record=row, hint=hint)
-        kept = np.minimum(lengths, self.length)
-        out = np.full((len(kept), self.length), self.fill)
-        for row, start, count in zip(range(len(kept)), splits.tolist(), kept.tolist(), strict=False):
+        counts = np.minimum(lengths, self.length)
+        out = np.full((len(counts), self.length), self.fill)
+        for row, start, count in zip(range(len(counts)), splits.tolist(), counts.tolist(), strict=False):
             out[row, :count] = values[start : start + count]
-        return out, kept.astype(np.int32), np.arange(self.length) < kept[:, None]
+        return out, counts.astype(np.int32), np.arange(self.length) < counts[:, None]
 
 
 @dataclass(frozen=True, eq=False)

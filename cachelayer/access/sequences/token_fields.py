@@ -190,11 +190,11 @@ def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any,
         return ()
     spec = records.leaves_for(call).codec.spec
     leaves = [leaf for _, leaf in tree.leaves(spec)]
-    given = dict(categories or {})
-    found = []
+    texts_of_field = dict(categories or {})
+    fields_beside = []
     for name in names:
         number = leaf_number(spec, name)
-        found.append(_of_documents(records, name, number, leaves[number], given.pop(name, None), call))
+        fields_beside.append(_of_documents(records, name, number, leaves[number], texts_of_field.pop(name, None), call))
     for name, size in (every or {}).items():
         number = leaf_number(spec, name)
         leaf = leaves[number]
@@ -203,10 +203,11 @@ def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any,
                 f"every: {name!r} is {leaf.describe()}: a value for each group of tokens is an array of shape [None]; "
                 f"pass a field of one value a record as beside={FILL if leaf.nullable_values else ''}"
             )
-        found.append(TokenField(records, name, number, leaf, integer(f"every: {name!r}", size, 1)))
-    if given:
-        raise InvalidArgumentError(f"categories has {', '.join(map(repr, given))}: name texts that beside= names")
-    return tuple(found)
+        fields_beside.append(TokenField(records, name, number, leaf, integer(f"every: {name!r}", size, 1)))
+    if texts_of_field:
+        unknown = ", ".join(map(repr, texts_of_field))
+        raise InvalidArgumentError(f"categories has {unknown}: name texts that beside= names")
+    return tuple(fields_beside)
 
 
 def _of_documents(records: DatasetView, name: str, number: int, leaf: LeafSpec, texts: Any, call: str) -> TokenField:
