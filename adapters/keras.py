@@ -209,7 +209,15 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     @property
     def batches_per_epoch(self) -> int:
-        """The number of batches of a whole epoch."""
+        """The number of batches of a whole epoch.
+
+        Examples:
+            >>> import numpy as np
+            >>> from cachelayer.adapters.keras import to_keras
+            >>> x = np.arange(5, dtype=np.float32)
+            >>> to_keras(cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2)).batches_per_epoch
+            3
+        """
         return len(self._epochs)
 
     def __len__(self) -> int:
@@ -267,18 +275,51 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._has_begun = False
 
     def on_epoch_begin(self) -> None:
-        """Go to the next epoch, unless ``set_epoch`` chose one. Keras calls this, also before it inspects a batch."""
+        """Go to the next epoch, unless ``set_epoch`` chose one. Keras calls this, also before it inspects a batch.
+
+        Examples:
+            >>> import numpy as np
+            >>> from cachelayer.adapters.keras import to_keras
+            >>> x = np.arange(4, dtype=np.float32)
+            >>> stream = cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2, shuffle=True, seed=1)
+            >>> data = to_keras(stream)
+            >>> for epoch in range(2):
+            ...     data.on_epoch_begin()
+            >>> data[0][0].tolist() == next(stream.epoch(1))[0].tolist()
+            True
+        """
         if self._has_begun:
             self.end_epoch()
         self._has_begun = True
 
     def end_epoch(self) -> None:
-        """Go to the next epoch, a whole one."""
+        """Go to the next epoch, a whole one.
+
+        Examples:
+            >>> import numpy as np
+            >>> from cachelayer.adapters.keras import to_keras
+            >>> x = np.arange(4, dtype=np.float32)
+            >>> stream = cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2, shuffle=True, seed=1)
+            >>> data = to_keras(stream)
+            >>> data.end_epoch()
+            >>> data[0][0].tolist() == next(stream.epoch(1))[0].tolist()
+            True
+        """
         self._epochs.advance()
         self._batches = None
 
     def continue_after(self, batches: int) -> None:
-        """Go to the epoch, and the rest of it, that follows so many batches. :class:`Resume` calls this."""
+        """Go to the epoch, and the rest of it, that follows so many batches. :class:`Resume` calls this.
+
+        Examples:
+            >>> import numpy as np
+            >>> from cachelayer.adapters.keras import to_keras
+            >>> x = np.arange(6, dtype=np.float32)
+            >>> data = to_keras(cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2))
+            >>> data.continue_after(1)
+            >>> len(data), data[0][0]
+            (2, array([2., 3.], dtype=float32))
+        """
         self._epochs.set_state(self._endless.state(batches))
         self._batches = None
 

@@ -113,7 +113,13 @@ class Sources:
 
     @classmethod
     def of_records(cls, dataset: str, records: NDArray[np.int64]) -> Sources:
-        """Return the sources of elements each of which is a whole record of one dataset."""
+        """Return the sources of elements each of which is a whole record of one dataset.
+
+        Examples:
+            >>> import numpy as np
+            >>> cachelayer.Sources.of_records("digits@v1", np.array([4, 2])).record
+            array([4, 2])
+        """
         zeros = np.zeros(len(records), np.int64)
         none = np.full(len(records), -1)
         return cls((dataset,), np.arange(len(records)), zeros, records, none, none, zeros)
@@ -124,6 +130,14 @@ class Sources:
 
         Args:
             groups: the places of the elements of each group among all elements, and their sources.
+
+        Examples:
+            >>> import numpy as np
+            >>> one = cachelayer.Sources.of_records("a@v1", np.array([4]))
+            >>> two = cachelayer.Sources.of_records("b@v1", np.array([7]))
+            >>> joined = cachelayer.Sources.joined([(np.array([1]), one), (np.array([0]), two)])
+            >>> [(span.dataset, span.record) for span in joined.spans()]
+            [('b@v1', 7), ('a@v1', 4)]
         """
         names = list(dict.fromkeys(name for _, sources in groups for name in sources.datasets))
         tables = []

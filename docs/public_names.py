@@ -22,7 +22,6 @@ from cachelayer.access.sampling import Sampled
 
 ROOT = Path(__file__).parents[1]
 OF_THE_PACKAGE = {
-    "adapters.keras.Resume": "on_train_begin on_train_end on_epoch_begin on_epoch_end",
     "adapters.keras.StreamDataset": "batches_per_epoch continue_after end_epoch on_epoch_begin",
     "builds.sharded_source.Sharded": "source",
     "engines.beam.Beam": "run",
@@ -95,10 +94,20 @@ def is_for_users(member: Any) -> bool:
     return not any(member.name in each.split() for each in names)
 
 
-def members(cls: Any) -> dict[str, Any]:
-    """Return the public methods and properties of a class, also those that it inherits from a class of the package."""
+def methods(cls: Any) -> dict[str, Any]:
+    """Return the methods and properties of a class that have a docstring, also those of its bases in the package."""
     found = {name: documented_member(cls, name) for name in cls.all_members if not name.startswith("_")}
-    return {name: member for name, member in found.items() if is_documented(member) and is_for_users(member)}
+    return {name: member for name, member in found.items() if is_documented(member) and member.docstring is not None}
+
+
+def refers_to_another(member: Any) -> bool:
+    """Return whether a docstring only says where the same is explained, and shown."""
+    return bool(member.docstring.value.startswith("See :meth:"))
+
+
+def members(cls: Any) -> dict[str, Any]:
+    """Return the methods and properties of a class that are for users."""
+    return {name: member for name, member in methods(cls).items() if is_for_users(member)}
 
 
 def documented_member(cls: Any, name: str) -> Any:
@@ -114,8 +123,8 @@ def all_names() -> dict[str, Any]:
         if not (found.is_class or found.is_function):
             continue
         names[found.path] = found
-        if found.is_class:
-            names |= {member.path: member for member in members(found).values()}
+        if found.is_class and ".testing." not in found.path:
+            names |= {member.path: member for member in methods(found).values() if not refers_to_another(member)}
     return names
 
 

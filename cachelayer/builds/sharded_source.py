@@ -49,6 +49,12 @@ class Sharded(Generic[T]):
 
         Args:
             open_part: returns the source of whatever the function has returned.
+
+        Examples:
+            >>> from cachelayer.builds.as_source import as_source
+            >>> parts = cachelayer.sharded(lambda part, count: [part] * 2, 3)
+            >>> sum(len(batch) for batch in parts.source(as_source).batches())
+            6
         """
         parts = FunctionParts(self.function, self.count, open_part)
         return Source("sharded", parts.read, parts=parts, workers_make="parts")

@@ -117,34 +117,69 @@ class LeafSpec:
 
     @property
     def has_values(self) -> bool:
-        """True if the leaf consists of values that can be None one by one: an array with dimensions."""
+        """True if the leaf consists of values that can be None one by one: an array with dimensions.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32", (3,)).has_values, cachelayer.ArraySpec("int32").has_values
+            (True, False)
+        """
         return bool(self.shape)
 
     @property
     def is_static(self) -> bool:
-        """True if the leaf takes the same number of bytes in every element."""
+        """True if the leaf takes the same number of bytes in every element.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32", (3,)).is_static, cachelayer.ArraySpec("int32", (None,)).is_static
+            (True, False)
+        """
         return False
 
     @property
     def takes_none(self) -> bool:
-        """True if None is a value of the leaf like any other, as null is in JSON."""
+        """True if None is a value of the leaf like any other, as null is in JSON.
+
+        Examples:
+            >>> cachelayer.JsonSpec().takes_none, cachelayer.ArraySpec("int32", nullable=True).takes_none
+            (True, False)
+        """
         return False
 
     def as_nullable(self) -> Self:
-        """Return the spec of the same leaf, which may be None."""
+        """Return the spec of the same leaf, which may be None.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32").as_nullable()
+            ArraySpec(int32, nullable=True)
+        """
         return replace(self, nullable=True)
 
     def with_nullable_values(self) -> Self:
-        """Return the spec of the same leaf, in which values may be None."""
+        """Return the spec of the same leaf, in which values may be None.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32", (3,)).with_nullable_values()
+            ArraySpec(int32, (3,), nullable_values=True)
+        """
         return replace(self, nullable_values=True)
 
     def without_nulls(self) -> Self:
-        """Return the spec of the same leaf without any None, to compare leaves by their other properties."""
+        """Return the spec of the same leaf without any None, to compare leaves by their other properties.
+
+        Examples:
+            >>> cachelayer.ArraySpec("int32", nullable=True).without_nulls()
+            ArraySpec(int32)
+        """
         spec = replace(self, nullable=False)
         return replace(spec, nullable_values=False) if self.nullable_values else spec
 
     def describe(self) -> str:
-        """Return the spec as text for an error message, such as ``uint8[32, None, 3]``."""
+        """Return the spec as text for an error message, such as ``uint8[32, None, 3]``.
+
+        Examples:
+            >>> cachelayer.ArraySpec("uint8", (32, 32, 3)).describe(), cachelayer.AudioSpec(16000).describe()
+            ('uint8[32, 32, 3]', 'the bytes of a sound file')
+        """
         dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
         name = f"{self._dtype_name} or None" if self.nullable_values else self._dtype_name
         return f"{name}[{dims}]" if self.shape else name
@@ -284,11 +319,21 @@ class EncodedSpec(LeafSpec, ABC):
     @property
     @abstractmethod
     def decoded(self) -> LeafSpec:
-        """The spec of the leaf as readers get it."""
+        """The spec of the leaf as readers get it.
+
+        Examples:
+            >>> cachelayer.ImageSpec("L").decoded
+            ArraySpec(uint8, (None, None))
+        """
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the decoding, by name."""
+        """The options of the decoding, by name.
+
+        Examples:
+            >>> cachelayer.AudioSpec(16000, 1).options
+            {'sampling_rate': 16000, 'channels': 1}
+        """
         names = [item.name for item in fields(self) if item.name not in _OF_ALL_LEAVES]
         return {name: getattr(self, name) for name in names}
 
@@ -335,7 +380,13 @@ class ImageSpec(EncodedSpec):
         return f"the bytes of an image file ({self.mode})"
 
     def sized(self, size: ImageSize) -> SizedImageSpec:
-        """Return the spec of the same files, decoded to images of one size. ``ref.decoded`` is its public form."""
+        """Return the spec of the same files, decoded to images of one size. ``ref.decoded`` is its public form.
+
+        Examples:
+            >>> from cachelayer.records.spec import ImageSize
+            >>> cachelayer.ImageSpec().sized(ImageSize(224, 160)).decoded
+            ArraySpec(uint8, (224, 160, 3))
+        """
         return SizedImageSpec(self.mode, size, nullable=self.nullable)
 
 
@@ -422,7 +473,13 @@ class VideoSpec(EncodedSpec):
         return "the bytes of a video file"
 
     def sized(self, size: ImageSize) -> SizedVideoSpec:
-        """Return the spec of the same files, decoded to frames of one size."""
+        """Return the spec of the same files, decoded to frames of one size.
+
+        Examples:
+            >>> from cachelayer.records.spec import ImageSize
+            >>> cachelayer.VideoSpec().sized(ImageSize(224, 160))
+            SizedVideoSpec(size=ImageSize(height=224, width=160, crop=False))
+        """
         return SizedVideoSpec(size, nullable=self.nullable)
 
 

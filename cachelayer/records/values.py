@@ -159,7 +159,14 @@ class Ragged(NoArray):
         return [_listed(row) for row in self]
 
     def with_flat(self, flat_values: NDArray[Any] | Nullable) -> Ragged:
-        """Return rows of the same lengths, with other innermost values."""
+        """Return rows of the same lengths, with other innermost values.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = cachelayer.Ragged(np.array([1, 2, 3]), np.array([0, 2, 3]))
+            >>> rows.with_flat(rows.flat_values * 10).to_list()
+            [[10, 20], [30]]
+        """
         values = self.values.with_flat(flat_values) if isinstance(self.values, Ragged) else flat_values
         return Ragged(values, self.row_splits, self.row_shapes)
 

@@ -199,16 +199,43 @@ class Epochwise(Generic[T]):
 
     @property
     def reader(self) -> StepReader:
-        """The reader of the present iteration: of what is left of it, if it began at a state."""
+        """The reader of the present iteration: of what is left of it, if it began at a state.
+
+        Examples:
+            >>> from cachelayer.streams.epochwise import Epochwise
+            >>> from cachelayer.streams.stream import reader_of
+            >>> epochs = Epochwise(reader_of(cachelayer.wrap([1, 2, 3], identity="numbers").stream()))
+            >>> epochs.reader.options.start
+            0
+        """
         return replace(self._reader, options=self._options)
 
     @property
     def begin(self) -> int:
-        """The position at which the first step of the present iteration begins."""
+        """The position at which the first step of the present iteration begins.
+
+        Examples:
+            >>> from cachelayer.streams.epochwise import Epochwise
+            >>> from cachelayer.streams.stream import reader_of
+            >>> epochs = Epochwise(reader_of(cachelayer.wrap([1, 2, 3], identity="numbers").stream()))
+            >>> _ = list(epochs)
+            >>> _ = iter(epochs)
+            >>> epochs.begin
+            3
+        """
         return self._options.steps.next_start(self._options.start)
 
     def advance(self) -> None:
-        """Go to the iteration after the present one, whether or not anything was asked of this one."""
+        """Go to the iteration after the present one, whether or not anything was asked of this one.
+
+        Examples:
+            >>> from cachelayer.streams.epochwise import Epochwise
+            >>> from cachelayer.streams.stream import reader_of
+            >>> epochs = Epochwise(reader_of(cachelayer.wrap([1, 2, 3], identity="numbers").stream()))
+            >>> epochs.advance()
+            >>> epochs.begin
+            3
+        """
         self._number, self._options = self._following()
         self._iterator = self._restored = None
 
@@ -257,7 +284,16 @@ class Epochwise(Generic[T]):
         return self._state(number, options.steps.next_start(options.start))
 
     def state_of_iteration(self) -> dict[str, Any]:
-        """Return the state within the present iteration: at its end, nothing of it follows."""
+        """Return the state within the present iteration: at its end, nothing of it follows.
+
+        Examples:
+            >>> from cachelayer.streams.epochwise import Epochwise
+            >>> from cachelayer.streams.stream import reader_of
+            >>> epochs = Epochwise(reader_of(cachelayer.wrap([1, 2, 3], identity="numbers").stream()))
+            >>> number = next(iter(epochs))
+            >>> epochs.state_of_iteration()["position"]
+            1
+        """
         position = self.begin if self._iterator is None else self._iterator.position
         return self._state(self._number, position)
 

@@ -48,7 +48,12 @@ class DamagedObject:
 
     @property
     def in_dataset(self) -> str:
-        """Its name, relative to the dataset."""
+        """Its name, relative to the dataset.
+
+        Examples:
+            >>> cachelayer.DamagedObject("digits/shards/00-1", "it is missing", 100).in_dataset
+            'shards/00-1'
+        """
         return self.name.partition("/")[2]
 
 

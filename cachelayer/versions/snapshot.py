@@ -55,12 +55,29 @@ class VersionInfo:
 
     @property
     def file(self) -> str:
-        """The name of its manifest without the suffix, relative to the dataset."""
+        """The name of its manifest without the suffix, relative to the dataset.
+
+        Examples:
+            >>> import numpy as np
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.cache(np.arange(3), "numbers", "v1")
+            >>> info = storage.versions("numbers")["v1"]
+            >>> info.manifest.removeprefix(info.file)
+            '.json'
+        """
         return paths.file(paths.MANIFESTS, self.manifest_sha256, self.generation)
 
     @property
     def manifest(self) -> str:
-        """The name of its manifest, relative to the dataset."""
+        """The name of its manifest, relative to the dataset.
+
+        Examples:
+            >>> import numpy as np
+            >>> storage = cachelayer.Storage(folder)
+            >>> ref = storage.cache(np.arange(3), "numbers", "v1")
+            >>> (folder / "numbers" / storage.versions("numbers")["v1"].manifest).exists()
+            True
+        """
         return paths.manifest(self.file)
 
 

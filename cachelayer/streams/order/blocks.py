@@ -105,7 +105,12 @@ class Blocks:
 
     @property
     def follow_from_bytes(self) -> bool:
-        """True if a size follows from the bytes of the records."""
+        """True if a size follows from the bytes of the records.
+
+        Examples:
+            >>> cachelayer.Blocks().follow_from_bytes, cachelayer.Blocks(records=64, window=4).follow_from_bytes
+            (True, False)
+        """
         return self.records is None or self.window is None
 
     def order(
@@ -120,6 +125,11 @@ class Blocks:
                 :class:`cachelayer.protocols.DatasetInfo`.
             seed: the key of the permutations.
             reshuffle: whether every epoch has permutations of its own.
+
+        Examples:
+            >>> order = cachelayer.Blocks(records=2, window=2, lanes=1).order(8, record_nbytes=100, seed=3)
+            >>> order.at(0, range(8)).tolist()
+            [6, 0, 1, 7, 3, 2, 5, 4]
         """
         nbytes = max(1, record_nbytes)
         block = self.records or min(_MOST_RECORDS, max(together, round(_BLOCK_NBYTES / nbytes)))
