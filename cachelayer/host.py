@@ -22,12 +22,12 @@ def memory_nbytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
     Args:
         groups: the folder in which Linux shows the limits of the container; see cgroups(7).
     """
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in _LIMITS:
         # Without a limit, the file does not exist, or holds "max" or a very large number.
         with suppress(OSError, ValueError):
-            found.append(int((groups / name).read_text()))
-    return min(found)
+            limits.append(int((groups / name).read_text()))
+    return min(limits)
 
 
 @cache

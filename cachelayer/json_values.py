@@ -82,9 +82,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:
     """Raise if this release cannot read the format of a document."""
-    found = integer("format", document["format"], 1)
-    if found > newest:
-        raise FormatError(f"{what} of format {found}; this release reads up to {newest}: update cachelayer")
+    number = integer("format", document["format"], 1)
+    if number > newest:
+        raise FormatError(f"{what} of format {number}; this release reads up to {newest}: update cachelayer")
 
 
 def integer(what: str, value: Any, least: int = 0, most: int = MOST) -> int:

@@ -106,13 +106,13 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
         summary = " ".join((function.__doc__ or "").split())
         lines = "\n".join(f"  $ cachelayer {name} {example}" for example in examples)
         short = summary.partition(". ")[0].rstrip(".")
-        made = app.command(name, help=f"{summary}\n\n\b\nExamples:\n{lines}", short_help=short)(run)
-        made.params += [
+        click_command = app.command(name, help=f"{summary}\n\n\b\nExamples:\n{lines}", short_help=short)(run)
+        click_command.params += [
             click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document, for scripts."),
             click.Option(["--traceback", "show_traceback"], is_flag=True, help="Show where an error was raised."),
         ]
         app.panels[name] = panel
-        return made
+        return click_command
 
     return decorate
 

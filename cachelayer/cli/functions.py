@@ -62,8 +62,8 @@ def _file_module(path: Path) -> ModuleType:
     if known is not None and _is_of(known, path):
         return known
     if known is None and name.isidentifier() and name not in sys.stdlib_module_names:
-        found = find_spec(name)
-        if found is None or found.origin == str(path):
+        importable = find_spec(name)
+        if importable is None or importable.origin == str(path):
             sys.path.insert(0, folder)
             return importlib.import_module(name)
     # At the end, so that what imports the other module of this name still finds that one.

@@ -107,11 +107,11 @@ def show(reference: str, **reach: Any) -> Result:
     spec = "\n".join("    " * depth + f"{name}: {text}" for depth, name, text in spec_rows(ref.raw().element_spec))
     rows = table(shards[:_SHARDS_SHOWN], "records", "nbytes", "sha256", "name")
     more = [f"and {len(shards) - _SHARDS_SHOWN:,} more: --json shows all"] * (len(shards) > _SHARDS_SHOWN)
-    made = {name: text_of(value) for name, value in ref.provenance.items() if value not in (None, "", [], {})}
+    provenance = {name: text_of(value) for name, value in ref.provenance.items() if value not in (None, "", [], {})}
     shown: list[RenderableType] = [facts((name, cell(name, value)) for name, value in about.items()), "", spec, ""]
     return Result(
         {**about, "element_spec": spec_json.to_json(ref.element_spec), "shards": shards, "provenance": ref.provenance},
-        [*shown, rows, *more, "", facts(made.items())],
+        [*shown, rows, *more, "", facts(provenance.items())],
     )
 
 
@@ -133,8 +133,8 @@ def head(reference: str, records: int, **reach: Any) -> Result:
 def sample(reference: str, records: int, seed: int, **reach: Any) -> Result:
     """Show records drawn at random: the first ones of a stream shuffled with this seed."""
     ref = _open(reference, **reach)
-    drawn = ref.stream(records, shuffle=True, seed=seed).records(0).tolist() if len(ref) else []
-    return _records(ref, drawn)
+    numbers = ref.stream(records, shuffle=True, seed=seed).records(0).tolist() if len(ref) else []
+    return _records(ref, numbers)
 
 
 @command("stats", "Inspect", "gs://bucket/rows --records 10000", "cache/cifar10 --json | jq '.leaves[].numbers.mean'")

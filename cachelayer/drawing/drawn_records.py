@@ -176,13 +176,13 @@ def _drawn_together(stored: Any, rows: NDArray[np.int64], options: DrawOptions, 
     leaves = tree.leaves(spec)
     is_read = np.cumsum(sizes) <= most
     elements = iter(stored.__getitems__(rows[is_read]) if is_read.any() else ())
-    drawn = []
+    records = []
     for number, nbytes, is_one_read in zip(rows.tolist(), sizes.tolist(), is_read.tolist(), strict=True):
         if not is_one_read:
-            drawn.append(DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here"))
+            records.append(DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here"))
             continue
         values = tree.flatten_like(spec, next(elements))
         first = enumerate(zip(leaves[: options.leaves], values[: options.leaves], strict=True))
         shown = [drawn_leaf(place, path, leaf, value, options) for place, ((path, leaf), value) in first]
-        drawn.append(DrawnRecord(number, shown, max(0, len(leaves) - options.leaves)))
-    return drawn
+        records.append(DrawnRecord(number, shown, max(0, len(leaves) - options.leaves)))
+    return records

@@ -61,9 +61,9 @@ def heat(numbers: NDArray[Any], side: int) -> Pixels:
     places = shares * (len(_COLOURS) - 1)
     stops = np.arange(len(_COLOURS))
     channels = [np.interp(places, stops, [colour[channel] for colour in _COLOURS]) for channel in range(3)]
-    drawn = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
-    drawn[~finite] = _NO_NUMBER
-    return fitted(drawn, side)
+    colours = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
+    colours[~finite] = _NO_NUMBER
+    return fitted(colours, side)
 
 
 def line(numbers: NDArray[Any], width: int, height: int) -> str:

@@ -142,12 +142,12 @@ def class_names(metadata: Mapping[str, Any]) -> Names:
 
     Anybody may have written the metadata: values that are no lists of names are ignored.
     """
-    found = {"['label']": metadata.get("classes")}
+    names_of = {"['label']": metadata.get("classes")}
     tfds = metadata.get("tfds")
     if isinstance(tfds, Mapping) and isinstance(tfds.get("class_names"), Mapping):
-        found |= tfds["class_names"]
-    found |= dict(_labels(metadata.get("huggingface_features"), ""))
-    return {path: names for path, names in found.items() if isinstance(names, list) and {*map(type, names)} <= {str}}
+        names_of |= tfds["class_names"]
+    names_of |= dict(_labels(metadata.get("huggingface_features"), ""))
+    return {path: names for path, names in names_of.items() if isinstance(names, list) and {*map(type, names)} <= {str}}
 
 
 def _labels(features: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -36,8 +36,8 @@ def open_client(url: str, options: Mapping[str, Any], read_timeout: float) -> Cl
     async def info(path: str) -> dict[str, Any]:
         container, _, key = path.partition("/")
         async with fs.service_client.get_blob_client(container, key) as client:
-            found = await client.get_blob_properties()
-        return {"type": "file", "size": found.size, "mtime": found.last_modified}
+            properties = await client.get_blob_properties()
+        return {"type": "file", "size": properties.size, "mtime": properties.last_modified}
 
     return CloudClient(fs, fs.service_client.primary_endpoint, info, fs._info)
 
@@ -62,8 +62,8 @@ def open_obstore(fs: Any, _options: Mapping[str, Any]) -> OpenBucket | None:
     elif fs.sync_credential is not None:
 
         def credentials() -> dict[str, Any]:
-            found = fs.sync_credential.get_token(_SCOPE)
-            return {"token": found.token, "expires_at": datetime.fromtimestamp(found.expires_on, UTC)}
+            token = fs.sync_credential.get_token(_SCOPE)
+            return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, UTC)}
 
         access = {"credential_provider": credentials}
     elif client.credential is None:

@@ -69,8 +69,8 @@ class BucketStore:
 
     def read(self, name: str) -> bytes | None:
         with self._opened("read", name) as (fs, path):
-            found = self._if_there(fs, "cat_file", path)
-            return None if found is None else bytes(found)
+            body = self._if_there(fs, "cat_file", path)
+            return None if body is None else bytes(body)
 
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
@@ -172,8 +172,8 @@ class BucketStore:
 
     def names(self, folder: str) -> list[str]:
         with self._opened("list", folder) as (fs, path):
-            found = self._if_there(fs, "ls", path, detail=False) or []
-        below = [name.rstrip("/").removeprefix(f"{path}/") for name in found if name.startswith(f"{path}/")]
+            paths = self._if_there(fs, "ls", path, detail=False) or []
+        below = [name.rstrip("/").removeprefix(f"{path}/") for name in paths if name.startswith(f"{path}/")]
         return sorted({name for name in below if name})
 
     def upload(self, path: Path, name: str) -> None:
@@ -210,9 +210,9 @@ class BucketStore:
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
         with self._opened("read", name) as (fs, source):
-            found = self._size(fs, source)
-            if found != nbytes:
-                raise _short(f"{self.url}/{name}", found, nbytes)
+            size = self._size(fs, source)
+            if size != nbytes:
+                raise _short(f"{self.url}/{name}", size, nbytes)
             parts = (partial(self._read_exactly, fs, source, *place) for place in pieces(0, nbytes, PIECE))
             with storage_errors("write", path):
                 return _write(path, in_order(parts, _PIECES_AHEAD))
@@ -267,27 +267,27 @@ class BucketStore:
         return None if info is None else int(info["size"])
 
     def _info(self, fs: FileSystem, path: str) -> Mapping[str, Any] | None:
-        found = self._found(fs, f"look up {fs.url(path)}", path, partial(fs.info, path))
-        return found if found and found["type"] == "file" else None
+        info = self._ask_about(fs, f"look up {fs.url(path)}", path, partial(fs.info, path))
+        return info if info and info["type"] == "file" else None
 
     def _if_there(self, fs: FileSystem, method: str, path: str, **options: Any) -> Any:
         """Call a method, and return its result; None if there is no such object. The bucket must exist."""
         what = f"{METHODS[method]} {fs.url(path)}"
-        return self._found(fs, what, path, lambda seconds: fs.call(method, path, seconds=seconds, **options))
+        return self._ask_about(fs, what, path, lambda seconds: fs.call(method, path, seconds=seconds, **options))
 
-    def _found(self, fs: FileSystem, what: str, path: str, ask: Callable[[float], Any]) -> Any:
+    def _ask_about(self, fs: FileSystem, what: str, path: str, ask: Callable[[float], Any]) -> Any:
         try:
-            found = retried(what, ask, self.timeout)
+            answer = retried(what, ask, self.timeout)
         except RequestError as error:
             if error.kind is not Kind.ABSENT:
                 raise
-            found = None
-        if found:
+            answer = None
+        if answer:
             fs.buckets.add(path.partition("/")[0])
         else:
             bucket = fs.url(path.partition("/")[0])
             retried(f"look up {bucket}", lambda seconds: fs.check_bucket(path, seconds), self.timeout)
-        return found
+        return answer
 
     def _path(self, fs: FileSystem, name: str) -> str:
         return fs.path(f"{self.url}/{name}").rstrip("/")
@@ -327,8 +327,8 @@ class BucketStore:
 
 
 def _short(url: str, nbytes: int | None, expected: int) -> CorruptionError:
-    found = "there is no such object" if nbytes is None else f"it has {nbytes} bytes"
-    return CorruptionError(f"{url}: {found}, expected {expected}: restore it, or build again")
+    state = "there is no such object" if nbytes is None else f"it has {nbytes} bytes"
+    return CorruptionError(f"{url}: {state}, expected {expected}: restore it, or build again")
 
 
 def _size_and_crc32c(path: Path) -> tuple[int, int]:

@@ -124,10 +124,10 @@ class FileSystem:
 
     def info(self, path: str, seconds: float) -> Mapping[str, Any]:
         """Return the facts about an object: its ``type``, ``size`` and, of most stores, ``mtime``."""
-        found: Mapping[str, Any] = self._ask(
+        facts: Mapping[str, Any] = self._ask(
             "look up", path, partial(self._run, self._client.info, path, seconds=seconds)
         )
-        return found
+        return facts
 
     def upload(self, file: str, path: str, nbytes: int, seconds: float) -> None:
         """Write an object from a file."""

@@ -64,21 +64,23 @@ def _check_whole(headers: Any, body: bytes) -> None:
 
 def open_obstore(fs: Any, _options: Mapping[str, Any]) -> OpenBucket | None:
     """Return a function that opens buckets by obstore; None if gcsfs has settings that obstore lacks."""
-    found = fs.credentials
+    gcs_credentials = fs.credentials
     # Sessions and certificates may come from fsspec's or google-auth's configuration, too.
     if fs.session_kwargs or fs._use_client_cert or fs.requester_pays:
         return None
 
     def credentials() -> dict[str, Any]:
-        found.maybe_refresh()
-        expiry = found.credentials.expiry
+        gcs_credentials.maybe_refresh()
+        expiry = gcs_credentials.credentials.expiry
         until = datetime.now(UTC) + ASK_AGAIN if expiry is None else expiry.replace(tzinfo=UTC)
-        return {"token": found.credentials.token, "expires_at": until}
+        return {"token": gcs_credentials.credentials.token, "expires_at": until}
 
     def open_bucket(bucket: str, client: dict[str, Any]) -> Any:
         from obstore.store import GCSStore
 
-        access = {"skip_signature": True} if found.credentials is None else {"credential_provider": credentials}
+        access = (
+            {"skip_signature": True} if gcs_credentials.credentials is None else {"credential_provider": credentials}
+        )
         endpoint: str = fs._location
         return GCSStore(bucket, base_url=endpoint, **access, **obstore_client(endpoint, client))
 

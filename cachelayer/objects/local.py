@@ -183,7 +183,7 @@ class LocalStore:
     def download(self, name: str, path: Path, nbytes: int) -> int:
         size = self.size(name)
         if size != nbytes:
-            raise CorruptionError(f"{self.local_path(name)}: {_found(size)}, expected {nbytes} bytes: {_ADVICE}")
+            raise CorruptionError(f"{self.local_path(name)}: {_state_of(size)}, expected {nbytes} bytes: {_ADVICE}")
         with storage_errors("read", self.local_path(name)):
             opened = open_file(self.local_path(name))
         logged = _logged("copy", self.local_path(name))
@@ -204,14 +204,14 @@ class LocalStore:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(start)
                 # Look at the end first: read() would allocate memory for bytes that the file does not have.
-                found = file.read(stop - start) if stop <= size else b""
+                body = file.read(stop - start) if stop <= size else b""
         except (FileNotFoundError, NotADirectoryError):
-            raise CorruptionError(f"{self.local_path(name)}: {_found(None)}: {_ADVICE}") from None
+            raise CorruptionError(f"{self.local_path(name)}: {_state_of(None)}: {_ADVICE}") from None
         except OSError as error:
             raise storage_error("read", self.local_path(name), error) from error
-        if len(found) != stop - start:
-            raise CorruptionError(f"{self.local_path(name)}: {_found(size)}, expected {stop} at least: {_ADVICE}")
-        return found
+        if len(body) != stop - start:
+            raise CorruptionError(f"{self.local_path(name)}: {_state_of(size)}, expected {stop} at least: {_ADVICE}")
+        return body
 
     def _make_folder(self, name: str) -> Path:
         """Return the path of a folder. If it does not exist, make it durably, with its parents."""
@@ -307,7 +307,7 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _found(size: int | None) -> str:
+def _state_of(size: int | None) -> str:
     return "there is no such object" if size is None else f"it has {size} bytes"
 
 

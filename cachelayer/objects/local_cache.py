@@ -250,8 +250,8 @@ class CopyGroup:
             try:
                 fcntl.flock(self._in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Other threads may be writing parts of copies that stay.
-                kept = {*names, _IN_USE}
-                others = {name for name in _sizes(self._path) if name.removesuffix(_PART) not in kept}
+                names_to_keep = {*names, _IN_USE}
+                others = {name for name in _sizes(self._path) if name.removesuffix(_PART) not in names_to_keep}
                 for name in others:
                     self.path(name).unlink(missing_ok=True)
                     _report_eviction(self.path(name))

@@ -35,8 +35,8 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
 
     async def info(path: str) -> dict[str, Any]:
         bucket, _, key = path.partition("/")
-        found = await fs._call_s3("head_object", Bucket=bucket, Key=key)
-        return {"type": "file", "size": found["ContentLength"], "mtime": found["LastModified"]}
+        head = await fs._call_s3("head_object", Bucket=bucket, Key=key)
+        return {"type": "file", "size": head["ContentLength"], "mtime": head["LastModified"]}
 
     return CloudClient(fs, client.meta.endpoint_url, info, fs._info)
 
@@ -55,13 +55,13 @@ def open_obstore(fs: Any, options: Mapping[str, Any]) -> OpenBucket | None:
     # obstore does not see the certificates that botocore is configured with.
     if endpoint.startswith("https:") and fs.session.get_config_variable("ca_bundle") is not None:
         return None
-    found = botocore_client._get_credentials()
+    botocore_credentials = botocore_client._get_credentials()
     # Without credentials, s3fs says so at once.
-    if found is None and not anonymous:
+    if botocore_credentials is None and not anonymous:
         return None
 
     def credentials() -> dict[str, Any]:
-        frozen = sync(fs.loop, found.get_frozen_credentials)
+        frozen = sync(fs.loop, botocore_credentials.get_frozen_credentials)
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,

@@ -129,8 +129,8 @@ class ObstoreS3:
 
         store, key = self._at(path)
         with _errors():
-            found = obstore.head(store, key)
-        return {"type": "file", "size": found["size"], "mtime": found["last_modified"]}
+            facts = obstore.head(store, key)
+        return {"type": "file", "size": facts["size"], "mtime": facts["last_modified"]}
 
     def rm_file(self, path: str) -> None:
         """Delete an object."""
@@ -146,9 +146,11 @@ class ObstoreS3:
 
         store, key = self._at(path)
         with _errors():
-            found = obstore.list_with_delimiter(store, key or None)
+            listing = obstore.list_with_delimiter(store, key or None)
         bucket = path.partition("/")[0]
-        return [f"{bucket}/{each}" for each in (*found["common_prefixes"], *(one["path"] for one in found["objects"]))]
+        return [
+            f"{bucket}/{each}" for each in (*listing["common_prefixes"], *(one["path"] for one in listing["objects"]))
+        ]
 
     def find(self, path: str) -> list[str]:
         """Return the paths of all objects below a folder."""

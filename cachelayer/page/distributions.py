@@ -43,9 +43,9 @@ class Surveys:
         records = records or self._asked.get(ref) or (len(ref) if is_small else None)
         if records is None:
             return None
-        found = self._survey(ref, records=records)
+        summary = self._survey(ref, records=records)
         self._asked[ref] = records
-        return found
+        return summary
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class FieldColumn:
     others: list[Bar] = field(default_factory=list)
 
 
-def columns_of(ref: DataRef[Any], found: Statistics | None) -> list[FieldColumn]:
+def columns_of(ref: DataRef[Any], summary: Statistics | None) -> list[FieldColumn]:
     """Return the fields of a version, with their charts if there are statistics."""
     leaves = tree.leaves(ref.raw().element_spec)
-    if found is None:
+    if summary is None:
         return [FieldColumn(path, leaf.describe()) for path, leaf in leaves]
     names = class_names(ref.metadata)
     columns = []
-    for (path, leaf), stats in zip(leaves, found.leaves, strict=True):
+    for (path, leaf), stats in zip(leaves, summary.leaves, strict=True):
         field = _in_condition(path, leaf)
         columns.append(FieldColumn(path, leaf.describe(), leaf_charts(stats, field, names), missing(stats, field)))
     return columns
@@ -81,12 +81,12 @@ def _in_condition(path: str, leaf: LeafSpec) -> str:
 def statistics(request: Request) -> Response:
     """Show the distributions of all fields, or how to have them read."""
     ref = ref_of(request)
-    found = request.app.state.surveys.of(ref, query_integer(request.query_params, "records", 0, 1, 1 << 62))
+    summary = request.app.state.surveys.of(ref, query_integer(request.query_params, "records", 0, 1, 1 << 62))
     return page(
         "statistics.html",
         ref=ref,
         sample=min(SAMPLE, max(1, len(ref))),
-        found=found,
-        columns=columns_of(ref, found) if found else [],
-        sizes=length_chart(found.record_nbytes) if found else None,
+        summary=summary,
+        columns=columns_of(ref, summary) if summary else [],
+        sizes=length_chart(summary.record_nbytes) if summary else None,
     )

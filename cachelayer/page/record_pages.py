@@ -92,16 +92,16 @@ def records(request: Request) -> Response:
         shown = search.numbers
     options = open_versions_of(request).draw_options(ref, THUMBNAIL, _COLUMNS)
     keep = ("where", "at", "count")
-    drawn = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], options)
-    found = None
+    drawn_here = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], options)
+    summary = None
     problem = ""
     try:
-        found = request.app.state.surveys.of(ref)
+        summary = request.app.state.surveys.of(ref)
     except StorageError:
         raise
     except CacheLayerError as error:
         problem = str(error)
-    columns = columns_of(ref, found)
+    columns = columns_of(ref, summary)
     return page(
         "records.html",
         ref=ref,
@@ -111,13 +111,13 @@ def records(request: Request) -> Response:
         where=where,
         keep={name: query[name] for name in keep if query.get(name)},
         search=search,
-        found=found,
+        summary=summary,
         problem=problem,
         sample=SAMPLE,
         columns=columns[:_COLUMNS],
         more=len(columns) - _COLUMNS,
         has_tokens=options.detokenize is None and any(are_tokens(leaf) for _, leaf in tree.leaves(ref.element_spec)),
-        drawn=drawn,
+        drawn=drawn_here,
     )
 
 

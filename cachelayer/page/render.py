@@ -63,10 +63,10 @@ def path_of(ref: DataRef[Any]) -> str:
 def number_in_version(ref: DataRef[Any], number: int) -> int:
     """Return the number that a record of a view has in its version."""
     base = ref._records.selection.number(number)
-    kept = ref._base.version.selection
-    if isinstance(kept.numbers, range):
-        return kept.numbers.index(base)
-    return int(kept.rows_of(np.array([base]))[0])
+    selection = ref._base.version.selection
+    if isinstance(selection.numbers, range):
+        return selection.numbers.index(base)
+    return int(selection.rows_of(np.array([base]))[0])
 
 
 _TEMPLATES = Environment(
@@ -148,12 +148,12 @@ class OpenVersions:
         catalog = self.storage._catalog
         if not calls:
             return catalog.open(StoredVersion(catalog.dataset(dataset_id), info))
-        found = Reference.parse(f"{dataset_id}@{info.version}{calls}").view_of(self._open(dataset_id, info, ""))
-        if not isinstance(found, DataRef):
+        view = Reference.parse(f"{dataset_id}@{info.version}{calls}").view_of(self._open(dataset_id, info, ""))
+        if not isinstance(view, DataRef):
             raise InvalidArgumentError(
-                f"{found!r}: the page shows views of records as they are stored: leave out what makes others of them"
+                f"{view!r}: the page shows views of records as they are stored: leave out what makes others of them"
             )
-        return found
+        return view
 
 
 def open_versions_of(request: Request) -> OpenVersions:

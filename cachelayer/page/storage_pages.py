@@ -137,16 +137,16 @@ def diff(request: Request) -> Response:
     open_versions = open_versions_of(request)
     query = request.query_params
     one, other, key = (query.get(name, "").strip() for name in ("one", "other", "key"))
-    found = None
+    difference = None
     refs = list[DataRef[Any]]()
     if one and other:
         refs += open_versions.ref(one, None), open_versions.ref(other, None)
         is_small = all(len(ref) <= SMALL_RECORDS and ref.nbytes <= SMALL_NBYTES for ref in refs)
         fields = [name.strip() for name in key.split(",")] if key else None
         rows = bool(fields or is_small or query.get("rows"))
-        found = refs[0].diff(refs[1], key=fields, rows=rows, progress=False)
+        difference = refs[0].diff(refs[1], key=fields, rows=rows, progress=False)
     known = []
     if one or other:
         name = Reference.parse(one or other).dataset_id
         known = [f"{name}@{version}" for version in list(open_versions.storage.versions(name))[::-1][:_CHOICES]]
-    return page("diff.html", one=one, other=other, key=key, found=found, refs=refs, known=known)
+    return page("diff.html", one=one, other=other, key=key, difference=difference, refs=refs, known=known)

@@ -44,15 +44,15 @@ class VersionCopy:
 
     def copy(self) -> VersionInfo:
         """Copy the version. If the destination has it already, copy only what is damaged there."""
-        found = self._existing(self._log.head())
+        existing = self._existing(self._log.head())
         records = self._source.manifest.rows.records
         claims = Claims(self._to.folder(paths.builds(self._version)))
         try:
             # Each copy has a claim of its own, which shows gc that it is at work.
             claim = f"{uuid.uuid4().hex}.{CLAIM}"
             with Progress(f"copy {self._source.name}", records, self._shows) as progress, claims.hold(claim):
-                if found is not None:
-                    there = StoredVersion(self._to, found)
+                if existing is not None:
+                    there = StoredVersion(self._to, existing)
                     return mend(there, self._source, damage_of(there, progress), progress)[0]
                 files = self._source.manifest.files
                 copies = named_there(files, self._log)
@@ -60,10 +60,10 @@ class VersionCopy:
                 return self._publish(self._source.manifest.with_files(copies))
         except AlreadyExistsError:
             # Another copy was first.
-            found = self._existing(self._log.head())
-            if found is None:
+            existing = self._existing(self._log.head())
+            if existing is None:
                 raise
-            return found
+            return existing
         except CacheLayerError as error:
             self._check_source(error)
             raise
@@ -77,24 +77,24 @@ class VersionCopy:
         name = f"{self._to.url}@{self._version}"
         if self._version in head.tags:
             raise AlreadyExistsError(f"{name} is a tag: choose another version")
-        found = head.versions.get(self._version)
-        if found is None or self._erased_digest(found) is not None:
+        existing = head.versions.get(self._version)
+        if existing is None or self._erased_digest(existing) is not None:
             return None
-        if found.digest != self._source.info.digest:
+        if existing.digest != self._source.info.digest:
             raise AlreadyExistsError(
-                f"{name} exists with digest sha256:{found.digest[:12]}, not sha256:{self._source.info.digest[:12]}: "
+                f"{name} exists with digest sha256:{existing.digest[:12]}, not sha256:{self._source.info.digest[:12]}: "
                 "versions never change, choose another name"
             )
-        return found
+        return existing
 
-    def _erased_digest(self, found: VersionInfo | None) -> ErasedDigest | None:
+    def _erased_digest(self, existing: VersionInfo | None) -> ErasedDigest | None:
         """Return the digest of the version that is there, if the source has the same records without erased ones."""
-        if found is None:
+        if existing is None:
             return None
-        successor = Log(self._source.folder).head().successor(found.digest)
+        successor = Log(self._source.folder).head().successor(existing.digest)
         if successor is None or successor.digest != self._source.info.digest:
             return None
-        return ErasedDigest(found.digest, successor.reason)
+        return ErasedDigest(existing.digest, successor.reason)
 
     def _publish(self, manifest: Manifest) -> VersionInfo:
         source = self._source

@@ -72,15 +72,15 @@ def damage_of(version: StoredVersion, progress: Progress) -> list[DamagedObject]
     if manifest is None:
         name = version.info.manifest
         return [damaged(name, "damaged" if folder.exists(name) else "missing")]
-    found = damage_beside_manifest(version, manifest)
+    problem_of = damage_beside_manifest(version, manifest)
     checked = {file.name: file for file in manifest.files}.values()
     with Pool(FILES_AT_ONCE, "cachelayer-damage") as threads:
         for file, problems in zip(checked, threads.map(lambda file: problems_of(folder, file), checked), strict=True):
-            found |= problems
+            problem_of |= problems
             if not problems:
                 progress.skip(records_of(file))
     nbytes = {name: facts.nbytes for file in manifest.files for name, facts in file.files.items()}
-    return [damaged(name, problem, nbytes.get(name)) for name, problem in found.items()]
+    return [damaged(name, problem, nbytes.get(name)) for name, problem in problem_of.items()]
 
 
 def manifest_of(version: StoredVersion) -> Manifest | None:
@@ -119,18 +119,18 @@ def records_of(file: ShardFile | ColumnFile) -> int:
 
 def damage_beside_manifest(version: StoredVersion, manifest: Manifest) -> dict[str, Problem]:
     """Return the files beside a manifest that are missing or damaged: the kept record numbers, and the indices."""
-    found: dict[str, Problem] = {}
+    problem_of: dict[str, Problem] = {}
     if manifest.kept is not None and manifest.kept.has_file:
         try:
             version.selection  # noqa: B018 - reading the numbers checks them
         except CorruptionError:
             name = paths.kept_numbers(version.info.file)
-            found[name] = "damaged" if version.folder.exists(name) else "missing"
+            problem_of[name] = "damaged" if version.folder.exists(name) else "missing"
     # It is no damage if the indices are missing: each shard has its own, and a storage may be the copy of a folder.
     raw = None if version.indices is None else version.folder.read(version.indices)
     if version.indices is not None and raw is not None and not _is_right(raw, manifest.shards):
-        found[version.indices] = "damaged"
-    return found
+        problem_of[version.indices] = "damaged"
+    return problem_of
 
 
 def _is_right(indices: bytes, shards: ShardTable) -> bool:

@@ -23,7 +23,7 @@ from cachelayer.versions.stored_version import StoredVersion
 def derive(
     base: StoredVersion,
     version: str,
-    kept: Selection,
+    selection: Selection,
     *,
     description: str | None,
     metadata: Mapping[str, Any],
@@ -34,7 +34,7 @@ def derive(
     Args:
         base: the other version.
         version: the name of the new version.
-        kept: the numbers of the records in the shards of the base.
+        selection: the numbers of the records in the shards of the base.
         description: a text that is stored with the version.
         metadata: JSON values that are stored with the version, and update the metadata of the base.
         where: the conditions by which the records were chosen.
@@ -53,7 +53,7 @@ def derive(
     }
     unsliced = replace(base.manifest, provenance=provenance, token=uuid.uuid4().hex, kept=None)
     change = event("publish", version=version, base=base.info.version)
-    return publish(log, version, keeping(unsliced, kept), change, base)
+    return publish(log, version, keeping(unsliced, selection), change, base)
 
 
 def base_of(info: VersionInfo) -> dict[str, Any]:

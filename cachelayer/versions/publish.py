@@ -79,22 +79,22 @@ def publish(
 
     def decide(head: Snapshot) -> Snapshot:
         nonlocal info
-        found = head.versions.get(version)
-        if found is not None and found.manifest_sha256 == info.manifest_sha256:
+        published = head.versions.get(version)
+        if published is not None and published.manifest_sha256 == info.manifest_sha256:
             # The reply to an earlier try was lost, and its entry arrived late.
             return head
         for source in read:
             _refuse_if_changed(source, log, head, version, needs_files=False)
         if base is not None:
             _refuse_if_changed(base, log, head, version, needs_files=True)
-        if mends is not None and found != mends:
-            what = "deleted" if found is None else "replaced"
+        if mends is not None and published != mends:
+            what = "deleted" if published is None else "replaced"
             raise VersionNotFoundError(f"{log.folder.name}@{version} was {what} while it was mended")
         _refuse_if_collected(log, head, version, stored)
         if info.generation != head.generation:
             info = put_manifest(log, head, info, manifest, raw)
-        if replaces is not None and found is not None and found.digest == replaces.digest:
-            replaced = Deletion(found, head.sequence + 1, grace=0.0)
+        if replaces is not None and published is not None and published.digest == replaces.digest:
+            replaced = Deletion(published, head.sequence + 1, grace=0.0)
             return head.superseding([info], replaces.reason, change, [*head.deleted, replaced])
         if mends is not None:
             return head.with_manifest_of(info, change)
@@ -127,16 +127,16 @@ def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: s
     """
     is_here = read.folder.url == log.folder.url
     there = head if is_here else Log(read.folder).head()
-    found = there.versions.get(read.info.version)
-    if found == read.info:
+    now = there.versions.get(read.info.version)
+    if now == read.info:
         return
-    if found is not None and found.digest == read.info.digest and not needs_files:
+    if now is not None and now.digest == read.info.digest and not needs_files:
         return
     successor = there.successor(read.info.digest)
     if successor is not None:
         what = f"lost records to an erasure ({successor.reason})"
     else:
-        what = "was deleted" if found is None else "was replaced"
+        what = "was deleted" if now is None else "was replaced"
     raise VersionNotFoundError(
         f"{read.name} {what} while {version!r} was made from it: begin again with what is there now"
     )

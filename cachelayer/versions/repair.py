@@ -245,7 +245,7 @@ def _delete_withdrawn(version: StoredVersion, files: Iterable[StoredFile]) -> No
     for file in lost_files(objects, log, head):
         for name in objects[file]:
             version.folder.delete(name)
-    found = head.versions.get(info.version)
-    if found is None or found.digest != info.digest:
-        what = "deleted" if found is None else "erased from, or published anew,"
+    published = head.versions.get(info.version)
+    if published is None or published.digest != info.digest:
+        what = "deleted" if published is None else "erased from, or published anew,"
         raise VersionNotFoundError(f"{version.name} was {what} while it was mended")

@@ -191,14 +191,16 @@ class Snapshot:
         Raises:
             CorruptionError: if a digest has itself among its successors.
         """
-        found = next((after for before, after in self.superseded.items() if before.startswith(digest)), None)
+        successor = next((after for before, after in self.superseded.items() if before.startswith(digest)), None)
         followed: set[str] = set()
-        while found is not None and found.digest in self.superseded:
-            if found.digest in followed:
-                raise CorruptionError(f"entry {self.sequence} of the log: the digest {found.digest} supersedes itself")
-            followed.add(found.digest)
-            found = self.superseded[found.digest]
-        return found
+        while successor is not None and successor.digest in self.superseded:
+            if successor.digest in followed:
+                raise CorruptionError(
+                    f"entry {self.sequence} of the log: the digest {successor.digest} supersedes itself"
+                )
+            followed.add(successor.digest)
+            successor = self.superseded[successor.digest]
+        return successor
 
     def with_tag(self, version: str, tag: str, event: Mapping[str, Any]) -> Snapshot:
         """Return the snapshot in which a tag names a version."""

@@ -120,8 +120,8 @@ class StoredVersion:
             yield
         except CorruptionError as error:
             head = Log(self.folder).head()
-            found = head.versions.get(self.info.version)
-            if found == self.info:
+            published = head.versions.get(self.info.version)
+            if published == self.info:
                 raise
             successor = head.successor(self.info.digest)
             if successor is not None:
@@ -129,7 +129,7 @@ class StoredVersion:
                     f"{self.name}: records were erased from it ({successor.reason}), and its files are gone: fetch "
                     f"{self.dataset_id}@{successor.version} again, which has all others under the same numbers"
                 ) from error
-            if found is not None and found.digest == self.info.digest:
+            if published is not None and published.digest == self.info.digest:
                 raise VersionNotFoundError(
                     f"{self.name} was repaired, and has other files with the same records now: fetch it again"
                 ) from error

@@ -116,7 +116,7 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
 def unpublished(folder: Store) -> list[UnpublishedBuild]:
     """Return the builds of a dataset whose versions are not published. This waits for nothing and writes nothing."""
     versions = Log(folder).head().versions
-    found = []
+    unpublished_builds = []
     for version in folder.names(paths.BUILDS):
         if version in versions:
             continue
@@ -125,8 +125,8 @@ def unpublished(folder: Store) -> list[UnpublishedBuild]:
         plans = [name for name in names if PLAN_HASH.fullmatch(name)]
         if not plans and CLAIM in names:
             plans = [""]
-        found += [_build(builds, plan) for plan in plans]
-    return found
+        unpublished_builds += [_build(builds, plan) for plan in plans]
+    return unpublished_builds
 
 
 def _build(builds: Store, plan: str) -> UnpublishedBuild:
