@@ -13,8 +13,8 @@ import functools
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ _BITS = 8
 _TIFF_BITS = 258
 """The tag of a TIFF file that has the bits of each channel."""
 _SCALED_FORMATS = ("JPEG", "MPO")
+_SEEKABLE_SOUNDS = frozenset({"AIFF", "AU", "CAF", "FLAC", "RF64", "W64", "WAV", "WAVEX"})
+"""Formats in which libsndfile finds a sample exactly; in others it depends on those before."""
 _TURNED_BY_90_DEGREES = (5, 6, 7, 8)
 """The orientations in Exif of images whose width is the height of their pixels as they are stored."""
 
@@ -85,7 +87,7 @@ class MediaFiles:
         def value_of(row: int) -> Any:
             if nulls is not None and nulls[row]:
                 return self.leaf.filler()
-            return self._array(flat.row(row).tobytes(), row)
+            return self._array(flat.row(row).tobytes(), row, self._decode)
 
         values = in_threads(value_of, rows)
         return Column((values,) if separate_rows else self.leaf.encode(values), nulls)
@@ -96,11 +98,21 @@ class MediaFiles:
 
     def value(self, *parts: NDArray[Any]) -> NDArray[Any]:
         """Return the array of one file."""
-        return self._array(parts[0].tobytes(), 0)
+        return self._array(parts[0].tobytes(), 0, self._decode)
 
-    def _array(self, data: bytes, row: int) -> NDArray[Any]:
+    def samples(self, data: bytes, numbers: Ints, record: int) -> NDArray[Any]:
+        """Return some samples of a sound file; no others are decoded if its format allows that.
+
+        Args:
+            data: the bytes of the file.
+            numbers: the numbers of the samples, ascending.
+            record: the number of the record, for errors.
+        """
+        return self._array(data, record, partial(_decode_samples, cast(AudioSpec, self._spec), numbers))
+
+    def _array(self, data: bytes, row: int, decode: Callable[[bytes], NDArray[Any]]) -> NDArray[Any]:
         try:
-            array: NDArray[Any] = conform(self._spec.decoded, self._decode(data), row)
+            array: NDArray[Any] = conform(self._spec.decoded, decode(data), row)
         except ElementError as error:
             raise error.at(path=self._path) from error.__cause__
         except (CacheLayerError, MemoryError):
@@ -249,6 +261,20 @@ def _sized(image: Image.Image, size: ImageSize) -> Image.Image:
         top = max(0.0, (image.height - size.height * scale) / 2)
     box = (left, top, image.width - left, image.height - top)
     return image.resize((size.width, size.height), Resampling.BILINEAR, box=box)
+
+
+def _decode_samples(spec: AudioSpec, numbers: Ints, data: bytes) -> NDArray[Any]:
+    """Return some samples of a sound file, as those of the whole file are decoded."""
+    decode = decoder(spec)
+    import soundfile
+
+    with soundfile.SoundFile(io.BytesIO(data)) as file:
+        if file.format in _SEEKABLE_SOUNDS and spec.sampling_rate in (None, file.samplerate):
+            first = int(numbers[0])
+            file.seek(first)
+            samples = file.read(int(numbers[-1]) - first + 1, dtype="float32", always_2d=True)[numbers - first]
+            return np.asarray(samples.mean(axis=1) if spec.channels == 1 else samples, np.float32)
+    return decode(data)[numbers]
 
 
 def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,10 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.decoding_threads import in_threads
 from cachelayer.records.leaf_names import leaf_number, leaf_numbers, names_of_leaves
+from cachelayer.records.media import MediaFiles
 from cachelayer.records.memory import Ints, distinct, splits_of
 from cachelayer.records.spec import ArraySpec, AudioSpec, EncodedSpec, JsonSpec, LeafSpec, SizedVideoSpec, VideoSpec
-from cachelayer.records.video import Video, VideoClip, clip_of, read_clips
+from cachelayer.records.video import Video, clip_of, read_clips
 
 # Sounds that are decoded at a time to count their samples.
 _SOUNDS_TOGETHER = 64
@@ -139,9 +140,21 @@ class ClipRows(BaseDataset):
             for start in together:
                 some = rows[start : start + _SOUNDS_TOGETHER]
                 values = [_flat(sounds.element_spec, element)[0] for element in sounds.elements(some)]
-                lengths[some] = [0 if value is None else len(value) for value in values]
+                lengths[some] = [self._sound_length(name, value) for value in values]
                 progress.update(len(some), 0)
         yield lengths[None]
+
+    def _sound_length(self, name: str, value: Any) -> int:
+        # Of a view of raw() it is the file.
+        if isinstance(value, bytes):
+            value = self._sound_files(name).value(np.frombuffer(value, np.uint8))
+        return 0 if value is None else len(value)
+
+    def _sound_files(self, name: str) -> MediaFiles:
+        """Return what decodes a sound."""
+        spec = self.records.leaves_for("clips()").codec.spec
+        path, leaf = tree.leaves(spec)[leaf_number(spec, name)]
+        return MediaFiles(path, cast(AudioSpec, leaf))
 
     def _is_sound(self, plan: Ints) -> bool:
         return plan.shape == (1, len(self.records)) and int(plan.min(initial=0)) >= 0
@@ -207,7 +220,7 @@ class ClipRows(BaseDataset):
 
     @cached_property
     def _clip_specs(self) -> dict[str, LeafSpec]:
-        specs = {_key(name): _leaf(self.records.element_spec, name) for name in self.names}
+        specs = {_key(name): _decoded_leaf(self.records.element_spec, name) for name in self.names}
         if None not in [dim for spec in specs.values() for dim in _frame_shape(spec)] or not len(self):
             shapes = {key: _frame_shape(spec) for key, spec in specs.items()}
         else:
@@ -235,7 +248,7 @@ class ClipRows(BaseDataset):
             (np.dtype(spec.dtype).itemsize, *(dim or 1 for dim in spec.shape)) for spec in self._clip_specs.values()
         ]
         count = max(1, len(self))
-        specs = [_leaf(self.records.element_spec, name) for name in self.names]
+        specs = [_decoded_leaf(self.records.element_spec, name) for name in self.names]
         return replace(
             info,
             record_nbytes=max(1, info.record_nbytes * len(self.records) // count),
@@ -248,7 +261,15 @@ class ClipRows(BaseDataset):
 
     @cached_property
     def _read_view(self) -> DatasetView:
-        return self._narrow([*self.names, *self.beside])
+        view = self._narrow([*self.names, *self.beside])
+        # A sound is decoded in part. With videos, which are no bytes here, it is decoded whole.
+        stored = view.undecoded()
+        return view if stored is None or self._has_videos else stored
+
+    @property
+    def _has_videos(self) -> bool:
+        spec = self.records.element_spec
+        return any(isinstance(_leaf(spec, name), VideoSpec) for name in self.names)
 
     def _narrow(self, names: Sequence[str]) -> DatasetView:
         """Return the view of these fields of the records."""
@@ -269,7 +290,7 @@ class ClipRows(BaseDataset):
         values: dict[str, list[Any]] = {}
         for name in self.names:
             found = [elements[owner][names.index(name)] for owner in owners]
-            values[_key(name)] = _decoded(found, frames)
+            values[_key(name)] = self._decoded(name, found, frames, of_clip)
         for name in self.beside:
             is_of_frames = _leaf(self.records.element_spec, name).shape[:1] == (None,)
             found = [elements[owner][names.index(name)] for owner in owners]
@@ -280,6 +301,19 @@ class ClipRows(BaseDataset):
                 ]
             values[_key(name)] = found
         return values
+
+    def _decoded(self, name: str, values: Sequence[Any], frames: Ints, records: Ints) -> list[Any]:
+        """Return the frames of each clip of a video, or the samples of each clip of a sound."""
+        if isinstance(_leaf(self.records.element_spec, name), VideoSpec):
+            videos = [Video.of_file(value) if isinstance(value, bytes) else value for value in values]
+            clips = [clip_of(video, some) for video, some in zip(videos, frames, strict=True)]
+            bodies = read_clips(clips)
+            return in_threads(lambda clip: clips[clip].decode(bodies[clip]), range(len(clips)))
+        if not isinstance(values[0], bytes):
+            return [value[some] for value, some in zip(values, frames, strict=True)]
+        files = self._sound_files(name)
+        numbers = records.tolist()
+        return in_threads(lambda clip: files.samples(values[clip], frames[clip], numbers[clip]), range(len(values)))
 
     def _at_frames(self, name: str, record: int, value: Any, frames: Ints) -> Any:
         """Return the values of a field that has one for each frame."""
@@ -320,20 +354,6 @@ class ClipRows(BaseDataset):
         return np.stack(clips)
 
 
-def _decoded(values: Sequence[Any], frames: Ints) -> list[Any]:
-    """Return some frames of each video, or samples of each sound."""
-    if not isinstance(values[0], Video):
-        return [value[some] for value, some in zip(values, frames, strict=True)]
-    clips = [clip_of(video, some) for video, some in zip(values, frames, strict=True)]
-    pairs = list(zip(clips, read_clips(clips), strict=True))
-
-    def decode(pair: tuple[VideoClip, list[memoryview]]) -> NDArray[np.uint8]:
-        clip, bodies = pair
-        return clip.decode(bodies)
-
-    return in_threads(decode, pairs)
-
-
 def _key(name: str) -> str:
     return name.rpartition("/")[2] or _UNNAMED
 
@@ -341,6 +361,11 @@ def _key(name: str) -> str:
 def _leaf(spec: Any, name: str) -> LeafSpec:
     leaf: LeafSpec = tree.leaves(spec)[leaf_number(spec, name)][1]
     return leaf
+
+
+def _decoded_leaf(spec: Any, name: str) -> LeafSpec:
+    leaf = _leaf(spec, name)
+    return leaf.decoded if isinstance(leaf, EncodedSpec) else leaf
 
 
 def _flat(spec: Any, element: Any) -> list[Any]:

@@ -115,6 +115,7 @@ def test_clips_are_views_of_views_and_have_a_reference(ref: Any) -> None:
     assert len(ref.where("label == 4").clips("video", 8, every=8)) == 7
     both = cachelayer.concat([ref[:1], ref[3:4]]).clips("video", 31)
     np.testing.assert_array_equal(both[1]["video"], FRAMES[3])
+    np.testing.assert_array_equal(ref.raw().clips("video", 31)[1]["video"], FRAMES[3])
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(clips))[0]["video"], clips[0]["video"])
     assert (
         len({view.digest for view in (clips, ref[3:].clips("video", 8, every=9), ref.clips("video", 8, every=8))}) == 3
@@ -177,27 +178,32 @@ def test_several_videos_are_cut_together(storage: Storage) -> None:
     assert batch["action"].tolist() == [[2, 3, 4, 5], [4, 5, 6, 7]]
 
 
-@pytest.mark.parametrize("spec", [AudioSpec(), AudioSpec(channels=1), AudioSpec(8000, 1)])
-def test_clips_of_sounds_are_slices_of_their_samples(storage: Storage, spec: AudioSpec) -> None:
+@pytest.mark.parametrize(
+    "spec", [AudioSpec(), AudioSpec(channels=1), AudioSpec(16000, 2), AudioSpec(8000, 1)], ids=repr
+)
+@pytest.mark.parametrize("container", ["WAV", "FLAC", "OGG", "MP3"])
+def test_clips_of_sounds_are_slices_of_their_samples(storage: Storage, spec: AudioSpec, container: str) -> None:
     rng = np.random.default_rng(0)
     rows = []
     for number, length in enumerate([1000, 40, 1600]):
         out = io.BytesIO()
-        soundfile.write(out, rng.uniform(-1, 1, (length, 2)).astype(np.float32), 16000, format="WAV", subtype="FLOAT")
+        soundfile.write(out, rng.uniform(-1, 1, (length, 2)).astype(np.float32), 16000, format=container)
         rows.append({"audio": out.getvalue(), "label": number})
     ref = storage.submit(rows, "d", "v1", element_spec={"audio": spec, "label": ArraySpec("int64")})
     whole = [element["audio"] for element in ref]
+    assert len(ref.raw().clips("audio", 100)) == sum(len(samples) // 100 for samples in whole)
     clips = ref.clips("audio", frames=100, stride=2, every=150, beside="label")
     wanted = [
         (number, samples[start : start + 200 : 2])
         for number, samples in enumerate(whole)
-        for start in range(0, len(samples) - 198, 150)
+        for start in range(0, max(0, len(samples) - 198), 150)
     ]
     assert len(clips) == len(wanted)
     batch = clips.read(range(len(clips)))
     np.testing.assert_array_equal(batch["audio"], [samples for _, samples in wanted])
     assert batch["label"].tolist() == [number for number, _ in wanted]
     assert len(cachelayer.open(clips.reference)) == len(clips)
+    np.testing.assert_array_equal(ref.raw().clips("audio", frames=100, stride=2, every=150)[1]["audio"], wanted[1][1])
 
 
 def test_of_clips_in_a_bucket_only_their_bytes_are_fetched(gcs: Server, tmp_path: Path) -> None:
