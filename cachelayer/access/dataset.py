@@ -168,10 +168,11 @@ class StoredLeaves(Protocol):
 
 
 class BaseDataset(Dataset[Any], RowOrigins, Protocol):
-    """A dataset, with what most datasets do in one way: here it is written once, and a few replace it.
+    """A dataset, with defaults for most of what it is asked.
 
-    A dataset must say ``title``, ``digests``, ``info``, ``element_spec``, ``len``, ``elements``, ``batch`` and
-    ``sources``. The defaults fit a dataset in memory that is of no version.
+    :class:`cachelayer.protocols.Dataset` says what streams, builds and adapters ask, :class:`RowOrigins` what is asked
+    about rows; what only this room asks is documented here. A dataset must have ``title``, ``digests``, ``info``,
+    ``element_spec``, ``__len__``, ``elements``, ``batch`` and ``sources``. The defaults fit one that is of no version.
     """
 
     @property
