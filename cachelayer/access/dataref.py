@@ -236,6 +236,8 @@ class DataRef(View[T], Generic[T]):
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""
+        if self._current.published(wait=False) is None:
+            return super()._repr_html_()
         from cachelayer.drawing.ref_html import first_records, ref_html
         from cachelayer.drawing.text import class_names
 

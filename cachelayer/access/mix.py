@@ -123,7 +123,13 @@ class Mixture(Generic[T]):
             >>> mixtures[0].digest == mixtures[1].digest, mixtures[0].digest == cachelayer.mix([(letters, 1)]).digest
             (True, False)
         """
-        return self._records.digests.elements
+        return Digests.joined(b"mixture", [ref._records.digests for ref, _ in self._parts]).elements
+
+    @property
+    def _digest_text(self) -> str:
+        """What people see of the digest: nobody waits for it."""
+        are_published = all(ref._current.published(wait=False) is not None for ref, _ in self._parts)
+        return f"sha256:{self.digest}" if are_published else "being built"
 
     @property
     def element_spec(self) -> Tree:
@@ -215,12 +221,12 @@ class Mixture(Generic[T]):
         from cachelayer.drawing.ref_html import ref_html
 
         facts = [(repr(ref).partition(", digest=")[0] + ")", str(weight)) for ref, weight in self._parts]
-        return ref_html("Mixture", [*facts, ("digest", f"sha256:{self.digest}")], self.element_spec)
+        return ref_html("Mixture", [*facts, ("digest", self._digest_text)], self.element_spec)
 
     def __repr__(self) -> str:
         parts = ", ".join(f"({ref!r}, {weight!r})" for ref, weight in self._parts)
         stages = f", stages={len(self._turns.starts)}" if len(self._turns.starts) > 1 else ""
-        return f"Mixture([{parts}]{stages}, digest='sha256:{self.digest}')"
+        return f"Mixture([{parts}]{stages}, digest={self._digest_text!r})"
 
 
 @explains_options

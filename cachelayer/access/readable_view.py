@@ -529,8 +529,9 @@ class ReadableView(Generic[T]):
         """Return a table with the element spec, which notebooks show. It reads no record."""
         from cachelayer.drawing.ref_html import ref_html
 
-        facts = {**self._records.size_texts, "digest": f"sha256:{self.digest}"}
-        return ref_html(self._records.title, list(facts.items()), self.element_spec)
+        records = self._current
+        digest = "being built" if records.published(wait=False) is None else f"sha256:{self.digest}"
+        return ref_html(records.title, [*records.size_texts.items(), ("digest", digest)], self.element_spec)
 
 
 def check_keys(spec: Tree, names: Any) -> None:

@@ -309,7 +309,9 @@ class View(ReadableView[T]):
         warns: bool = False,
     ) -> dict[str, Self]:
         """Split as :meth:`split` does, without its warnings: a reference pins the records of a part by a digest."""
-        selections = split(self._records, shares, seed, by, stratify, warns=warns)
+        # Values are known of a whole version; numbers are known before.
+        records = self._current if by is None and stratify is None else self._records
+        selections = split(records, shares, seed, by, stratify, warns=warns)
         options = _given(seed=seed, by=by, stratify=stratify)
         return {
             name: self._select(selection, ViewCall("split", (literal(shares),), options, (name,)))
@@ -352,7 +354,8 @@ class View(ReadableView[T]):
         """
         call = ViewCall("folds", (literal(k),), _given(seed=seed, by=by, stratify=stratify))
         pairs = []
-        for fold, (train, held_out) in enumerate(folds(self._records, k, seed, by, stratify)):
+        records = self._current if by is None and stratify is None else self._records
+        for fold, (train, held_out) in enumerate(folds(records, k, seed, by, stratify)):
             view_to_train = self._select(train, replace(call, parts=(fold, 0)))
             view_held_out = self._select(held_out, replace(call, parts=(fold, 1)))
             pairs.append((view_to_train, view_held_out))

@@ -83,6 +83,7 @@ class BackgroundBuild:
         self._process = os.getpid()
         self._error: BaseException | None = None
         self._ended = threading.Event()
+        self._starting = threading.Lock()
         self._child: ChildProcess | None = self._new_child()
         start(threading.Thread(target=self._run, name="cachelayer-build", daemon=True), "to look after a build")
         if not _running:
@@ -125,7 +126,10 @@ class BackgroundBuild:
                 self._ended.wait(expiry() / _LOOKS_PER_EXPIRY)
                 continue
             child = self._child = self._child or self._new_child()
-            child.start()
+            with self._starting:
+                if self._ended.is_set():
+                    return
+                child.start()
             if not child.has_returned() and not self._ended.is_set():
                 noted = noted_numbers(self._notes.folder)
                 if noted == noted_at_death:
@@ -141,8 +145,10 @@ class BackgroundBuild:
         """End the build with this process, and say how far it is."""
         if self._ended.is_set() or self._process != os.getpid():
             return
-        self._ended.set()
-        child = self._child
+        # A child that is half started would complain of it.
+        with self._starting:
+            self._ended.set()
+            child = self._child
         if child is not None:
             child.kill()
         if self._task.request.is_published:

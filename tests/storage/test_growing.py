@@ -72,10 +72,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> DataRef[Any]:
     return Storage(folder / "storage").cache(Gated(), "d", "v1", **OPTIONS)
 
 
+PARTS = {"train": 0.7, "rest": 0.3}
 STREAMS: dict[str, dict[str, Any]] = {
     "in order": {},
     "exact": {"shuffle": True, "seed": 3, "num_epochs": 2},
     "blocks": {"shuffle": Blocks(records=10, window=8, lanes=4), "seed": 3},
+    "arrival": {"shuffle": "arrival", "seed": 3, "num_epochs": 2},
     "padded": {"shuffle": True, "seed": 3, "remainder": "pad", "global_batch_size": 64},
     "second shard": {"shuffle": True, "seed": 3, "shard": (1, 2)},
 }
@@ -98,10 +100,17 @@ def test_elements_batches_and_streams_are_those_of_the_version_before_it_is_stor
                 whole.read(slice(None, None, 7), "text")
             )
             views = [(ref[5:500:3], whole[5:500:3]), (ref.fields("x", "tokens"), whole.fields("x", "tokens"))]
+            views += [(ref.split(PARTS, seed=4)[name], whole.split(PARTS, seed=4)[name]) for name in PARTS]
+            views += [(ref.folds(3, seed=4)[1][0], whole.folds(3, seed=4)[1][0])]
             views += [(ref.exclude([1, 2])[::-1], whole.exclude([1, 2])[::-1])]
             views += [(cachelayer.concat([ref[:50], ref[400:]]), cachelayer.concat([whole[:50], whole[400:]]))]
             for mine, theirs in views:
                 assert [plain(batch) for batch in mine.stream(50)] == [plain(batch) for batch in theirs.stream(50)]
+            mixtures = [cachelayer.mix([(each[:200], 3), (each[200:], 1)], stop="first") for each in (ref, whole)]
+            assert [plain(batch) for batch in mixtures[0].stream(50)] == [
+                plain(batch) for batch in mixtures[1].stream(50)
+            ]
+            assert all("being built" in text for text in (repr(mixtures[0]), ref._repr_html_(), ref[1:]._repr_html_()))
             # In another process, such as a worker of a DataLoader, nothing is known of the build but what is stored.
             ref = pickle.loads(pickle.dumps(ref))
         for options in STREAMS.values():
