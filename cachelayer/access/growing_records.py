@@ -72,8 +72,8 @@ class GrowingRecords:
     Args:
         notes: the notes of the build.
         starts: the first record of each part.
-        spec: the spec of the elements, marked with what is known to be None in some of them.
-        metadata: that of the version.
+        spec: the spec of the elements, in which leaves that are known to be None in some elements are nullable.
+        metadata: the metadata of the version.
         length: the number of records.
         from_source: reads records that are not stored yet.
         verify, copies: see :class:`cachelayer.access.version_records.VersionRecords`.

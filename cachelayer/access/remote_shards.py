@@ -110,11 +110,12 @@ class RemoteShards:
 
         Args:
             numbers: the numbers of the records.
-            shard_of: the shard of each.
-            is_local: whether there is a copy of it.
-            fetch: fetches the others, given the shard of each and its number there.
+            shard_of: the shard of each record.
+            is_local: whether the shard of each record has a copy.
+            fetch: fetches records of shards without copies, by their shards and their numbers there.
         """
-        near, far = np.flatnonzero(is_local), np.flatnonzero(~is_local)
+        near = np.flatnonzero(is_local)
+        far = np.flatnonzero(~is_local)
         groups: list[tuple[Ints, Records]] = []
         broken: frozenset[int] = frozenset()
         if self.copies is not None and len(near):

@@ -620,18 +620,18 @@ class View(ReadableView[T]):
     ) -> View[dict[str, Any]]:
         """Return clips of some frames of the videos, or of some samples of the sounds, of the records.
 
-        Clip i of a record begins at its frame ``i * every``. Clips of one record follow each other; a record with fewer
-        frames than a clip spans has none. From a bucket, only the bytes of the frames of a clip are fetched; a sound is
-        fetched whole. How many samples sounds have is found once, and stored beside the version.
+        Clip i of a record begins at its frame ``i * every``. The clips of a record follow one another. A record with
+        fewer frames than a clip spans has no clip. From a bucket, only the bytes of the frames of a clip are fetched,
+        but a sound is fetched whole. The numbers of samples of sounds are counted once, and stored beside the version.
 
         Args:
             leaves: the name of a field that :class:`cachelayer.VideoSpec` or :class:`cachelayer.AudioSpec` declares; or
                 several, which have as many frames in each record.
             frames: the number of frames of a clip, or of samples.
-            stride: how far a frame of a clip is behind the one before it.
-            every: how far a clip begins after the one before it; ``frames * stride`` by default.
-            beside: a field of arrays or texts, or several. Of an array whose first dimension varies, which has a value
-                for each frame of the record, clips have the values of their frames; of other fields that of the record.
+            stride: how many frames of the record one frame of a clip comes after the frame before it.
+            every: how many frames a clip begins after the clip before it; ``frames * stride`` by default.
+            beside: a field of arrays or texts, or several. An array whose first dimension varies has a value for each
+                frame of the record: clips have the values of their frames. Of other fields they have the whole value.
 
         Returns:
             A view of ``{"video": [frames, height, width, 3]}``, uint8, or ``{"audio": [frames, ...]}``, float32, and
