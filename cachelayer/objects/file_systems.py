@@ -83,7 +83,7 @@ class FileSystem:
 
     def call(self, method: str, path: str, *arguments: Any, seconds: float, **options: Any) -> Any:
         """Call a method of the file system, such as ``cat_file``. This raises whatever the client raises."""
-        sent = sum(len(each) for each in arguments if isinstance(each, bytes))
+        sent = sum(len(argument) for argument in arguments if isinstance(argument, bytes))
         call = partial(self._run, self._method(method), path, *arguments, seconds=seconds, **options)
         return self._ask(METHODS[method], path, call, sent)
 

@@ -148,9 +148,8 @@ class ObstoreS3:
         with _errors():
             listing = obstore.list_with_delimiter(store, key or None)
         bucket = path.partition("/")[0]
-        return [
-            f"{bucket}/{each}" for each in (*listing["common_prefixes"], *(one["path"] for one in listing["objects"]))
-        ]
+        names = [*listing["common_prefixes"], *(entry["path"] for entry in listing["objects"])]
+        return [f"{bucket}/{name}" for name in names]
 
     def find(self, path: str) -> list[str]:
         """Return the paths of all objects below a folder."""
