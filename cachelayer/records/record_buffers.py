@@ -253,9 +253,9 @@ def read_together(wanted: Sequence[tuple[StoredBytes, Ints, Ints]]) -> list[list
         starts = np.concatenate([wanted[place][0].start + wanted[place][1] for place in places])
         lengths = np.concatenate([wanted[place][2] - wanted[place][1] for place in places])
         memory = memory_of(records[rows].ranges(starts, lengths))
-        owners = np.repeat(places, counts).tolist()
-        for owner, (begin, end) in zip(owners, pairwise(splits_of(lengths).tolist()), strict=True):
-            bodies[owner].append(memory[begin:end])
+        place_of_range = np.repeat(places, counts).tolist()
+        for place, (begin, end) in zip(place_of_range, pairwise(splits_of(lengths).tolist()), strict=True):
+            bodies[place].append(memory[begin:end])
     return bodies
 
 

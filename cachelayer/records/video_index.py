@@ -94,9 +94,9 @@ class VideoIndex:
         if not streams:
             raise ValueError(f"it has no video, but {_tracks(container)}")
         stream = streams[0]
-        every = [packet for packet in container.demux() if packet.size]
-        _check_whole(every, container)
-        packets = [packet for packet in every if packet.stream_index == stream.index]
+        packets_of_all = [packet for packet in container.demux() if packet.size]
+        _check_whole(packets_of_all, container)
+        packets = [packet for packet in packets_of_all if packet.stream_index == stream.index]
         _check_packets(packets, container, stream)
         places = _places(packets, file, container.format.name)
         shown = _frames_of(packets)
@@ -321,8 +321,8 @@ def _check_first_frame(index: VideoIndex, file: bytes, first: Any) -> None:
 
     ranges = index.packet_ranges(np.zeros(1, np.int64))
     _, frame = next(decoded_frames(index, ranges, lambda begin, end: file[begin:end]))
-    pixels = [each.to_ndarray(format="rgb24") for each in (frame, first)]
-    if first.pts != index.times[0] or not np.array_equal(*pixels):
+    pixels = frame.to_ndarray(format="rgb24")
+    if first.pts != index.times[0] or not np.array_equal(pixels, first.to_ndarray(format="rgb24")):
         raise ValueError(
             f"without the rest of the file {index.format['codec']} gives another first frame: encode it anew"
         )

@@ -281,39 +281,38 @@ class ClipRows(BaseDataset):
     def _clips_of(self, numbers: Ints, held: Held | None) -> dict[str, list[Any]]:
         """Return the values of some clips by key. Of each video only the bytes of the frames are read, all at once."""
         of_clip, starts = self._places(numbers)
-        rows = distinct(of_clip)
-        view = self._read_view
-        elements = [_flat(view.element_spec, element) for element in view.elements(rows, held)]
-        names = names_of_leaves(view.element_spec)
         frames = starts[:, None] + np.arange(self.clipping.frames) * self.clipping.stride
-        owners = rows.searchsorted(of_clip).tolist()
-        values: dict[str, list[Any]] = {}
+        records = distinct(of_clip)
+        view = self._read_view
+        elements = [_flat(view.element_spec, element) for element in view.elements(records, held)]
+        rows = records.searchsorted(of_clip).tolist()
+        columns = {
+            name: [elements[row][place] for row in rows]
+            for place, name in enumerate(names_of_leaves(view.element_spec))
+            if name in (*self.names, *self.beside)
+        }
+        videos = [name for name in self.names if isinstance(_leaf(self.records.element_spec, name), VideoSpec)]
+        clips = _clips_of_videos([columns[name] for name in videos], frames)
+        values = dict(zip(videos, clips, strict=True))
         for name in self.names:
-            found = [elements[owner][names.index(name)] for owner in owners]
-            values[_key(name)] = self._decoded(name, found, frames, of_clip)
+            if name not in videos:
+                values[name] = self._clips_of_sounds(name, columns[name], frames, of_clip.tolist())
         for name in self.beside:
-            is_of_frames = _leaf(self.records.element_spec, name).shape[:1] == (None,)
-            found = [elements[owner][names.index(name)] for owner in owners]
-            if is_of_frames:
-                found = [
-                    self._at_frames(name, int(record), value, some)
-                    for record, value, some in zip(of_clip, found, frames, strict=True)
-                ]
-            values[_key(name)] = found
-        return values
+            values[name] = self._beside_clips(name, columns[name], frames, of_clip.tolist())
+        return {_key(name): values[name] for name in (*self.names, *self.beside)}
 
-    def _decoded(self, name: str, values: Sequence[Any], frames: Ints, records: Ints) -> list[Any]:
-        """Return the frames of each clip of a video, or the samples of each clip of a sound."""
-        if isinstance(_leaf(self.records.element_spec, name), VideoSpec):
-            videos = [Video.of_file(value) if isinstance(value, bytes) else value for value in values]
-            clips = [clip_of(video, some) for video, some in zip(videos, frames, strict=True)]
-            bodies = read_clips(clips)
-            return in_threads(lambda clip: clips[clip].decode(bodies[clip]), range(len(clips)))
-        if not isinstance(values[0], bytes):
-            return [value[some] for value, some in zip(values, frames, strict=True)]
+    def _clips_of_sounds(self, name: str, sounds: Sequence[Any], frames: Ints, records: Sequence[int]) -> list[Any]:
+        if not isinstance(sounds[0], bytes):
+            return [samples[numbers] for samples, numbers in zip(sounds, frames, strict=True)]
         files = self._sound_files(name)
-        numbers = records.tolist()
-        return in_threads(lambda clip: files.samples(values[clip], frames[clip], numbers[clip]), range(len(values)))
+        return in_threads(lambda clip: files.samples(sounds[clip], frames[clip], records[clip]), range(len(sounds)))
+
+    def _beside_clips(self, name: str, values: Sequence[Any], frames: Ints, records: Sequence[int]) -> list[Any]:
+        if _leaf(self.records.element_spec, name).shape[:1] == (None,):
+            triples = zip(records, values, frames, strict=True)
+            return [self._at_frames(name, record, value, numbers) for record, value, numbers in triples]
+        # Clips of one record must not share memory: who gets one may change it.
+        return [value.copy() if isinstance(value, np.ndarray) else value for value in values]
 
     def _at_frames(self, name: str, record: int, value: Any, frames: Ints) -> Any:
         """Return the values of a field that has one for each frame."""
@@ -352,6 +351,18 @@ class ClipRows(BaseDataset):
                 hint="Call decoded(size=(height, width)) before clips(), or resize them with stream(...).map(...).",
             )
         return np.stack(clips)
+
+
+def _clips_of_videos(videos: Sequence[Sequence[Any]], frames: Ints) -> list[list[NDArray[np.uint8]]]:
+    """Return the frames of each clip, for each of several videos; all are read at once. Videos of raw() are bytes."""
+    clips = [
+        clip_of(Video.of_file(video) if isinstance(video, bytes) else video, numbers)
+        for clips_of_one in videos
+        for video, numbers in zip(clips_of_one, frames, strict=True)
+    ]
+    bodies = read_clips(clips)
+    decoded = in_threads(lambda clip: clips[clip].decode(bodies[clip]), range(len(clips)))
+    return [decoded[start : start + len(frames)] for start in range(0, len(decoded), len(frames))]
 
 
 def _key(name: str) -> str:

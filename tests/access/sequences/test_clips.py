@@ -238,3 +238,14 @@ def test_frameworks_get_arrays_of_clips_and_refuse_readers(ref: Any) -> None:
     for sink in (to_tf, to_keras):
         with pytest.raises(cachelayer.InvalidTypeError, match="clips"):
             sink(ref.fields("video").stream(2))
+
+
+def test_who_changes_a_clip_changes_no_other(storage: Storage) -> None:
+    rows = [{"video": video_file(6), "box": np.arange(2), "state": np.arange(6)}]
+    spec = {"video": VideoSpec(), "box": ArraySpec("int64", (2,)), "state": ArraySpec("int64", (None,))}
+    clips = storage.submit(rows, "d", "v1", element_spec=spec).clips("video", 4, every=1, beside=("box", "state"))
+    first, *others = clips.head(3)
+    for value in first.values():
+        value[:] = 7
+    assert [clip["box"].tolist() for clip in others] == [[0, 1]] * 2
+    assert [clip["state"].tolist() for clip in others] == [[1, 2, 3, 4], [2, 3, 4, 5]]
