@@ -97,8 +97,8 @@ def _in_folder(path: str) -> str | None:
     for kind, pattern in (("images", _IMAGES), ("sounds", _SOUNDS)):
         if files and all("/" in name and _ends(name, pattern) for name, _ in files):
             return kind
-    found = _by_names([name for name, _ in files])
-    return None if found in _OF_ONE and len(files) > 1 else found
+    kind_of_names = _by_names([name for name, _ in files])
+    return None if kind_of_names in _OF_ONE and len(files) > 1 else kind_of_names
 
 
 def _refuse_credentials(url: str) -> None:

@@ -272,10 +272,10 @@ def _dtype_for(dtype: np.dtype[Any], *, wide: bool) -> np.dtype[Any] | None:
     """Return the dtype that JAX has in place of another one, with or without 64 bits; None if it has none."""
     try:
         with jax.enable_x64(wide):
-            found: np.dtype[Any] = jax.device_put(np.empty(0, dtype)).dtype
+            dtype_on_device: np.dtype[Any] = jax.device_put(np.empty(0, dtype)).dtype
     except (TypeError, jax.errors.JaxRuntimeError):
         return None
-    return found
+    return dtype_on_device
 
 
 def _narrowed(array: NDArray[Any], dtype: np.dtype[Any], name: functools.partial[str]) -> NDArray[Any]:

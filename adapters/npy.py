@@ -57,8 +57,8 @@ def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = N
     """
     files = [os.fspath(path) for _, path in tree.leaf_values(paths)]
 
-    def load(found: Iterator[File]) -> Tree:
-        return tree.map_structure(paths, lambda _path, _name: _array_of(next(found)))
+    def load(matches: Iterator[File]) -> Tree:
+        return tree.map_structure(paths, lambda _path, _name: _array_of(next(matches)))
 
     return _source("arrays", files, storage_options, load, {"structure": tree.map_structure(paths, lambda *_: None)})
 
@@ -86,7 +86,7 @@ def from_npz(
         {'label': array([7, 9])}
     """
     name = os.fspath(path)
-    return _source("npz", [name], storage_options, lambda found: _loaded(next(found), arrays), {"arrays": arrays})
+    return _source("npz", [name], storage_options, lambda matches: _loaded(next(matches), arrays), {"arrays": arrays})
 
 
 def _source(
@@ -99,10 +99,10 @@ def _source(
     files = Files(names, storage_options)
 
     def arrays() -> Tree:
-        found = files.find()
-        if len(found) > len(names):
+        matches = files.find()
+        if len(matches) > len(names):
             raise InvalidArgumentError(f"{without_credentials(names[0])} names several files: pass one")
-        return load(iter(found))
+        return load(iter(matches))
 
     def opened(declared: Tree | None) -> Source:
         with reading(names[0]):

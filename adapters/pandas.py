@@ -80,9 +80,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     spec = _spec_of(obj, element_spec)
     some = obj[:: max(1, len(obj) // _FIRST_OBJECTS)]
     nbytes = _nbytes(some) * len(obj) // max(1, len(some))
-    kept = schema_metadata(_schema_of(obj))
+    metadata = schema_metadata(_schema_of(obj))
     columns = partial(_columns, spec)
-    return source_of_rows("pandas", len(obj), nbytes, obj.iloc.__getitem__, columns, spec, kept, _nbytes)
+    return source_of_rows("pandas", len(obj), nbytes, obj.iloc.__getitem__, columns, spec, metadata, _nbytes)
 
 
 @explains_options

@@ -41,10 +41,10 @@ def schema_metadata(schema: pa.Schema) -> dict[str, str]:
 
 def kept_fields(metadata: Mapping[str, Any], spec: Mapping[str, Tree]) -> dict[str, pa.Field]:
     """Return the fields that metadata keep, of the columns that still have the spec that their types imply."""
-    kept = metadata.get(METADATA)
-    if kept is None:
+    serialized = metadata.get(METADATA)
+    if serialized is None:
         return {}
-    fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept)))
+    fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(serialized)))
     return {field.name: field for field in fields if field.name in spec and _implies(field, spec[field.name])}
 
 
@@ -67,8 +67,8 @@ def with_categories(field: pa.Field, categories: Sequence[Any]) -> pa.Field:
 
 def categories_of(field: pa.Field) -> list[Any] | None:
     """Return the categories that a field keeps, in their order; None if it keeps none."""
-    kept = (field.metadata or {}).get(_CATEGORIES)
-    return None if kept is None else list(json.loads(kept))
+    categories = (field.metadata or {}).get(_CATEGORIES)
+    return None if categories is None else list(json.loads(categories))
 
 
 def _implies(field: pa.Field, spec: Tree) -> bool:

@@ -112,8 +112,10 @@ def source_of_table(kind: str, table: pa.Table, declared: Tree | None) -> Source
     """Return the source of a table of Arrow."""
     spec = spec_of_schema(table.schema, declared, {})
     columns = partial(columns_of, spec, {}, None)
-    kept = schema_metadata(table.schema)
-    return source_of_rows(kind, len(table), rows_nbytes(table), partial(rows_of_table, table), columns, spec, kept)
+    annotations = schema_metadata(table.schema)
+    return source_of_rows(
+        kind, len(table), rows_nbytes(table), partial(rows_of_table, table), columns, spec, annotations
+    )
 
 
 def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
@@ -166,11 +168,11 @@ def source_of_parts(
         _check_schema(parts[0], part.name, part.schema)
     schema = parts[0].schema
     spec = spec_of_schema(schema, declared, leaves or {}, parts[0].name)
-    kept = schema_metadata(schema) if metadata is None else metadata
+    annotations = schema_metadata(schema) if metadata is None else metadata
     counts = [part.rows for part in parts if part.rows is not None]
     length = sum(counts) if len(counts) == len(parts) else None
     read = partial(_read, parts, spec, leaves or {}, casts)
-    source = Source(kind, read, element_spec=spec, length=length, metadata=kept)
+    source = Source(kind, read, element_spec=spec, length=length, metadata=annotations)
     if any(part.starts is None for part in parts):
         return source
     starts = [first + row for part, first in zip(parts, first_rows(counts), strict=True) for row in part.starts or ()]
@@ -258,8 +260,8 @@ def columns_of(spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, rows: p
     cast = rows if schema is None else cast_rows(rows, schema)
     wanted = tree.leaves(spec)
     whole = {path for path, leaf in wanted if isinstance(leaf, JsonSpec)}
-    found = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves, whole)))
-    return [column_of(path, leaf, found[path]) for path, leaf in wanted]
+    values_by_path = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves, whole)))
+    return [column_of(path, leaf, values_by_path[path]) for path, leaf in wanted]
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

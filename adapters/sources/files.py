@@ -157,9 +157,9 @@ def _matching(path: Any, options: Options) -> list[File]:
         fs, inner = _file_system(text, options)
         is_file = fs.isfile(inner)
         is_pattern = not is_file and any(sign in text for sign in _PATTERN)
-        found = _of_pattern(fs, inner) if is_pattern else [inner]
-        files = [inner] if is_file else [name for name in found if fs.isfile(name)]
-        folder = next((name for name in found if name not in files and fs.isdir(name)), None)
+        matches = _of_pattern(fs, inner) if is_pattern else [inner]
+        files = [inner] if is_file else [name for name in matches if fs.isfile(name)]
+        folder = next((name for name in matches if name not in files and fs.isdir(name)), None)
     if folder is not None and inner.rpartition("/")[2].strip("*"):
         raise InvalidArgumentError(f"{folder!r} is a folder: pass {folder + '/*'!r} for the files in it")
     if not files:
@@ -175,10 +175,10 @@ def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
         if any(sign in name for sign in _PATTERN) and not fs.isdir((folder + name).rstrip("/")):
             break
         folder += name
-    found = sorted(fs.glob(re.sub(r"([*?[])", r"[\1]", folder) + rest))
+    matches = sorted(fs.glob(re.sub(r"([*?[])", r"[\1]", folder) + rest))
     if is_hidden(rest):
-        return found
-    return [name for name in found if not is_hidden(name.removeprefix(folder))]
+        return matches
+    return [name for name in matches if not is_hidden(name.removeprefix(folder))]
 
 
 def is_hidden(path: str) -> bool:
@@ -234,12 +234,12 @@ class Folder:
         with reading(self.path):
             self.fs.invalidate_cache(self.path)
             is_local = isinstance(self.fs, LocalFileSystem)
-            found = _local_files(self.path) if is_local else self.fs.find(self.path, detail=True)
-        folders = {name.rpartition("/")[0] for name in found}
+            entries = _local_files(self.path) if is_local else self.fs.find(self.path, detail=True)
+        folders = {name.rpartition("/")[0] for name in entries}
         # Some clients put empty objects in the place of folders.
         inner = {
             name[len(self.path) + 1 :]: File(self.fs, name, info)
-            for name, info in found.items()
+            for name, info in entries.items()
             if len(name) > len(self.path) + 1 and not name.endswith("/") and (info.get("size") or name not in folders)
         }
         datasets = tuple({dataset for path in inner if (dataset := names.dataset_folder(path)) is not None})
@@ -254,8 +254,8 @@ class Folder:
     def folders(self) -> list[str]:
         """Return the sorted names of the subfolders that are not hidden. A link to a folder counts as a folder."""
         with reading(self.path):
-            found = [entry["name"].rstrip("/") for entry in self.fs.ls(self.path, detail=True) if _is_folder(entry)]
-        return sorted(name for path in found if not is_hidden(name := path.rpartition("/")[2]))
+            paths = [entry["name"].rstrip("/") for entry in self.fs.ls(self.path, detail=True) if _is_folder(entry)]
+        return sorted(name for path in paths if not is_hidden(name := path.rpartition("/")[2]))
 
 
 def _is_folder(entry: Mapping[str, Any]) -> bool:
