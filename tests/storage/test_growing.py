@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from growing_child import BATCH, RECORDS, SHARD_BYTES, Gated, readers, rows
 from growing_child import __file__ as program
+from repository import ROOT
 
 import cachelayer
 from cachelayer import Blocks, DataRef, Nullable, Ragged, Storage
@@ -246,6 +247,30 @@ def test_trainers_that_are_killed_in_epoch_0_resume_on_two_hosts(tmp_path: Path,
     hosts = [start_trainer(tmp_path, 1000), start_trainer(tmp_path, 1000, "second")]
     assert [lines_of(host) for host in hosts] == [[*expected[position:], whole.digest]] * 2
     assert [*Storage(tmp_path / "storage").versions("d")] == ["v1"]
+
+
+@pytest.mark.slow
+def test_a_program_that_is_killed_in_epoch_0_ends_on_two_hosts_with_the_losses_of_one_that_waited(
+    tmp_path: Path,
+) -> None:
+    def start(folder: str, *arguments: str) -> subprocess.Popen[str]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        command = [sys.executable, ROOT / "examples/train_while_caching.py", tmp_path / folder, *arguments]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    expected, _ = start("waited", "--wait").communicate()
+    killed = start("killed")
+    assert killed.stdout is not None
+    before = [killed.stdout.readline() for _ in range(5)]
+    killed.kill()
+    before += killed.communicate()[0].splitlines(keepends=True)
+    first, second = start("killed", "0", "2"), start("killed", "1", "2")
+    after, _ = first.communicate()
+    second.communicate()
+    lines = dict.fromkeys([*before, *after.splitlines(keepends=True)])
+    assert "".join(lines) == expected
+    assert len(lines) == 81
 
 
 class FailsAt(Gated):
