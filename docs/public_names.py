@@ -72,12 +72,12 @@ def exported() -> dict[str, Any]:
     names = {f"cachelayer.{name}": package()[name] for name in cachelayer.__all__}
     for module in modules():
         names |= {f"cachelayer.{module}.{name}": package()[f"{module}.{name}"] for name in package()[module].exports}
-    return {name: resolved(found) for name, found in names.items()}
+    return {name: resolved(obj) for name, obj in names.items()}
 
 
-def resolved(found: Any) -> Any:
+def resolved(obj: Any) -> Any:
     """Return what an imported name stands for."""
-    return found.final_target if found.is_alias else found
+    return obj.final_target if obj.is_alias else obj
 
 
 def is_documented(member: Any) -> bool:
@@ -96,8 +96,8 @@ def is_for_users(member: Any) -> bool:
 
 def methods(cls: Any) -> dict[str, Any]:
     """Return the methods and properties of a class that have a docstring, also those of its bases in the package."""
-    found = {name: documented_member(cls, name) for name in cls.all_members if not name.startswith("_")}
-    return {name: member for name, member in found.items() if is_documented(member) and member.docstring is not None}
+    by_name = {name: documented_member(cls, name) for name in cls.all_members if not name.startswith("_")}
+    return {name: member for name, member in by_name.items() if is_documented(member) and member.docstring is not None}
 
 
 def refers_to_another(member: Any) -> bool:
@@ -119,12 +119,12 @@ def documented_member(cls: Any, name: str) -> Any:
 def all_names() -> dict[str, Any]:
     """Return every public function, class, method and property, by where it is defined."""
     names = {"cachelayer": package()}
-    for found in exported().values():
-        if not (found.is_class or found.is_function):
+    for obj in exported().values():
+        if not (obj.is_class or obj.is_function):
             continue
-        names[found.path] = found
-        if found.is_class and ".testing." not in found.path:
-            names |= {member.path: member for member in methods(found).values() if not refers_to_another(member)}
+        names[obj.path] = obj
+        if obj.is_class and ".testing." not in obj.path:
+            names |= {member.path: member for member in methods(obj).values() if not refers_to_another(member)}
     return names
 
 
@@ -132,19 +132,19 @@ def everything() -> Iterator[Any]:
     """Yield every module, class, function and attribute of the package, public or not."""
     waiting = [package()]
     while waiting:
-        found = waiting.pop()
-        yield found
-        waiting += [member for member in found.members.values() if not member.is_alias]
+        obj = waiting.pop()
+        yield obj
+        waiting += [member for member in obj.members.values() if not member.is_alias]
 
 
-def has_example(found: Any) -> bool:
-    return found.docstring is not None and ">>> " in found.docstring.value
+def has_example(obj: Any) -> bool:
+    return obj.docstring is not None and ">>> " in obj.docstring.value
 
 
 def without_examples(room: str = "") -> list[str]:
     """Return the public names that lack an example: those of a room, or all."""
     return sorted(
-        name for name, found in all_names().items() if not has_example(found) and name.startswith(f"cachelayer.{room}")
+        name for name, obj in all_names().items() if not has_example(obj) and name.startswith(f"cachelayer.{room}")
     )
 
 

@@ -141,8 +141,8 @@ def documented() -> set[str]:
     return {name for group in GROUPS for name in group.public_names()} | {f"cachelayer.{name}" for name in in_errors}
 
 
-def first_line(found: Any) -> str:
-    text = ROLE.sub(r"`\1`", found.docstring.value.partition("\n\n")[0]).replace("\n", " ")
+def first_line(obj: Any) -> str:
+    text = ROLE.sub(r"`\1`", obj.docstring.value.partition("\n\n")[0]).replace("\n", " ")
     return text.replace("``", "`")
 
 
@@ -152,22 +152,22 @@ def _parameter(parameter: Parameter) -> str:
     return f"{marks.get(parameter.kind, '')}{parameter.name}{default}"
 
 
-def signature(name: str, found: Any) -> str:
+def signature(name: str, obj: Any) -> str:
     """Return the call of a function or a class, without types."""
-    if found.is_class and "dataclass" in found.labels and not found.path.startswith("cachelayer.adapters."):
+    if obj.is_class and "dataclass" in obj.labels and not obj.path.startswith("cachelayer.adapters."):
         return f"{name}{_signature_of_dataclass(getattr(cachelayer, name))}"
     texts: list[str] = []
-    given = [each for each in found.parameters if each.name not in ("self", "cls")]
-    for place, parameter in enumerate(given):
-        before = given[place - 1].kind if place else None
+    parameters = [each for each in obj.parameters if each.name not in ("self", "cls")]
+    for place, parameter in enumerate(parameters):
+        before = parameters[place - 1].kind if place else None
         if parameter.kind is ParameterKind.keyword_only and before not in _KEYWORDS:
             texts.append("*")
         texts.append(_parameter(parameter))
-        follows = given[place + 1].kind if place + 1 < len(given) else None
+        follows = parameters[place + 1].kind if place + 1 < len(parameters) else None
         if parameter.kind is ParameterKind.positional_only and follows is not ParameterKind.positional_only:
             texts.append("/")
     # What a container holds is seldom said by its type.
-    kind = re.sub(r"\[(Any|T)\]", "", str(found.returns)) if found.is_function else "None"
+    kind = re.sub(r"\[(Any|T)\]", "", str(obj.returns)) if obj.is_function else "None"
     returns = "" if kind == "None" else f" -> {kind}"
     return f"{name}({', '.join(texts)}){returns}"
 
@@ -189,7 +189,7 @@ def fields(cls: Any) -> list[str]:
 
 def bases(cls: Any) -> list[str]:
     """Return the public classes that a class is one of, by their public names."""
-    public = {found.path: name for name, found in exported().items()}
+    public = {obj.path: name for name, obj in exported().items()}
     return [public[base.path] for base in cls.mro() if base.path in public]
 
 
@@ -217,14 +217,14 @@ def _is_property(member: Any) -> bool:
 
 def entry(name: str, *, is_made: bool) -> str:
     """Return what the page says of a name."""
-    found = exported()[name]
+    obj = exported()[name]
     short = name.removeprefix("cachelayer.")
     paragraphs = [f"### {short}"]
     if is_made and not short.startswith("testing."):
-        paragraphs.append(filled(f"`{signature(short.rpartition('.')[2], found)}`"))
-    paragraphs.append(filled(first_line(found)))
-    if found.is_class:
-        paragraphs += of_class(found, is_made=is_made)
+        paragraphs.append(filled(f"`{signature(short.rpartition('.')[2], obj)}`"))
+    paragraphs.append(filled(first_line(obj)))
+    if obj.is_class:
+        paragraphs += of_class(obj, is_made=is_made)
     return "\n\n".join(paragraphs)
 
 
@@ -258,9 +258,9 @@ def directives() -> str:
     for group in GROUPS:
         parts.append(f"## {group.title}\n\n{group.text}\n")
         for name in group.public_names():
-            found = exported()[name]
-            shown = [*fields(found), *own_members(found)] if found.is_class else []
-            options = f"    options: {{members: [{', '.join(shown)}]}}\n" if found.is_class else ""
+            obj = exported()[name]
+            shown = [*fields(obj), *own_members(obj)] if obj.is_class else []
+            options = f"    options: {{members: [{', '.join(shown)}]}}\n" if obj.is_class else ""
             parts.append(f"::: {name}\n{options}")
     return "\n".join([*parts, "## Errors\n\n::: cachelayer.errors\n"])
 

@@ -13,12 +13,12 @@ from public_names import everything, has_example, without_examples
 import cachelayer
 
 
-def doctest_of(name: str, found: Any) -> doctest.DocTest:
-    lineno, globs = found.docstring.lineno, {"cachelayer": cachelayer}
-    return doctest.DocTestParser().get_doctest(found.docstring.value, globs, name, str(found.filepath), lineno)
+def doctest_of(name: str, obj: Any) -> doctest.DocTest:
+    lineno, globs = obj.docstring.lineno, {"cachelayer": cachelayer}
+    return doctest.DocTestParser().get_doctest(obj.docstring.value, globs, name, str(obj.filepath), lineno)
 
 
-EXAMPLES = [doctest_of(found.path, found) for found in everything() if has_example(found)]
+EXAMPLES = [doctest_of(obj.path, obj) for obj in everything() if has_example(obj)]
 
 
 class Runner(doctest.DocTestRunner):
