@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,17 @@ def test_who_changes_a_clip_changes_no_other(storage: Storage) -> None:
         value[:] = 7
     assert [clip["box"].tolist() for clip in others] == [[0, 1]] * 2
     assert [clip["state"].tolist() for clip in others] == [[1, 2, 3, 4], [2, 3, 4, 5]]
+
+
+def test_clips_are_read_of_buckets_copies_and_disks_at_once(storage: Storage, tmp_path: Path) -> None:
+    file = video_file(24, size=(240, 320), options={"crf": "5"})
+    spec = {"video": VideoSpec()}
+    bucket = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    copied = Storage(f"memory://{uuid.uuid4().hex}", local_cache=tmp_path / "copies")
+    refs = [each.submit([{"video": file}] * 2, "d", "v1", element_spec=spec) for each in (bucket, copied, storage)]
+    refs[1].mirror()
+    packed = bucket.rewrite("d", "v1", "v2", compression="zstd")
+    clips = cachelayer.concat([*refs, packed]).clips("video", 8)
+    numbers = list(range(23, -1, -5))
+    frames = decoded(file).reshape(3, 8, 240, 320, 3)
+    np.testing.assert_array_equal(clips.read(numbers)["video"], [frames[number % 3] for number in numbers])
