@@ -233,7 +233,10 @@ class GrowingRecords:
                 records, nulls = self._from_source(numbers[rows])
             except ElementError as error:
                 # Whoever reads records takes the number of an error for that of a row.
-                raise error.at(record=int(np.flatnonzero(numbers == error.record)[0])) from error.__cause__
+                wrong = np.flatnonzero(numbers == error.record)
+                if not len(wrong):
+                    raise SourceError(f"{self._name}: {error}") from error
+                raise error.at(record=int(wrong[0])) from error.__cause__
             self._refuse_other_nulls(nulls)
             groups.append((rows, records))
         return join_records(len(numbers), groups)

@@ -167,7 +167,9 @@ class Builder:
                 plan = BuildPlan.of(replace(request, recipe=request.recipe.going_on(request.url)))
             # A source that is empty is built at once, or refused.
             if plan.length != 0:
-                return begin_build(self.catalog, plan, checked)
+                ref = begin_build(self.catalog, plan, checked)
+                warn_of_incomparable(ref, request.recipe, on_change)
+                return ref
         return self.compare_or_build(request, on_change, hosts)
 
 

@@ -110,8 +110,10 @@ def warn_of_varying_values(request: BuildRequest) -> None:
 
 
 def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning] = CacheLayerWarning) -> None:
-    if (ref.reference, text) not in _warned:
-        _warned.add((ref.reference, text))
+    # The reference of a version that is being built has no digest yet.
+    key = (str(ref._readable.name), text)
+    if key not in _warned:
+        _warned.add(key)
         warn(f"{_name(ref)} {text}", category)
 
 
