@@ -18,14 +18,14 @@ import numpy as np
 
 import cachelayer
 
-BATCH, EPOCHS, RATE = 50, 2, 0.1
+BATCH, EPOCHS, RATE = 25, 2, 0.1
 
 
 class Measurements:
     """2,000 records a second."""
 
     def __len__(self):
-        return 2000
+        return 1000
 
     def __getitem__(self, number):
         time.sleep(1 / 2000)

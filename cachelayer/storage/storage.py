@@ -294,6 +294,9 @@ class Storage:
             >>> storage.cache(letters, "letters", "v1", on_change="error")
             Traceback (most recent call last):
             cachelayer.errors.StaleVersionError: letters@v1 was built by other code or values: letters changed. ...
+            >>> growing = storage.cache([{"n": number} for number in range(9)], "numbers", "v1", wait=False)
+            >>> growing.read([8, 0])["n"].tolist(), growing.digest == storage.fetch("numbers@v1").digest
+            ([8, 0], True)
         """
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.staleness import checked_on_change
