@@ -29,8 +29,21 @@ import numpy as np
 from PIL import Image
 
 import cachelayer
-from cachelayer import ArraySpec, AudioSpec, Blocks, ImageSpec, JsonSpec, RaggedSpec, SparseSpec, Storage
+from cachelayer import (
+    ArraySpec,
+    Arrival,
+    AudioSpec,
+    Blocks,
+    ImageSpec,
+    JsonSpec,
+    RaggedSpec,
+    SparseSpec,
+    Storage,
+    VideoSpec,
+)
 
+# The bytes of other files follow from the elements; those of a video depend on the library that encodes it.
+VIDEO = Path(__file__).resolve().parents[1].joinpath("data", "video.mp4").read_bytes()
 RECORDS, MORE = 24, 8
 # How often the interrupted build takes the records: more than decide where its parts begin.
 TIMES = 5
@@ -66,6 +79,7 @@ SPEC: dict[str, Any] = {
     "json": JsonSpec(),
     "image": ImageSpec(),
     "sound": AudioSpec(),
+    "video": VideoSpec(nullable=True),
 }
 
 
@@ -112,6 +126,7 @@ def element(n: int) -> dict[str, Any]:
         "json": {"n": n, "list": [1, None, "x"], "deep": {"t": [n / 2]}},
         "image": picture(n),
         "sound": sound(n),
+        "video": VIDEO if n % 6 == 0 else None,
     }
 
 
@@ -144,6 +159,7 @@ ORDERS: dict[str, Callable[[Storage], Any]] = {
     "blocks": lambda storage: built(storage).stream(
         4, shuffle=Blocks(records=3, window=2, lanes=2), seed=1, num_epochs=3
     ),
+    "arrival": lambda storage: built(storage).stream(4, shuffle=Arrival(window=8), seed=1, num_epochs=3),
     "buckets": lambda storage: built(storage).stream(4, shuffle=True, seed=1, num_epochs=3, buckets=("tokens", [2, 7])),
     "weighted": lambda storage: built(storage).sample([float(n % 3) for n in range(RECORDS)], seed=2).stream(4),
     "mixture": lambda storage: cachelayer.mix(
