@@ -45,7 +45,7 @@ FINITE: dict[str, Callable[[Refs], Make]] = {
     "epochs": lambda refs: lambda **o: refs.rows.stream(16, **SHUFFLED, num_epochs=3, **o),
     "elements": lambda refs: lambda **o: refs.rows.stream(**SHUFFLED, **o),
     "blocks": lambda refs: lambda **o: refs.rows.stream(6, shuffle=Blocks(records=6, window=2, lanes=2), seed=4, **o),
-    "arrival": lambda refs: lambda **o: refs.rows.stream(6, shuffle=Arrival(20), seed=4, num_epochs=2, **o),
+    "arrival": lambda refs: lambda **o: refs.rows.stream(6, shuffle=Arrival(20), seed=4, **o),
     "padded": lambda refs: lambda **o: refs.rows.stream(16, **SHUFFLED, remainder="pad", **o),
     "shard": lambda refs: lambda **o: refs.rows.stream(16, shard=(1, 2), **o),
     "empty batches": lambda refs: lambda **o: refs.rows.stream(56, shard=(7, 8), remainder="keep", **o),
