@@ -18,7 +18,7 @@ import numpy as np
 
 import cachelayer
 
-BATCH, EPOCHS, RATE = 25, 2, 0.1
+BATCH, EPOCHS, RATE = 20, 2, 0.1
 
 
 class Measurements:

@@ -270,7 +270,7 @@ def test_a_program_that_is_killed_in_epoch_0_ends_on_two_hosts_with_the_losses_o
     second.communicate()
     lines = dict.fromkeys([*before, *after.splitlines(keepends=True)])
     assert "".join(lines) == expected
-    assert len(lines) == 81
+    assert len(lines) == 101
 
 
 class FailsAt(Gated):
