@@ -128,7 +128,7 @@ class Sampler:
 
     Args:
         ref: the records; they are also the loader's ``data_source``.
-        shuffle, reshuffle, num_epochs, start: as in :meth:`cachelayer.DataRef.stream`.
+        shuffle, reshuffle, num_epochs, start: as in :meth:`cachelayer.View.stream`.
         seed: an integer in [0, 2**64), required with shuffle. With a seed, each record has its own generator for random
             transformations, keyed by (seed, global position).
         shard: (index, count), or Grain's ``ShardOptions``; the loader takes it from here.

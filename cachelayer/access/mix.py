@@ -161,7 +161,7 @@ class Mixture(Generic[T]):
         """Return all datasets as a sequence: the same for any number of shards, resumable at any position.
 
         Each dataset goes through its own epochs, so a small dataset with a large weight repeats more often. The
-        arguments mean what they do in :meth:`cachelayer.DataRef.stream`. ``stream.record_numbers(t)`` numbers the
+        arguments mean what they do in :meth:`cachelayer.View.stream`. ``stream.record_numbers(t)`` numbers the
         records of all datasets, one dataset after another.
 
         Without ``stop`` the stream is endless. With ``stop`` it ends with an epoch of the mixture, and ``remainder``

@@ -240,7 +240,7 @@ class ReadableView(Generic[T]):
                 4 MiB, count as one. Memory holds these and one more. 0 reads nothing ahead.
             buckets: a field and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a
                 :class:`cachelayer.Buckets`. The records of each batch have similar lengths: above one bound, and at
-                most the next, to which they are padded, as by :meth:`cachelayer.DataRef.padded`. Each bucket has a
+                most the next, to which they are padded, as by :meth:`cachelayer.View.padded`. Each bucket has a
                 shorter last step of its own. Only the starts of steps are valid positions then, and a state holds the
                 batch size.
 

@@ -44,7 +44,7 @@ class SampleArguments(TypedDict, total=False):
 class Sampled(Generic[T]):
     """Endless streams of records that are drawn by their weights, with replacement.
 
-    :meth:`cachelayer.DataRef.sample` returns it.
+    :meth:`cachelayer.View.sample` returns it.
 
     Examples:
         >>> letters = cachelayer.wrap("abcd", identity="letters")
@@ -125,7 +125,7 @@ class Sampled(Generic[T]):
         """Return the draws as an endless sequence: the same for any number of shards, resumable at any position.
 
         Each position is a draw of its own, whatever the batch size. The arguments mean what they do in
-        :meth:`cachelayer.DataRef.stream`. ``stream.record_numbers(t)`` gives the numbers of the records that step ``t``
+        :meth:`cachelayer.View.stream`. ``stream.record_numbers(t)`` gives the numbers of the records that step ``t``
         draws.
 
         Raises:
@@ -151,7 +151,7 @@ def sampled_of(view: DatasetView, weights: Any, seed: Any) -> Sampled[Any]:
 
     Args:
         view: the records of a view.
-        weights, seed: the arguments of :meth:`cachelayer.DataRef.sample`.
+        weights, seed: the arguments of :meth:`cachelayer.View.sample`.
     """
     key = check_seed(seed)
     options = {"seed": key}

@@ -706,7 +706,7 @@ class View(ReadableView[T]):
 
 
 class Packed(View[dict[str, Any]]):
-    """Documents packed into rows of fixed length; :meth:`cachelayer.DataRef.packed` returns it.
+    """Documents packed into rows of fixed length; :meth:`cachelayer.View.packed` returns it.
 
     Examples:
         >>> import numpy as np
@@ -730,7 +730,7 @@ class Packed(View[dict[str, Any]]):
 
 
 class Rolling(View[Any]):
-    """Windows of consecutive records of a series; :meth:`cachelayer.DataRef.rolling` returns it.
+    """Windows of consecutive records of a series; :meth:`cachelayer.View.rolling` returns it.
 
     Series that a slice leaves out count too.
 
@@ -773,7 +773,7 @@ class Rolling(View[Any]):
 
 
 class Padded(View[Any]):
-    """Records with padded leaves; :meth:`cachelayer.DataRef.padded` returns it.
+    """Records with padded leaves; :meth:`cachelayer.View.padded` returns it.
 
     Examples:
         >>> import numpy as np

@@ -40,7 +40,7 @@ class Untyped:
 class Stream(Generic[T]):
     """A dataset in an order, cut into steps: iterate over it as often as you like, or get the batch of any step.
 
-    A stream reads nothing until it is asked. :meth:`cachelayer.DataRef.stream` makes it, and explains the arguments.
+    A stream reads nothing until it is asked. :meth:`cachelayer.View.stream` makes it, and explains the arguments.
 
     Examples:
         >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
@@ -294,7 +294,7 @@ class Stream(Generic[T]):
         """Return the stored records that the batch of a step was made of: which datasets, and which numbers in them.
 
         This follows views, packs, windows, concatenations and mixtures down to the versions, and to wrapped objects, as
-        :meth:`cachelayer.DataRef.sources` does.
+        :meth:`cachelayer.View.sources` does.
 
         Examples:
             >>> ten = cachelayer.Storage(folder).cache(range(10), "ten", "v1")

@@ -1,6 +1,6 @@
 """The options of a stream: their defaults and their checks, and what they say of steps and rows.
 
-:func:`make_options` has the names and the defaults. Methods such as :meth:`cachelayer.DataRef.stream` take them over
+:func:`make_options` has the names and the defaults. Methods such as :meth:`cachelayer.View.stream` take them over
 with :func:`takes_stream_options`; :class:`StreamArguments` repeats the names for type checkers.
 """
 
@@ -185,7 +185,7 @@ def make_options(
     prefetch: int = 2,
     buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None = None,
 ) -> StreamOptions:
-    """Return the checked options of a stream; :meth:`cachelayer.DataRef.stream` explains the keywords.
+    """Return the checked options of a stream; :meth:`cachelayer.View.stream` explains the keywords.
 
     Args:
         records: the number of records.

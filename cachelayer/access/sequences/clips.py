@@ -391,7 +391,7 @@ def _frame_shape(spec: LeafSpec) -> tuple[int | None, ...]:
 
 
 def clip_rows(records: DatasetView, leaves: Any, frames: Any, stride: Any, every: Any, beside: Any) -> ClipRows:
-    """Return the clips of a view, with the arguments of :meth:`cachelayer.DataRef.clips`."""
+    """Return the clips of a view, with the arguments of :meth:`cachelayer.View.clips`."""
     count = checked_length("frames", frames)
     step = checked_length("stride", stride)
     distance = count * step if every is None else checked_length("every", every)

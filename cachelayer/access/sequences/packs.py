@@ -44,7 +44,7 @@ class _Required(TypedDict):
 
 
 class PackArguments(_Required, total=False):
-    """The arguments of :meth:`cachelayer.DataRef.packed`."""
+    """The arguments of :meth:`cachelayer.View.packed`."""
 
     long: LongDocuments
     max_length: int | None
@@ -181,7 +181,7 @@ def pack_rows(
     every: Any,
     categories: Any,
 ) -> PackRows:
-    """Return the packs of a view, with the arguments of :meth:`cachelayer.DataRef.packed`."""
+    """Return the packs of a view, with the arguments of :meth:`cachelayer.View.packed`."""
     size = checked_length("length", length)
     longest = size if max_length is None else checked_length("max_length", max_length)
     if longest > size:

@@ -188,7 +188,7 @@ def _naming(numbers: Sequence[int] | Ints) -> Iterator[None]:
 
 
 def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -> PaddedElements:
-    """Return the padded elements of a view, with the arguments of :meth:`cachelayer.DataRef.padded`."""
+    """Return the padded elements of a view, with the arguments of :meth:`cachelayer.View.padded`."""
     if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
         raise InvalidTypeError(f'lengths {lengths!r}: pass a dict of names and lengths, such as {{"tokens": 2048}}')
     if long is not None and not is_choice(long, ("truncate", "refuse")):

@@ -218,7 +218,7 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
 
 
 def series_windows(records: DatasetView, length: Any, by: Any, order: Any, stride: Any) -> SeriesWindows:
-    """Return the windows over series of a view, with the arguments of :meth:`cachelayer.DataRef.rolling`."""
+    """Return the windows over series of a view, with the arguments of :meth:`cachelayer.View.rolling`."""
     size = checked_length("length", length)
     step = checked_length("stride", stride)
     names = () if by is None else key_names("by", by)

@@ -164,7 +164,7 @@ def window_rows(
     every: Any,
     categories: Any,
 ) -> WindowRows:
-    """Return the windows of a view, with the arguments of :meth:`cachelayer.DataRef.windows`."""
+    """Return the windows of a view, with the arguments of :meth:`cachelayer.View.windows`."""
     size = checked_length("length", length)
     if not is_choice(remainder, ("drop", "pad")):
         raise InvalidArgumentError(f"remainder {remainder!r}: pass 'drop' or 'pad': all windows have one length")
