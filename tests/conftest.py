@@ -49,6 +49,10 @@ COMPILED_BY_JAX = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", action="store_true", help="write the pictures of the page to docs/page")
+    parser.addoption(
+        "--soak-minutes", type=float, default=1, help="how long rounds of the soak suite run on each store"
+    )
+    parser.addoption("--soak-seed", type=int, help="the seed of the first of these rounds, such as of one that failed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
