@@ -26,7 +26,7 @@ from cachelayer.builds.encode import Encoder
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget, records_of_shard
 from cachelayer.builds.source import Source
-from cachelayer.errors import CorruptionError, InvalidArgumentError, SourceError
+from cachelayer.errors import CorruptionError, InvalidArgumentError, RefusedError, SourceError
 from cachelayer.progress import Progress, current
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
@@ -203,12 +203,12 @@ class AddingColumns:
             )
         if manifest.erased:
             # The columns would have a row for the erased record, which must not be stored.
-            raise InvalidArgumentError(
+            raise RefusedError(
                 f"{name} has erased records, to which no columns are added: storage.rewrite() the view without them, "
                 "ref.exclude(ref.erased), first"
             )
         if manifest.kept is not None:
-            raise InvalidArgumentError(
+            raise RefusedError(
                 f"{name} keeps some records of other versions: add the columns to the version that it was derived "
                 "from, or storage.rewrite() it first"
             )
@@ -240,7 +240,7 @@ class AddingColumns:
         # Groups all of whose columns are replaced are left out.
         groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
         if len(groups) >= MOST_GROUPS:
-            raise InvalidArgumentError(
+            raise RefusedError(
                 f"{self.base.name} has {MOST_GROUPS} groups of added columns already: storage.rewrite() makes a "
                 "version that has them in its records"
             )
