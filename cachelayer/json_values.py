@@ -26,6 +26,8 @@ from cachelayer.errors import CorruptionError, FormatError
 
 MOST = 2**63 - 1
 """The largest integer that is stored: the largest int64."""
+MOST_NBYTES = 1 << 30
+"""The largest document, in bytes; as Python's values it may take twenty times as many."""
 DEEPEST = 100
 """The deepest nesting of lists and dicts that is accepted: the code that reads values is recursive."""
 _SHOWN = 200
@@ -52,13 +54,16 @@ def decoding(name: str, what: str) -> Iterator[None]:
 
 def parsed(raw: bytes) -> dict[str, Any]:
     """Return the JSON object in some bytes."""
+    _check_size(raw)
     return mapping("the document", json.loads(raw, object_pairs_hook=_without_duplicates))
 
 
 def sealed(document: Mapping[str, Any]) -> bytes:
     """Return a document as JSON whose last member, ``crc32c``, is the checksum of all bytes before it."""
     body = json.dumps(document, separators=(",", ":")).encode()[:-1]
-    return b"%s%s%d}" % (body, _SEAL, google_crc32c.value(body))
+    raw = b"%s%s%d}" % (body, _SEAL, google_crc32c.value(body))
+    _check_size(raw)
+    return raw
 
 
 def unsealed(raw: bytes) -> dict[str, Any]:
@@ -67,10 +72,16 @@ def unsealed(raw: bytes) -> dict[str, Any]:
     Raises:
         ValueError: if any byte has changed.
     """
+    _check_size(raw)
     body, _, checksum = raw.rpartition(_SEAL)
     if checksum != b"%d}" % google_crc32c.value(body):
         raise ValueError("it does not match its checksum")
     return parsed(body + b"}")
+
+
+def _check_size(raw: bytes) -> None:
+    if len(raw) > MOST_NBYTES:
+        raise ValueError(f"{len(raw)} bytes of JSON, which are more than {MOST_NBYTES}")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,16 @@ import pytest
 from mutations import DEEP, mutated
 from samples import some
 
-from cachelayer import ArraySpec, CorruptionError, FormatError, ImageSpec, InvalidArgumentError, RaggedSpec, StateError
+from cachelayer import (
+    ArraySpec,
+    CorruptionError,
+    FormatError,
+    ImageSpec,
+    InvalidArgumentError,
+    RaggedSpec,
+    StateError,
+    json_values,
+)
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.json_values import sealed, unsealed
 from cachelayer.objects import paths
@@ -155,3 +164,17 @@ def test_a_checkpoint_that_is_none_is_refused(tmp_path: Path, raw: bytes) -> Non
     (tmp_path / FILE).write_bytes(raw)
     with pytest.raises(StateError, match="sampler state"):
         read_state(tmp_path)
+
+
+def test_a_document_that_is_too_large_is_neither_parsed_nor_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Snapshot(1).encode("token")
+    large = Manifest(ShardSet.of("typed/1", VARYING, SHARDS), {"metadata": {"a": "b" * 2000}})
+    raw = large.encode()
+    monkeypatch.setattr(json_values, "MOST_NBYTES", len(entry))
+    assert Snapshot.decode(entry, "e", 1).sequence == 1
+    with pytest.raises(CorruptionError, match="bytes of JSON"):
+        Snapshot.decode(entry[:1] + b" " + entry[1:], "e", 1)
+    with pytest.raises(CorruptionError, match="bytes of JSON"):
+        Manifest.decode(raw, "m")
+    with pytest.raises(InvalidArgumentError, match="shard_bytes"):
+        large.encode()

@@ -41,7 +41,9 @@ _LEAF_KINDS: dict[type[LeafSpec], str] = {
 }
 _MOST_DIMENSIONS = 64
 _MOST_NBYTES = 2**32
-"""Static leaves are smaller than this, as all records are."""
+"""The known dimensions of a leaf make less than this, as a record has fewer bytes."""
+_TEXT_NBYTES = 4
+"""Bytes that a text or bytes value takes at least: its length."""
 _MALFORMED = (CacheLayerError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 
 
@@ -55,6 +57,8 @@ def _to_json(spec: Tree, depth: int) -> Any:
     if spec is None:
         return {"kind": "none"}
     if isinstance(spec, LeafSpec):
+        if isinstance(spec, (ArraySpec, RaggedSpec)):
+            _check_size(spec)
         node: dict[str, Any] = {"kind": _LEAF_KINDS[type(spec)]}
         if isinstance(spec, EncodedSpec):
             node |= spec.options
@@ -97,21 +101,29 @@ def _from_json(node: Any, depth: int) -> Tree:
 
 def _array(node: dict[str, Any], _: int) -> LeafSpec:
     spec = ArraySpec(**_leaf(node))
-    if spec.is_static and isinstance(spec.dtype, np.dtype):
-        nbytes = spec.dtype.itemsize * math.prod(dim for dim in spec.shape if dim is not None)
-        if nbytes >= _MOST_NBYTES:
-            raise FormatError(
-                f"a leaf of {nbytes} bytes in an element spec: a record has less than {_MOST_NBYTES} bytes"
-            )
+    _check_size(spec)
     return spec
 
 
 def _ragged(node: dict[str, Any], _: int) -> LeafSpec:
-    return RaggedSpec(
+    spec = RaggedSpec(
         **_leaf(node),
         ragged_rank=integer("ragged_rank", node["ragged_rank"]),
         splits_dtype=text("splits_dtype", node["splits_dtype"]),
     )
+    _check_size(spec)
+    return spec
+
+
+def _check_size(spec: LeafSpec) -> None:
+    """Raise for a leaf whose known dimensions are more than a record can hold: readers would make arrays of them."""
+    itemsize = spec.dtype.itemsize if isinstance(spec.dtype, np.dtype) else _TEXT_NBYTES
+    # Arrays with a dimension of 0 have no bytes, and still may not have all others that large.
+    nbytes = itemsize * math.prod(dim for dim in spec.shape if dim)
+    if nbytes >= _MOST_NBYTES:
+        raise InvalidArgumentError(
+            f"a leaf of {nbytes} bytes in an element spec: a record has less than {_MOST_NBYTES} bytes"
+        )
 
 
 def _sparse(node: dict[str, Any], _: int) -> LeafSpec:

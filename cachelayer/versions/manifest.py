@@ -229,7 +229,8 @@ class Manifest:
         """Return the bytes of the manifest.
 
         Raises:
-            InvalidArgumentError: if the user's metadata is nested too deep to be read back.
+            InvalidArgumentError: if the manifest could not be read back: the user's metadata is nested too deep, or it
+                is too large.
         """
         try:
             json_values.shallow("provenance", self.provenance)
@@ -250,7 +251,13 @@ class Manifest:
             "supersedes": list(self.supersedes),
             "unerased_nbytes": self.unerased_nbytes,
         }
-        return json.dumps(document, separators=(",", ":")).encode()
+        raw = json.dumps(document, separators=(",", ":")).encode()
+        if len(raw) > json_values.MOST_NBYTES:
+            raise InvalidArgumentError(
+                f"the manifest of {len(self.files)} shards has {len(raw)} bytes, and at most {json_values.MOST_NBYTES} are "
+                "read back: pass a larger shard_bytes=, or less metadata"
+            )
+        return raw
 
     @classmethod
     def decode(cls, raw: bytes, name: str) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from samples import examples
 from strategies import DTYPES, specs
 
-from cachelayer import ArraySpec, RaggedSpec
-from cachelayer.errors import FormatError, InvalidTypeError
+from cachelayer import ArraySpec, RaggedSpec, Storage
+from cachelayer.errors import FormatError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, spec_json, tree
 
 
@@ -59,13 +60,21 @@ ARRAY = {"kind": "array", "dtype": "uint8", "shape": [3]}
         {"kind": "ragged", "dtype": "uint8", "shape": [None, None], "ragged_rank": "1", "splits_dtype": "int64"},
         {"kind": "video", "mode": "RGB"}, {"kind": "video", "nullable": 1},
         {"kind": "sparse", "dtype": "uint8", "shape": []}, {**ARRAY, "nullable": "yes"},
-        {"kind": "dict", "items": [["a", ARRAY], ["a", ARRAY]]},
+        {"kind": "dict", "items": [["a", ARRAY], ["a", ARRAY]]}, {**ARRAY, "shape": [2**62]},
+        {**ARRAY, "shape": [2**62, 0]}, {**ARRAY, "shape": [None, 2**32]}, {**ARRAY, "dtype": "str", "shape": [2**30]},
+        {"kind": "ragged", "dtype": "int64", "shape": [None, None, 2**29], "ragged_rank": 1, "splits_dtype": "int64"},
     ],
     ids=str,
 )  # fmt: skip
 def test_what_is_no_spec_is_refused(node: Any) -> None:
     with pytest.raises(FormatError):
         spec_json.from_json(node)
+
+
+@pytest.mark.parametrize("shape", [(2**32,), (2**62, 0), (None, 2**32)])
+def test_a_leaf_that_would_not_be_read_back_is_not_written(tmp_path: Path, shape: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="bytes"):
+        Storage(tmp_path).submit([], "d", "v1", element_spec=ArraySpec("uint8", shape), allow_empty=True)
 
 
 @pytest.mark.parametrize(

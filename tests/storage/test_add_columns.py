@@ -444,7 +444,7 @@ def test_erased_records_lose_their_columns(storage: Storage, wide: Any) -> None:
 @pytest.mark.parametrize("columns", [{"y": np.zeros(RECORDS)}, {"z": np.array(["a"] * RECORDS, object)}, named])
 def test_to_a_version_with_erased_records_no_columns_are_added(storage: Storage, ref: Any, columns: Any) -> None:
     storage.erase("d", of="v1", records=[17], reason="asked", progress=False)
-    with pytest.raises(cachelayer.InvalidArgumentError, match="erased"):
+    with pytest.raises(cachelayer.errors.RefusedError, match="erased"):
         storage.add_columns("d@v1", new="v2", columns=columns)
     left = storage.fetch("d@v1")
     storage.rewrite("d", left.exclude(left.erased), "v2", progress=False)

@@ -8,8 +8,7 @@ import random
 import signal
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,12 +51,10 @@ class Place:
 
 
 class Round:
-    """What one round does; all of it is drawn from its seed, but for what the processes do at the same moment.
+    """What one round does; all of it is drawn from its seed, but not which process is the first at a place.
 
-    Attributes:
-        names: The versions that are made, each named after its operation.
-        erased: The records of the base that are erased; often none.
-        deletes: Whether versions are deleted, to be made again.
+    It makes versions of these names, each by the operation that it is named after; it may erase records of the base,
+    and delete versions, to make them again.
     """
 
     def __init__(self, seed: int, first: Place, second: Place) -> None:
@@ -93,20 +90,23 @@ class Round:
         """Run the round; return how many children were killed. Raise for whatever is not as it must be."""
         submit_base(self.first.storage())
         logs = [folder / f"{number}.jsonl" for number in range(CHILDREN)]
-        with _faults(proxy, self.draw_faults()):
-            children = []
-            for log in logs:
-                dies_at_step = proxy is None and self.chance.random() < 0.4
-                step = self.chance.randint(1, LAST_STEP) if dies_at_step else None
-                arguments = (self.first, self.second, self.draw_tasks(), log, step)
-                children.append(FORKS.Process(target=work, args=arguments))
-            for child in children:
-                child.start()
-            victim = self.chance.choice(children)
-            victim.join(self.chance.random() * (1.5 if proxy is None else 4))
-            victim.kill()
-            for child in children:
-                child.join()
+        children = []
+        for log in logs:
+            dies_at_step = proxy is None and self.chance.random() < 0.4
+            step = self.chance.randint(1, LAST_STEP) if dies_at_step else None
+            arguments = (self.first, self.second, self.draw_tasks(), log, step)
+            children.append(FORKS.Process(target=work, args=arguments))
+        if proxy is not None:
+            proxy.add(*self.draw_faults())
+        for child in children:
+            child.start()
+        victim = self.chance.choice(children)
+        victim.join(self.chance.random() * (1.5 if proxy is None else 4))
+        victim.kill()
+        for child in children:
+            child.join()
+        if proxy is not None:
+            proxy.clear()
         killed = [child for child in children if child.exitcode == -signal.SIGKILL]
         assert {child.exitcode for child in children} <= {0, -signal.SIGKILL}
         self._check_outcomes(logs)
@@ -176,15 +176,6 @@ def digest_of(name: str) -> str:
         submit_base(storage)
         _digests[name] = OPERATIONS[name](storage, name).digest
     return _digests[name]
-
-
-@contextmanager
-def _faults(proxy: FaultProxy | None, faults: list[Fault]) -> Iterator[None]:
-    if proxy is not None:
-        proxy.add(*faults)
-    yield
-    if proxy is not None:
-        proxy.clear()
 
 
 def work(first: Place, second: Place, tasks: list[tuple[str, Any]], log: Path, step: int | None) -> None:
