@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak-minutes", type=float, default=1, help="how long rounds of the soak suite run on each store"
     )
-    parser.addoption("--soak-seed", type=int, help="the seed of the first of these rounds, such as that of a failed one")
+    parser.addoption("--soak-seed", type=int, help="the seed of the first of these rounds, as a failed round names it")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -254,8 +254,8 @@ class Manifest:
         raw = json.dumps(document, separators=(",", ":")).encode()
         if len(raw) > json_values.MOST_NBYTES:
             raise InvalidArgumentError(
-                f"the manifest of {len(self.files)} shards has {len(raw)} bytes, and at most {json_values.MOST_NBYTES} are "
-                "read back: pass a larger shard_bytes=, or less metadata"
+                f"the manifest of {len(self.files)} shards has {len(raw)} bytes, and at most {json_values.MOST_NBYTES} "
+                "are read back: pass a larger shard_bytes=, or less metadata"
             )
         return raw
 

@@ -24,7 +24,8 @@ import cachelayer
 from cachelayer import DataRef, Storage
 
 CHILDREN = 3
-COLUMNS = {"columns", "join"}
+NOT_OF_ERASED = {"columns", "join", "rewrite"}
+"""Operations that are refused once records of their base are erased."""
 LAST_STEP = 400
 """The last of a child's steps in a folder before which a child may die."""
 REFUSALS = {
@@ -126,8 +127,7 @@ class Round:
         first, second = self.first.storage(), self.second.storage()
         _verify_all(first)
         if first.fetch("d@v1").erased.size:
-            # No columns are added to it.
-            self.names = [name for name in self.names if name not in COLUMNS or name in first.versions("d")]
+            self.names = [name for name in self.names if name not in NOT_OF_ERASED or name in first.versions("d")]
         for name in self.names:
             _make(first, name)
         if self.erased:
