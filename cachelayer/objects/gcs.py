@@ -66,7 +66,8 @@ def open_obstore(fs: Any, _options: Mapping[str, Any]) -> OpenBucket | None:
     """Return a function that opens buckets by obstore; None if gcsfs has settings that obstore lacks."""
     gcs_credentials = fs.credentials
     # Sessions and certificates may come from fsspec's or google-auth's configuration, too.
-    if fs.session_kwargs or fs._use_client_cert or fs.requester_pays:
+    # gcsfs takes certificates from 2026.10 on.
+    if fs.session_kwargs or getattr(fs, "_use_client_cert", False) or fs.requester_pays:
         return None
 
     def credentials() -> dict[str, Any]:
