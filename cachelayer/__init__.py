@@ -7,12 +7,12 @@
 
 A :class:`Storage` is a folder or a bucket, with versions that never change. A :class:`DataRef` is one of them, a
 sequence of elements that its digest identifies; a :class:`View` is some of its records. A :class:`Stream` is their
-order in steps, the same on any number of hosts. Its iterator hands out batches. Its state, a small JSON value, holds
-the digest and the position where the next step begins; any iterator over the same records goes on from there.
+order in steps, the same on any number of hosts. Its iterator hands out batches. Its state, a small JSON value, names
+the records, their order and the position where the next step begins. An iterator over these goes on from there.
 
     >>> import tempfile, numpy as np, cachelayer
     >>> storage = cachelayer.Storage(tempfile.mkdtemp())  # or gs://bucket/caches, s3://, az://
-    >>> ref = storage.cache(lambda: {"label": np.arange(1000)}, "numbers", "v1")  # the function runs once, ever
+    >>> ref = storage.cache(lambda: {"label": np.arange(1000)}, "numbers", "v1")  # later calls open it
     >>> len(ref), ref[17], ref.digest == storage.fetch("numbers@v1").digest
     (1000, {'label': np.int64(17)}, True)
     >>> stream = ref.stream(256, shuffle=True, seed=0, num_epochs=3)

@@ -262,6 +262,7 @@ def test_hosts_build_together(here: Path, command: tuple[str, str]) -> None:
         assert "INDEX/COUNT" in refused(*command, name, "--hosts", wrong)
 
 
+@pytest.mark.needs("pyarrow")
 def test_columns_are_added_by_a_function_or_by_a_table_with_a_key(here: Path) -> None:
     (here / "scores.py").write_text("def double(element):\n    return {'double': element['x'] * 2}\n")
     (here / "labels.jsonl").write_text("".join(f'{{"x": {n}, "label": {n % 3}}}\n' for n in reversed(range(20))))

@@ -419,8 +419,8 @@ def test_files_are_compared_unless_they_are_those_of_another_host(storage: Stora
 
 
 def test_how_files_are_read_is_compared(storage: Storage, tmp_path: Path) -> None:
-    formats, csv = pytest.importorskip("cachelayer.adapters.pyarrow"), pytest.importorskip("pyarrow.csv")
-    pa, npy = pytest.importorskip("pyarrow"), pytest.importorskip("cachelayer.adapters.npy")
+    pa, csv = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.csv")
+    formats, npy = (importlib.import_module(f"cachelayer.adapters.{name}") for name in ("pyarrow", "npy"))
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(3))
     int32, int64 = (pa.schema([("x", pa.type_for_alias(name))]) for name in ("int32", "int64"))
