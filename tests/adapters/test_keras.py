@@ -122,7 +122,7 @@ def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 class TestStreams(SinkTests):
-    without: ClassVar = {"arrival", "epochs", "elements", "padded", "empty batches", "start"}
+    without: ClassVar = {"epochs", "elements", "padded", "empty batches", "start"}
 
     def sink(self, stream: Any) -> Any:
         return to_keras(stream)
