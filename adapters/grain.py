@@ -123,14 +123,14 @@ def _batches_with_warnings(batches: Iterator[Any]) -> Iterator[Any]:
 class Sampler:
     """Our order for a ``grain.DataLoader``, in place of ``grain.samplers.IndexSampler``.
 
-    The k-th index that a loader asks for, ``k * shard_count + shard_index``, is the global position, counted from
+    The k-th index that a loader asks for, ``k * shard_count + shard_index``, is the position, counted from
     ``start``. So all records are shuffled before they are divided among shards, and each comes once in an epoch.
 
     Args:
         ref: the records; they are also the loader's ``data_source``.
         shuffle, reshuffle, num_epochs, start: as in :meth:`cachelayer.View.stream`.
         seed: an integer in [0, 2**64), required with shuffle. With a seed, each record has its own generator for random
-            transformations, keyed by (seed, global position).
+            transformations, keyed by (seed, position).
         shard: (index, count), or Grain's ``ShardOptions``; the loader takes it from here.
         remainder: "drop" is required if the records from ``start`` to the end do not divide evenly into the shards: a
             loader then skips the last few. ``drop_remainder=True`` of ``ShardOptions`` means the same.

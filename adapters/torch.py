@@ -290,7 +290,7 @@ class Loader(Epochwise[T]):
         """Return the state after the last item that was returned: small, JSON, the same on every rank.
 
         Its structure is always the same, as ``torch.distributed.checkpoint`` needs it: the epoch under way or, after
-        the loop, the next one; the global position; and the stream that it belongs to, as a JSON text.
+        the loop, the next one; the position; and the stream that it belongs to, as a JSON text.
 
         Examples:
             >>> from cachelayer.adapters.torch import loader

@@ -42,7 +42,7 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     Args:
         stream: a batched stream gives batches; any other gives elements, which are read in blocks, unless their shapes
             vary or the stream is one shard of several.
-        positions: pair each batch, or element, with the global position after it, an int64. TensorFlow reads ahead, so
+        positions: pair each batch, or element, with the position after it, an int64. TensorFlow reads ahead, so
             only this shows where training is: ``ref.stream(..., start=position)`` continues there.
 
     Returns:

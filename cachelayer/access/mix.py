@@ -249,7 +249,7 @@ def mix(
             :func:`cachelayer.wrap`) and its weight, a positive number. Integers that sum to W, at most 65,536, are
             exact: of any W consecutive records of a stage, a dataset has as many as its weight. Decimals are exact too:
             0.7 and 0.3 are 7 and 3 of 10.
-        schedule: the weights of all datasets, by the global position from which they count, such as
+        schedule: the weights of all datasets, by the position from which they count, such as
             ``{0: (0.7, 0.3), 100_000: (0.5, 0.5)}``. It begins at 0, with the weights of the pairs, unless all of
             these are 1. A weight may be 0 in some stages.
         stop: None mixes for ever. ``"first"`` ends as soon as one dataset has been read once, ``"all"`` when every

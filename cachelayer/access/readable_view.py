@@ -235,7 +235,7 @@ class ReadableView(Generic[T]):
             remainder: what to do with a shorter last step of an epoch: "keep", the default, distributes it, so shards
                 may get different numbers of records; "drop" skips it; "pad" fills it up and gives ``(batch, mask)``
                 at every step; "wrap" fills it up with the first records of the next epoch.
-            start: the global position to begin at: a number of records, over all epochs and all shards.
+            start: the position to begin at: a count of records, over all epochs and all shards.
             prefetch: the number of batches, or elements, to read ahead in the background; several small ones, up to
                 4 MiB, count as one. Memory holds these and one more. 0 reads nothing ahead.
             buckets: a field and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a

@@ -267,7 +267,7 @@ class Epochwise(Generic[T]):
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item that was returned: small, JSON, the same on every shard.
 
-        Its structure is always the same: the epoch under way or, after the loop, the next one; the global position; and
+        Its structure is always the same: the epoch under way or, after the loop, the next one; the position; and
         the stream that it belongs to, as a JSON text.
 
         Examples:

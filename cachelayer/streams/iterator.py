@@ -171,7 +171,7 @@ class StreamIterator(Iterator[T]):
             >>> next(iterator).tolist()
             [15, 60, 30, 20, 15]
             >>> print(*iterator.failures)
-            record 0 at global position 0: ZeroDivisionError: integer division or modulo by zero
+            record 0 at position 0: ZeroDivisionError: integer division or modulo by zero
             >>> iterator.failures[0].stand_in
             4
         """
@@ -201,7 +201,7 @@ class StreamIterator(Iterator[T]):
 
     @property
     def position(self) -> int:
-        """The global position after the last item: ``stream(start=position)`` continues there.
+        """The position after the last item: ``stream(start=position)`` continues there.
 
         Examples:
             >>> ten = cachelayer.wrap(list(range(10)), identity="ten")

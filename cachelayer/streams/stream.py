@@ -130,7 +130,7 @@ class Stream(Generic[T]):
 
         Args:
             fn: a function of one element; with ``rng``, of an element and a :class:`numpy.random.Generator`. The
-                generator is valid until the function returns. It gives the same numbers at the same global position
+                generator is valid until the function returns. It gives the same numbers at the same position
                 with the same seed: on any number of shards, in any thread, after any restore.
             rng: whether the function takes random numbers; the stream then needs a seed, even if it is not shuffled.
             threads: number of threads that call the function at the same time, for functions that release the GIL; with

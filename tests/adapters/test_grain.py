@@ -194,7 +194,7 @@ def test_a_sampler_gives_a_loader_the_order_and_numbers_of_the_stream(ref: Any, 
     np.testing.assert_array_equal([e["noise"] for e in elements], [e["noise"] for e in expected])
 
 
-def test_numbers_follow_the_global_position_whatever_the_shards_and_the_start(ref: Any) -> None:
+def test_numbers_follow_the_position_whatever_the_shards_and_the_start(ref: Any) -> None:
     whole = Sampler(ref, shuffle=True, seed=2**64 - 1, num_epochs=None)
     later = Sampler(ref, shuffle=True, seed=2**64 - 1, num_epochs=None, shard=(1, 4), start=1000)
     for index in range(50):
@@ -360,7 +360,7 @@ def test_failures_are_replaced_for_grain_too_and_the_first_of_a_process_warns(wo
     for worker in range(workers):
         dataset = iter_dataset(pickle.loads(pickle.dumps(stream)))
         dataset.set_slice(slice(worker, None, workers))
-        with pytest.warns(cachelayer.CacheLayerWarning, match="record [0-9]+ failed at global position") as told:
+        with pytest.warns(cachelayer.CacheLayerWarning, match="record [0-9]+ failed at position") as told:
             assert [batch.tolist() for batch in dataset] == expected[worker::workers]
         assert sum("stands in for it" in str(each.message) for each in told) == 1
 

@@ -153,7 +153,7 @@ def test_an_error_comes_in_its_place_and_says_where(
     seen: list[int] = []
     with pytest.raises((KeyError, RuntimeError), match="colour") as caught:
         seen.extend(n for item in iterator for n in np.ravel(item).tolist())
-    assert "of the element at global position 57" in caught.value.__notes__[-1]
+    assert "of the element at position 57" in caught.value.__notes__[-1]
     assert seen == list(range(57 if batch is None else 50))
     assert iterator.get_state()["position"] == len(seen)
     broken[0] = False
@@ -527,7 +527,7 @@ def test_declared_outputs_are_checked_one_by_one_and_take_the_declared_dtype() -
     position = [int(n) for n in numbers(6).stream(6, shuffle=True, seed=1)[0]].index(3)
     for wrong, got in ((2.5, "float 2.5"), (2**40, f"int {2**40}"), (np.zeros(2), r"float64\[2\]"), ("x", "str 'x'")):
         for made in (stream, numbers(6).stream(shuffle=True, seed=1, prefetch=0)):
-            with pytest.raises(ElementError, match=rf"record 3: .*int32.*{got}.*global position {position}\b"):
+            with pytest.raises(ElementError, match=rf"record 3: .*int32.*{got}.*position {position}\b"):
                 list(made.map(lambda n, wrong=wrong: wrong if n == 3 else n, element_spec=np.int32))
 
 

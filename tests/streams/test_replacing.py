@@ -195,7 +195,7 @@ def test_any_error_of_a_function_is_a_failure_of_the_element(batch: int | None, 
     assert (failure.record, failure.position, failure.stand_in) == (7, 7, found[7])
     assert type(failure.error) is (RuntimeError if isinstance(error, StopIteration) else type(error))
     assert str(error) in str(failure.error)
-    assert str(failure).startswith("record 7 at global position 7: ")
+    assert str(failure).startswith("record 7 at position 7: ")
 
 
 RAISED = [MemoryError(), CorruptionError("damaged"), StorageError("unreachable"), ImportError("no module named x")]
@@ -239,7 +239,7 @@ def test_what_a_function_does_not_return_and_what_does_not_fit_its_spec_is_a_fai
     assert all(isinstance(each.error, ElementError) for each in declared.failures)
     for record, got in ((5, "str 'text'"), (6, "float 2.5"), (9, r"float64\[2\]")):
         error = next(each.error for each in declared.failures if each.record == record)
-        assert re.search(f"record {record}: .*int32.*{got}.*global position {record}", str(error))
+        assert re.search(f"record {record}: .*int32.*{got}.*position {record}", str(error))
     for found, plain in zip(stream.map(fn, on_error="replace", element_spec=np.int32), stream, strict=True):
         assert found.dtype == np.int32
         assert (found != plain).sum() == sum(n in (3, 5, 6, 9) for n in plain.tolist())

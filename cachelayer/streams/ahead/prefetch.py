@@ -213,7 +213,7 @@ class Prefetcher(Generic[T]):
     def _describe(self, position: int, counters: Counters) -> str:
         """Return what a consumer waits for."""
         stage = f", now at {counters.stage}" if counters.stage else ""
-        return f"{self._reader.records.info.name}: the item at global position {position}{stage}"
+        return f"{self._reader.records.info.name}: the item at position {position}{stage}"
 
     def _read_here(self, position: int, plan: ChunkPlan) -> Chunk[T]:
         """Read a chunk in the caller's thread."""

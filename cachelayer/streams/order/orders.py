@@ -204,7 +204,7 @@ def arrange_rows(sort_keys: Indices) -> Indices:
 
 
 def stand_ins(order: Order, length: int, position: int) -> Iterator[int]:
-    """Yield the records that may stand in at a global position, in the order in which they are tried.
+    """Yield the records that may stand in at a position, in the order in which they are tried.
 
     They are the other records of an aligned group of 64 places; the last group ends with the epoch, which has
     ``length`` places. A hash of seed and position chooses the first one, and the others follow in cyclic order. So

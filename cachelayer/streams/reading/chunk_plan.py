@@ -44,7 +44,7 @@ class ChunkPlan:
 
     @property
     def positions(self) -> Indices:
-        """The global position of each row."""
+        """The position of each row."""
         return self._positions_and_splits[0]
 
     @property

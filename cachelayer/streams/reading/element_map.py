@@ -49,7 +49,7 @@ class ElementMap:
         Args:
             elements: the elements.
             numbers: the record number of each.
-            positions: the global position of each.
+            positions: the position of each.
             attempts: the number of other records that were tried before at these positions.
             context: ends the calls if nobody waits for them any longer.
             is_nullable: returns whether elements may be None.
@@ -73,7 +73,7 @@ class ElementMap:
             return attempted
         for row, value in enumerate(values):
             if value is None and elements[row] is not None and row not in errors:
-                errors[row] = returned_none("map()", f"at global position {positions[row]}", int(numbers[row]))
+                errors[row] = returned_none("map()", f"at position {positions[row]}", int(numbers[row]))
         return self._until_error(values, errors)
 
     def _call(self, elements: Sequence[Any], positions: Indices, attempts: int, context: ReadContext) -> Attempted:
@@ -100,7 +100,7 @@ class ElementMap:
     def _with_notes(self, error: BaseException, position: int) -> BaseException:
         """Return an error of the function with notes that say for which element, and at which line it was raised."""
         error.add_note(
-            f"raised by a function passed to map(), of the element at global position {position}; "
+            f"raised by a function passed to map(), of the element at position {position}; "
             "map_batches() passes whole batches"
         )
         if self.max_failures is not None:
@@ -153,7 +153,7 @@ def _misfit(error: Exception, record: int, position: int) -> Exception:
     """Return the error of what a function returned, with the record and the position of its element."""
     if not isinstance(error, ElementError) or error.record is None:
         return error
-    got = f"{error.got} from a function passed to map(), at global position {position}"
+    got = f"{error.got} from a function passed to map(), at position {position}"
     misfit = ElementError(error.expected, got, path=error.path, record=record, hint=error.hint)
     misfit.__cause__ = error.__cause__
     return misfit
@@ -183,7 +183,7 @@ def keyed_generators(seed: int, function: int, positions: Indices, attempts: int
     Args:
         seed: the seed of the stream.
         function: the index of the function among those of the stream that draw, so that no two draw the same numbers.
-        positions: the global positions.
+        positions: the positions.
         attempts: the number of other records that were tried before at these positions.
     """
     philox = np.random.Philox(key=0)

@@ -45,26 +45,26 @@ class Failure:
         >>> failure.record, failure.position, failure.stand_in
         (2, 2, 1)
         >>> print(failure)
-        record 2 at global position 2: ValueError: invalid literal for int() with base 10: 'three'
+        record 2 at position 2: ValueError: invalid literal for int() with base 10: 'three'
     """
 
     record: int
     """The number of the record that failed, in what the stream reads: ``ref[record]``."""
     position: int
-    """The global position at which it failed."""
+    """The position at which it failed."""
     error: Exception
     """What the function or decoding raised. It has no traceback, which would hold the memory of the batch."""
     stand_in: int
     """The number of the record whose element came in its place."""
 
     def __str__(self) -> str:
-        return f"record {self.record} at global position {self.position}: {error_text(self.error)}"
+        return f"record {self.record} at position {self.position}: {error_text(self.error)}"
 
 
 def warn_of_failure(failure: Failure, rest: str) -> None:
     """Warn of a failure; ``rest`` says how to see the others."""
     warn(
-        f"record {failure.record} failed at global position {failure.position}, and another record stands in for it: "
+        f"record {failure.record} failed at position {failure.position}, and another record stands in for it: "
         f"{error_text(failure.error)}. {rest}",
         room="streams",
     )
@@ -224,13 +224,13 @@ def no_stand_in_error(position: int, records: Sequence[int], last: BaseException
     """Return the error for a position whose record failed, as did all records that might stand in for it.
 
     Args:
-        position: the global position.
+        position: the position.
         records: the record of the position, then those that might stand in for it.
         last: the error of the last of them.
     """
     others = f"records {', '.join(map(str, records[1:]))}, which fail too" if records[1:] else "no other record"
     error = ElementError(
-        f"a record that can stand in at global position {position}",
+        f"a record that can stand in at position {position}",
         f"{others}. The last error is {error_text(last).rstrip('.')}",
         record=records[0],
         hint="If all records fail, mend the function; else leave out those that fail: ref.exclude([...]).",

@@ -224,7 +224,7 @@ class MappedChunk:
         Args:
             attempted: the elements that were read, and the errors of those that were not.
             numbers: the record number of each.
-            positions: the global position of each.
+            positions: the position of each.
             attempts: the number of other records that were tried before at these positions.
         """
         deciding_row = next(iter(np.flatnonzero(positions == self._deciding_position).tolist()), None)

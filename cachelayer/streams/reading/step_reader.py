@@ -262,7 +262,7 @@ class StepReader:
                 changed = function(batch)
             if changed is None and batch is not None:
                 begin = plan.steps.begins[number]
-                raise returned_none("map_batches()", f"of the batch at global position {begin}", None)
+                raise returned_none("map_batches()", f"of the batch at position {begin}", None)
             batch = changed
         steps = self.options.steps
         item = (batch, plan.mask(number)) if steps.rule.masks else batch
