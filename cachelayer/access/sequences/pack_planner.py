@@ -128,14 +128,14 @@ def _pack_of(sizes: Ints, packing: Packing, group: int) -> Ints:
 class _Fit:
     """Places pieces, longest first, into the packs with the least room that is enough, and opens packs where none is.
 
-    Consecutive packs with equal room are handled together, as a run.
+    Consecutive packs with equal room are handled together, as a stretch.
     """
 
     length: int
     """The number of values of a pack."""
-    runs: list[tuple[int, int, int]] = field(default_factory=list)
-    """The room of each run, its first pack and the number of its packs, by ascending room; of runs with equal room, the
-    run that got its room last comes first."""
+    stretches: list[tuple[int, int, int]] = field(default_factory=list)
+    """The room of each stretch, its first pack and the number of its packs, by ascending room. Of stretches with equal
+    room, the one that got its room last comes first."""
     opened: int = 0
     """The number of packs that were opened."""
     filled: list[tuple[int, int, int]] = field(default_factory=list)
@@ -164,10 +164,10 @@ class _Fit:
                 self._keep(room, first, count)
 
     def _best(self, length: int, pieces: int) -> tuple[int, int, int]:
-        """Take the run with the least room that is enough; if there is none, open packs for all pieces."""
-        at = bisect_left(self.runs, (length,))
-        if at < len(self.runs):
-            return self.runs.pop(at)
+        """Take the stretch with the least room that is enough; if there is none, open packs for all pieces."""
+        at = bisect_left(self.stretches, (length,))
+        if at < len(self.stretches):
+            return self.stretches.pop(at)
         first = self.opened
         count = -(-pieces // (self.length // length))
         self.opened += count
@@ -175,11 +175,11 @@ class _Fit:
 
     def _keep(self, room: int, first: int, count: int) -> None:
         if room:
-            self.runs.insert(bisect_left(self.runs, (room,)), (room, first, count))
+            self.stretches.insert(bisect_left(self.stretches, (room,)), (room, first, count))
 
     def packs(self) -> Ints:
         """Return the pack of each piece, in the order in which they were placed."""
         first, pieces, each = np.array(self.filled, np.int64).reshape(-1, 3).T
-        run = np.repeat(np.arange(len(first)), pieces)
-        packs: Ints = first[run] + (np.arange(len(run)) - splits_of(pieces)[run]) // each[run]
+        placed = np.repeat(np.arange(len(first)), pieces)
+        packs: Ints = first[placed] + (np.arange(len(placed)) - splits_of(pieces)[placed]) // each[placed]
         return packs
