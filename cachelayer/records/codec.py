@@ -203,7 +203,8 @@ class Codec:
         for number, tail in enumerate(tails):
             nbytes[:, number] = tail.lengths * tail.values.dtype.itemsize
         lengths = _checked(layout.fixed_nbytes + padded(nbytes).sum(axis=1))
-        # The fixed section is written whole; after each tail, zeros stay.
+        # The fixed section is overwritten as a whole. The padding after each tail stays zero, so the buffer begins as
+        # zeros.
         frames = Frames.allocate(lengths, zeros=bool(tails))
         if not tails:
             section = frames.buffer.reshape(rows, PREFIX + layout.fixed_nbytes)[:, PREFIX:]
@@ -356,8 +357,8 @@ class Codec:
             if self._can_be_null:
                 raw = record[layout.nulls_offset : layout.nulls_offset + layout.null_nbytes]
                 null_bits = int.from_bytes(raw, "little")
-        # Small parts of a large record are copied, so that who keeps one of them does not keep the record.
-        least = size // 2 if size > MAX_SHARED_NBYTES else 0
+        # Small parts of a large record are copied: a view of one would keep the whole record in memory.
+        least_shared_nbytes = size // 2 if size > MAX_SHARED_NBYTES else 0
         memory = memoryview(record)
         values: list[Any] = []
         for leaf in self.leaves:
@@ -370,13 +371,13 @@ class Codec:
                     array: NDArray[Any] = np.ndarray(part.shape, part.dtype, record, place)
                 else:
                     array = np.frombuffer(memory[starts[place] : starts[place] + lengths[place]], part.dtype)
-                arrays.append(array if array.nbytes >= least else array.copy())
+                arrays.append(array if array.nbytes >= least_shared_nbytes else array.copy())
             values.append(leaf.value_of(*arrays))
         return self._pack(iter(values))
 
     @cached_property
     def _element_of_fixed(self) -> Callable[[bytearray], Any] | None:
-        """Makes an element of a record whose leaves have known shapes and are never null; None if a leaf is another."""
+        """The quick way from a record to its element; None unless all leaves have known shapes and are never None."""
         are_fixed = all(isinstance(leaf.leaf, FixedLeaf) and leaf.files is None for leaf in self.leaves)
         if not self.leaves or not are_fixed or self._can_be_null:
             return None

@@ -61,7 +61,10 @@ from cachelayer.records.video_leaf import VideoLeaf
 
 
 class Leaf(Protocol):
-    """Translates one leaf between values and parts. None is no value here: a null row holds the filler."""
+    """Translates one leaf between values and parts.
+
+    Values are never None here: the caller puts the filler in place of None.
+    """
 
     parts: tuple[LeafPart, ...]
 
@@ -82,7 +85,7 @@ class Leaf(Protocol):
         """Return the value of one row from its parts, whose memory it may share."""
 
     def values(self, parts: tuple[PartRows, ...]) -> list[Any]:
-        """Return the value of each row: to keep one keeps at most 64 KiB of other rows alive."""
+        """Return the value of each row. A caller that keeps one value keeps at most 64 KiB of others in memory."""
 
     def batch(self, parts: tuple[Any, ...]) -> Any:
         """Return the values of all rows stacked on a leading axis."""

@@ -129,7 +129,7 @@ class PackedRecords(Records):
         return self
 
     def contiguous_groups(self) -> list[tuple[Ints, PackedRecords]]:
-        """Return the records in groups whose records lie in one piece, with the rows of each group: all in one."""
+        """Return groups of records, each in one buffer, with the rows of each group. Here there is one group."""
         return [(np.arange(len(self)), self)]
 
     def memory(self) -> memoryview:
@@ -165,37 +165,38 @@ class PackedRecords(Records):
 
 @dataclass(frozen=True, eq=False)
 class JoinedRecords(Records):
-    """Records that lie in several places."""
+    """Records that lie in several buffers."""
 
     lengths: Ints
     uniform_nbytes: int | None
     groups: Sequence[tuple[Ints, Records]]
-    """For each place, the rows of the records that lie there, and these records."""
+    """For each buffer, the rows of its records, and these records."""
 
     @cached_property
-    def _place_of_row(self) -> dict[int, tuple[Records, int]]:
-        return {row: (records, place) for rows, records in self.groups for place, row in enumerate(rows.tolist())}
+    def _group_and_index(self) -> dict[int, tuple[Records, int]]:
+        """By row: the group that has its record, and the index of the record in the group."""
+        return {row: (records, index) for rows, records in self.groups for index, row in enumerate(rows.tolist())}
 
     def __getitem__(self, rows: Ints) -> Records:
         group_of = np.empty(len(self), np.int64)
-        place_of = np.empty(len(self), np.int64)
+        index_of = np.empty(len(self), np.int64)
         for group, (members, _) in enumerate(self.groups):
             group_of[members] = group
-            place_of[members] = np.arange(len(members))
+            index_of[members] = np.arange(len(members))
         groups = []
         for group, (_, records) in enumerate(self.groups):
             in_group = np.flatnonzero(group_of[rows] == group)
             if len(in_group):
-                groups.append((in_group, records[place_of[rows[in_group]]]))
+                groups.append((in_group, records[index_of[rows[in_group]]]))
         return join_records(len(rows), groups)
 
     def single(self, row: int) -> Records:
-        records, place = self._place_of_row[row]
-        return records.single(place)
+        records, index = self._group_and_index[row]
+        return records.single(index)
 
     def name(self, row: int) -> str:
-        records, place = self._place_of_row[row]
-        return records.name(place)
+        records, index = self._group_and_index[row]
+        return records.name(index)
 
     def _same_range(self, offset: int, nbytes: int) -> Bytes:
         out = np.empty((len(self), nbytes), np.uint8)
