@@ -107,7 +107,7 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
     Args:
         request: what to build. The user's source is not touched before it is this process's turn.
         plan: the plan, if it is made already.
-        waits: whether to wait for a process that builds it; without it, the result is None then.
+        waits: whether to wait while another process builds it; if False, None is returned then.
     """
     claims = Claims(request.log.folder.folder(paths.builds(request.version)))
     waiting = Waiting(request.name, request.options.progress)
@@ -120,8 +120,8 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
                 return _build_alone(BuildPlan.of(request) if plan is None else plan, progress)
         if not waits:
             return None
-        # Another process has the claim. Looking at it again and again finds out whether that process has died; then
-        # its claim is removed, and the next turn of this loop may get it.
+        # Another process has the claim. `is_busy` removes the claim of a process that has died, so it is asked in every
+        # turn, and the next turn may get the claim.
         if claims.is_busy(CLAIM):
             holder = claims.holder(CLAIM)
             refuse_to_await_parent(request.url, holder)
@@ -171,7 +171,10 @@ def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersio
 
 @contextmanager
 def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go; while it works, its progress is shown and its children are marked."""
+    """Yield the shard target of a build.
+
+    Meanwhile progress is shown, and processes that start inherit the mark by which they recognise their parent's build.
+    """
     log = plan.request.log
     _log.info("%s: building from a source of %s", plan.request.name, plan.source.kind)
     with (
@@ -234,18 +237,18 @@ def _nothing_built(plan: BuildPlan, result: PartResult) -> SourceError:
     """Return the error of a build that has no records."""
     name = plan.request.name
     function = plan.recipe.name if callable(plan.recipe.made_by) else None
-    of = f"a source of {plan.source.kind}"
+    source = f"a source of {plan.source.kind}"
     if function is not None:
-        of = f"{of}, which {function}() made,"
+        source = f"{source}, which {function}() made,"
     if result.left_out:
         return SourceError(
-            f"{name}: on_error='skip' left out all {result.left_out} elements of {of}; {ALLOW_EMPTY}. The first: "
+            f"{name}: on_error='skip' left out all {result.left_out} elements of {source}; {ALLOW_EMPTY}. The first: "
             f"{result.first_left_out[0]}"
         )
     hint = ALLOW_EMPTY
     if plan.source.length != 0:
         hint = f"an iterator gives its elements once, so pass a function that returns a new one; {hint}"
-    return SourceError(f"{name}: {of} has no element: {hint}")
+    return SourceError(f"{name}: {source} has no element: {hint}")
 
 
 def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:

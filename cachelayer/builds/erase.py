@@ -87,16 +87,16 @@ class Erasure:
         return StoredVersion(self._dataset, entry.versions[name])
 
     def _refuse_if_replaced(self, head: Snapshot) -> None:
-        """Raise unless the version is as it was read, or another process has erased records from it since.
+        """Raise if the version was deleted or published anew.
 
-        Then the numbers of the records still mean the same.
+        An erasure by another process does no harm: records keep their numbers.
         """
         info = head.versions.get(self._version.version)
-        known = {self._version.digest}
+        accepted_digests = {self._version.digest}
         successor = head.successor(self._version.digest)
         if successor is not None:
-            known.add(successor.digest)
-        if info is None or info.digest not in known:
+            accepted_digests.add(successor.digest)
+        if info is None or info.digest not in accepted_digests:
             what = "deleted" if info is None else "deleted and published anew"
             raise VersionNotFoundError(
                 f"{self._name} was {what} meanwhile, so nothing was erased: look again which records are meant"
@@ -130,11 +130,11 @@ class Erasure:
             progress: counts the records that are erased.
         """
         target = replace(target, generation=head.generation)
-        infos = []
-        for info in head.versions.values():
-            manifest = self._manifest(info)
-            if any(shard.content in rows for shard in manifest.shards):
-                infos.append(self._put(head, StoredVersion(self._dataset, info), rows, target, progress))
+        infos = [
+            self._put(head, StoredVersion(self._dataset, info), rows, target, progress)
+            for info in head.versions.values()
+            if self._holds(info, rows)
+        ]
         deletions = []
         for deletion in head.deleted:
             if self._holds(deletion.info, rows):
@@ -172,11 +172,11 @@ class Erasure:
         info = replace(
             version.info,
             manifest_sha256=hashlib.sha256(raw).hexdigest(),
-            generation=-1,
             digest=manifest.digest,
             nbytes=manifest.nbytes,
             time=now(),
         )
+        # This sets the generation of the info, too.
         return put_manifest(self._log, head, info, manifest, raw)
 
     def _without_records(
