@@ -34,7 +34,7 @@ _MOST_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Which rows of two views belong together."""
+    """Pairs of equal rows of two views, and the rows of each view without a partner."""
 
     one: Ints
     """The record numbers, in the first view, of the rows that both have, in its order."""
@@ -157,7 +157,7 @@ class _ShardPlaces:
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _FieldGroup:
     """Fields of both sides that are read together."""
 
     one: _Side
@@ -166,15 +166,15 @@ class _Part:
     """The places of the records of both sides, if records at one place are equal and need not be read; else None."""
 
     def unread(self, one: Ints, other: Ints) -> Ints:
-        """Return which of some pairs of rows must be read to be compared."""
+        """Return the indices of the pairs whose rows must be read to be compared."""
         if self.places is None:
             return np.arange(len(one))
         mine, theirs = self.places
         return np.flatnonzero(mine.at(self.one.numbers(one)) != theirs.at(self.other.numbers(other)))
 
 
-def _parts(one: _Side, other: _Side) -> list[_Part]:
-    """Return the fields that both sides have, in two parts: fields of the records, and columns added on a side."""
+def _field_groups(one: _Side, other: _Side) -> list[_FieldGroup]:
+    """Return the fields that both sides have, in two groups: fields of the records, and columns added on a side."""
     home = one.elements.home
     other_home = other.elements.home
     places = None
@@ -182,21 +182,24 @@ def _parts(one: _Side, other: _Side) -> list[_Part]:
         codes: dict[str, int] = {}
         places = (_ShardPlaces.of(home, codes), _ShardPlaces.of(other_home, codes))
     if not isinstance(one.spec, dict) or not isinstance(other.spec, dict):
-        return [_Part(one, other, places)]
+        return [_FieldGroup(one, other, places)]
     stored: list[str] = []
     added: list[str] = []
     for key in one.spec:
         # A dict without leaves has nothing to compare.
         if key in other.spec and leaves_below(one.spec, [key]) and leaves_below(other.spec, [key]):
             is_added = one.has_added(key) or other.has_added(key)
-            (added if is_added else stored).append(key)
-    parts = []
+            if is_added:
+                added.append(key)
+            else:
+                stored.append(key)
+    groups = []
     if stored:
-        parts.append(_Part(one.narrowed(stored), other.narrowed(stored), places))
+        groups.append(_FieldGroup(one.narrowed(stored), other.narrowed(stored), places))
     if added:
         # Rows that share a shard may differ in added columns.
-        parts.append(_Part(one.narrowed(added), other.narrowed(added)))
-    return parts
+        groups.append(_FieldGroup(one.narrowed(added), other.narrowed(added)))
+    return groups
 
 
 def _stored_alike(one: StoredVersion, other: StoredVersion) -> bool:
@@ -212,7 +215,7 @@ def _stored_alike(one: StoredVersion, other: StoredVersion) -> bool:
 
 @dataclass(eq=False)
 class _Changes:
-    """Counts of the rows that changed, and for each field of the rows in which it changed."""
+    """The number of changed rows and, for each field, the number of rows in which it changed."""
 
     pairs: Pairs
     rows: Rows = field(default_factory=Rows)
@@ -284,7 +287,7 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
     pairs = Pairs.by_key(one, other, names, progress) if names else Pairs.by_number(one, other)
     mine = _Side.of(one)
     theirs = _Side.of(other)
-    parts = _parts(mine, theirs)
+    groups = _field_groups(mine, theirs)
     changes = _Changes(pairs)
     nbytes = max(1, mine.elements.info.read_nbytes, theirs.elements.info.read_nbytes)
     size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
@@ -294,11 +297,11 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
             rows_of_one = pairs.one[start : start + size]
             rows_of_other = pairs.other[start : start + size]
             changed = np.zeros(len(rows_of_one), np.bool_)
-            for part in parts:
-                unread = part.unread(rows_of_one, rows_of_other)
+            for group in groups:
+                unread = group.unread(rows_of_one, rows_of_other)
                 if len(unread):
-                    leaves = part.one.leaves(rows_of_one[unread])
-                    other_leaves = part.other.leaves(rows_of_other[unread])
+                    leaves = group.one.leaves(rows_of_one[unread])
+                    other_leaves = group.other.leaves(rows_of_other[unread])
                     changed[unread] |= changes.add_fields(start + unread, leaves, other_leaves)
             changes.add(start, changed)
             display.update(len(changed), 0)
