@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Annotated, Any
 
 from cachelayer import json_values
@@ -183,7 +184,7 @@ class Snapshot:
         )
 
     def successor(self, digest: str) -> Superseded | None:
-        """Return what a version became that lost records to erasures; None if it lost none.
+        """Return the successor of a version from which records were erased; None if there is none.
 
         Args:
             digest: the digest of the version before, or a prefix of it.
@@ -280,6 +281,8 @@ class Snapshot:
                 )
             if not all(info.version == key for key, info in entry.versions.items()):
                 raise ValueError("the entry lists a version under another name")
-            if list(entry.sweeps) != sorted({*entry.sweeps} - {0}) or max(entry.sweeps, default=0) > entry.sequence:
-                raise ValueError("the numbers of sweeps do not ascend, or are those of later entries")
+            if not all(low < high for low, high in pairwise((0, *entry.sweeps))):
+                raise ValueError("the numbers of sweeps do not ascend")
+            if max(entry.sweeps, default=0) > entry.sequence:
+                raise ValueError("sweeps has the number of a later entry")
             return entry
