@@ -5,8 +5,8 @@
     source.batches() ──Batch──> Encoder.encode ──Frames──> ShardPipeline.write ──> shards, in the store
                                                            ShardPipeline.end_part ──> note of the part
 
-The element spec must be known before the first record is encoded. A source in parts has it from its plan; of any other
-source the first elements show it. With ``workers``, other processes read and encode, and this one writes.
+The element spec must be known before the first record is encoded. The plan of a source in parts has the spec; for other
+sources it is inferred from the first elements. With ``workers``, other processes read and encode, and this one writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 
 from cachelayer.builds.build_options import BuildOptions
@@ -39,7 +39,7 @@ def write_source(source: Source, target: ShardTarget, options: BuildOptions) -> 
     Args:
         source: the source.
         target: puts the shards.
-        options: the options. Without an element spec, the first elements show it.
+        options: the options. Without an element spec, it is inferred from the first elements.
 
     Returns:
         The spec of the elements, and the result.
@@ -124,5 +124,5 @@ def _encoded_by_workers(
         for number, encoded_ranges in groupby(waited, itemgetter(0)):
             part = parts.part(number)
             encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
-            frames = (some for _, encoded_range in encoded_ranges for some in encoder.take(encoded_range))
+            frames = chain.from_iterable(encoder.take(encoded_range) for _, encoded_range in encoded_ranges)
             yield _EncodedPart(number, part, encoder, frames)
