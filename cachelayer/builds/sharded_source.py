@@ -29,8 +29,8 @@ class Sharded(Generic[T]):
 
     Examples:
         >>> source = cachelayer.sharded(lambda part, count: [f"{part} of {count}"], 3)
-        >>> isinstance(source, cachelayer.Sharded), source.count, source.function(1, source.count)
-        (True, 3, ['1 of 3'])
+        >>> source.count, source.function(1, source.count)
+        (3, ['1 of 3'])
         >>> list(cachelayer.Storage(folder).cache(source, "parts", "v1"))
         ['0 of 3', '1 of 3', '2 of 3']
     """

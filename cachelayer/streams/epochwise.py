@@ -378,8 +378,9 @@ class Epochwise(Generic[T]):
             >>> from cachelayer.adapters import torch
             >>> loader = torch.loader(cachelayer.wrap(list(range(10)), identity="ten").stream(4, shuffle=True, seed=0))
             >>> batches = list(loader)
-            >>> print(loader.stats())
-            waited for data ... % of the time (... of ... s)...
+            >>> stats = loader.stats()
+            >>> stats.waited <= stats.seconds, stats.is_mapped
+            (True, False)
         """
         if self._iterator is None:
             return StreamStats(0.0, 0.0, 0.0, self._reader.is_mapped)

@@ -222,8 +222,9 @@ class StreamIterator(Iterator[T]):
             >>> print(iterator.stats())
             nothing read yet
             >>> batches = list(iterator)
-            >>> print(iterator.stats())
-            waited for data ... % of the time (... of ... s)...
+            >>> stats = iterator.stats()
+            >>> stats.waited <= stats.seconds, stats.is_mapped
+            (True, False)
         """
         return self._clock.stats(is_mapped=self._reader.is_mapped)
 

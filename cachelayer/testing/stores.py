@@ -34,7 +34,6 @@ class StoreTests:
         ...     @pytest.fixture
         ...     def store(self, tmp_path):
         ...         return LocalStore(tmp_path / "store")
-        >>> TestLocalStore().test_a_later_object_is_not_older(LocalStore(folder))
     """
 
     deleting_threads: ClassVar[int] = 4
