@@ -134,7 +134,7 @@ os.register_at_fork(after_in_child=_process.begin_anew)
 
 
 class _Thread(threading.local):
-    """What is known about the present thread."""
+    """The counters of the present thread, and the time of its stages."""
 
     counters: Counters = _process
     """The counters that it counts into."""

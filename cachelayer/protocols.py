@@ -33,7 +33,7 @@ def highest_cost(costs: Iterable[ReadingCost]) -> ReadingCost:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known about a dataset before any of it is read."""
+    """The facts about a dataset that are known before any of it is read."""
 
     name: str
     """Its name in errors."""
@@ -292,7 +292,7 @@ class Dataset(Protocol[T_co]):
 
     @property
     def info(self) -> DatasetInfo:
-        """What is known about the dataset before any of it is read."""
+        """The facts about the dataset that are known before any of it is read."""
 
     @property
     def references(self) -> tuple[str, ...]:

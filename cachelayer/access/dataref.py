@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mirrored:
-    """How many shards of a version are on this host.
+    """The shards of a version that are on this host, and all its shards: their numbers and bytes.
 
     Examples:
         >>> storage = cachelayer.Storage(f"memory:/{folder}", local_cache=folder)

@@ -57,7 +57,7 @@ class BuildRequest:
 
     @property
     def is_published(self) -> bool:
-        """Whether there is a version, or a tag, of this name."""
+        """True if there is a version, or a tag, of this name."""
         head = self.log.head()
         return head.tags.get(self.version, self.version) in head.versions
 

@@ -114,7 +114,7 @@ def _check_rows(path: str, leaf: Any, rows: int) -> None:
 
 @dataclass(frozen=True)
 class Join:
-    """How records find their rows in a table."""
+    """A join: the key by which records find their rows in a table, and the values of records that find none."""
 
     on: tuple[str, ...]
     """The fields of the key."""

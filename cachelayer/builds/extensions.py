@@ -45,7 +45,10 @@ from cachelayer.versions.stored_version import StoredVersion
 
 
 class Extension(Protocol):
-    """What a build makes of the records of its source."""
+    """A way to make a version of the records of a source.
+
+    They are all of the version, follow the records of a base, or become columns of a base.
+    """
 
     @property
     def base(self) -> StoredVersion | None:
@@ -57,7 +60,7 @@ class Extension(Protocol):
 
     @property
     def is_put_again(self) -> bool:
-        """Whether :meth:`finish` writes the records into other files, so that no version names what was built."""
+        """True if :meth:`finish` writes the records into other files, so that no version names what was built."""
 
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions

@@ -46,7 +46,7 @@ _log = logger_of("builds")
 
 @dataclass(frozen=True)
 class Hosts:
-    """Which host this is, of those that build a version together."""
+    """This host, and its place among the hosts that build a version together."""
 
     index: int
     """From 0."""

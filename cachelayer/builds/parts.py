@@ -70,7 +70,7 @@ class Parts(Protocol):
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What decides where the parts begin, as JSON values."""
+        """The values that decide where the parts begin, as JSON values."""
 
     def describe(self, number: int) -> str:
         """Return what errors call a part."""

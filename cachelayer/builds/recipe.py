@@ -48,7 +48,10 @@ _failed: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """What a version is built from. Values are only in memory: hashes of them are stored."""
+    """The recipe of a version: its code, arguments, options and the identity of its source.
+
+    Values are only in memory: hashes of them are stored.
+    """
 
     made_by: Any = None
     """The function that makes the source, or the source itself."""

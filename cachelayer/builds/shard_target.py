@@ -34,7 +34,7 @@ _UNSYNCED_NBYTES = 16 << 20
 
 @dataclass(frozen=True)
 class ShardTarget:
-    """Where the shards of a build go: written in a working folder, then put into the store."""
+    """The destination of the shards of a build: they are written in a working folder, then put into the store."""
 
     dataset: Store
     """The folder of the dataset."""

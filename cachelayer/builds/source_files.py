@@ -35,7 +35,7 @@ def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What a listing says of a file."""
+    """The facts about a file that a listing tells, without opening the file."""
 
     name: str
     """The path, or the URL."""
@@ -59,7 +59,7 @@ class FileSource:
 
     @property
     def is_local(self) -> bool:
-        """Whether the names of the files say that they lie on this host."""
+        """True if the names of the files are paths of this host."""
         return not any("://" in name or "::" in name for name in self.names)
 
     def opened(self, declared: Tree | None) -> Source:

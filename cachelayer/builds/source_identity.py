@@ -47,7 +47,7 @@ _ITEMS = (list, tuple, set, frozenset, range, deque, np.ndarray)
 
 
 class Identity(NamedTuple):
-    """What identifies a source."""
+    """The identity of a source: facts that are compared to tell whether it changed."""
 
     facts: Mapping[str, Any] = {}
     """The length, and hashes of columns, elements or files, as they are stored."""

@@ -9,7 +9,7 @@ from cachelayer import errors
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """The exit code of a command, with its meaning."""
 
     meaning: str
     SUCCESS = 0, "success"

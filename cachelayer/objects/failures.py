@@ -35,7 +35,7 @@ _random = random.SystemRandom()
 
 
 class Kind(enum.Enum):
-    """What a failure means."""
+    """The kind of a failure, which decides what the caller does."""
 
     ABSENT = enum.auto()
     """There is no such object, or no such bucket."""

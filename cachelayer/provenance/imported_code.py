@@ -31,7 +31,7 @@ _ALL = "*"
 
 @dataclass
 class ImportedCode:
-    """What functions import, and what that uses in turn."""
+    """The code and constants that functions import, and those that this code uses in turn."""
 
     functions: dict[str, str] = field(default_factory=dict)
     """A hash of each function, class or other statement, by ``module.name``."""

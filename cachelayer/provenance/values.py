@@ -111,7 +111,7 @@ _LONG_TEXT = 100
 
 
 class Content(NamedTuple):
-    """What a value holds."""
+    """The content of a value: something that can be stored and compared, and how complete it is."""
 
     value: Any
     """Numbers, bools, None and short lists of these as they are; a hash of anything else."""

@@ -73,7 +73,10 @@ _DEEPEST_OBJECT = 8
 
 
 class Account(NamedTuple):
-    """What makes a version, at the time of the walk: numbers in clear, and hashes of everything else, by name."""
+    """An account of the code and values that make a version: numbers in clear, hashes of everything else, by name.
+
+    Values are as they were at the time of the walk.
+    """
 
     functions: Mapping[str, Any] = {}
     """A hash of the code of each function, by its qualified name."""

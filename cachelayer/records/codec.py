@@ -75,7 +75,7 @@ def codec_named(name: str, spec: Tree) -> Codec:
 
 @dataclass(frozen=True, eq=False)
 class _VaryingPlaces:
-    """Where the varying parts of some records lie, and the bits of their null values."""
+    """The places of the varying parts of some records, and of the bits of their null values."""
 
     starts: Ints
     """Where each varying part begins in its record: of shape ``[rows, parts]``."""

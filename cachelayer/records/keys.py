@@ -85,7 +85,7 @@ class KeyColumn:
 
     @property
     def is_valid(self) -> NDArray[np.bool_]:
-        """Which rows have a value."""
+        """True for each row that has a value."""
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     @property
@@ -95,7 +95,7 @@ class KeyColumn:
 
     @property
     def title(self) -> str:
-        """What errors call the values."""
+        """The name of the values in errors."""
         return self.dtype.name if isinstance(self.dtype, np.dtype) else self.kind
 
     @property

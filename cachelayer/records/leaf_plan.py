@@ -30,7 +30,7 @@ from cachelayer.records.values import Nullable, NullDict, OfNullableDict, Ragged
 
 @dataclass(frozen=True, eq=False)
 class LeafPlan:
-    """How one leaf is written into records and read from them."""
+    """The plan of a leaf: its place in records, and how it is written there and read."""
 
     number: int
     """The number of the leaf in the records, which is also the number of its null bit."""

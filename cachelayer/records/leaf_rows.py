@@ -34,7 +34,7 @@ class LeafRows:
 
     @property
     def null_values(self) -> FlatRows:
-        """Which values within each row are null."""
+        """True for each null value, within each row."""
         splits = self.plan.value_splits(self.column.parts)
         return self.column.null_values or FlatRows(np.zeros(splits[-1], np.bool_), splits)
 

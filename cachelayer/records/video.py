@@ -124,7 +124,7 @@ class VideoFile:
 
     @property
     def name(self) -> str:
-        """What errors call the video."""
+        """The name of the video in errors."""
         return "a video" if self.record is None else f"record {self.record}, leaf {self.path}"
 
     def problem(self, got: str) -> ElementError:
@@ -151,7 +151,7 @@ class VideoClip:
 
     @cached_property
     def spans(self) -> tuple[Ints, Ints]:
-        """Where the spans of the file that are read begin and end."""
+        """The spans of the file that are read: where each begins, and where it ends."""
         return self.video.index.spans(self._ranges, _GAP)
 
     def _reader(self, bodies: Sequence[memoryview]) -> ReadBytes:
@@ -333,7 +333,7 @@ class Video:
 
     @property
     def seconds(self) -> NDArray[np.float64]:
-        """When each frame is shown, in seconds from the first frame: float64 of shape ``[frames]``.
+        """The time at which each frame is shown, in seconds from the first frame: float64 of shape ``[frames]``.
 
         Examples:
             >>> from PIL import Image

@@ -51,7 +51,7 @@ def pyav() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class VideoIndex:
-    """Where the frames of a video are in its file."""
+    """The index of a video: the places of its frames in its file."""
 
     times: Ints
     """When each frame is shown, in units of the time base: int64 of shape ``[frames]``, ascending."""
@@ -60,7 +60,7 @@ class VideoIndex:
     keyframes: NDArray[np.uint32]
     """The numbers of the packets at which decoding can begin."""
     facts: bytes
-    """What a decoder needs to know, as JSON."""
+    """The facts that a decoder needs, as JSON."""
 
     @classmethod
     def empty(cls) -> Self:
@@ -117,7 +117,7 @@ class VideoIndex:
 
     @cached_property
     def format(self) -> dict[str, Any]:
-        """What a decoder needs to know."""
+        """The facts that a decoder needs, by name."""
         facts: dict[str, Any] = json.loads(self.facts)
         return facts
 
@@ -131,7 +131,7 @@ class VideoIndex:
 
     @property
     def seconds(self) -> NDArray[np.float64]:
-        """When each frame is shown, in seconds from the first."""
+        """The time at which each frame is shown, in seconds from the first."""
         numerator, denominator = self.format["time_base"]
         seconds: NDArray[np.float64] = (self.times - self.times[0]) * (numerator / denominator)
         return seconds

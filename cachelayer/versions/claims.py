@@ -144,7 +144,7 @@ class Claims:
 
 @dataclass(frozen=True)
 class ClaimState:
-    """What one look at a claim shows."""
+    """The state of a claim, as one look at it shows."""
 
     state: State
     """Whether the holder is running; ``"unknown"`` if only waiting would tell."""

@@ -72,7 +72,7 @@ class ColumnFile:
 
     @property
     def begin(self) -> int:
-        """Where the first row begins."""
+        """The offset of the first row."""
         return self.nbytes - self.records * self.record_nbytes
 
     def check(self) -> None:

@@ -93,7 +93,7 @@ class ValueChange(RowPlace):
 
 @dataclass(frozen=True)
 class Rows:
-    """How many rows came, went or changed, and the first of them."""
+    """The number of rows that came, went or changed, and the first of these rows."""
 
     count: int = 0
     first: RowPlace | None = None
@@ -105,7 +105,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowDiff:
-    """How the rows of two versions differ.
+    """The differences between the rows of two versions.
 
     Two rows with the same key are one row. Values are compared bit for bit, as they are stored: NaN equals NaN, and an
     image equals only the same file. A field whose dtype changed is compared by value if both dtypes are numbers, or
@@ -149,7 +149,7 @@ class RowDiff:
 
 @dataclass(frozen=True, repr=False)
 class Diff:
-    """How two versions differ; ``str`` and ``repr`` show it in a few lines.
+    """The differences between two versions; ``str`` and ``repr`` show them in a few lines.
 
     Examples:
         >>> storage = cachelayer.Storage(folder)

@@ -80,7 +80,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class Needs:
-    """What the versions of a head need."""
+    """The files that the versions of a head need."""
 
     head: Snapshot
     """The head, without the deleted versions whose grace is over."""

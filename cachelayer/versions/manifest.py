@@ -72,7 +72,7 @@ class KeptRecords:
 
 @dataclass(frozen=True)
 class _Erasure:
-    """What the provenance says about the records that were erased at one time."""
+    """One erasure of records, as the provenance describes it."""
 
     records: tuple[Count, ...]
     reason: str
@@ -81,7 +81,7 @@ class _Erasure:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a version consists of."""
+    """A manifest: the shards, columns, spec and provenance of one version."""
 
     rows: ShardSet
     """The records, without added columns."""

@@ -30,7 +30,7 @@ _log = logger_of("stores")
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What a repair found, and what it did.
+    """A report of the damage that a repair found, and of what it did.
 
     Examples:
         >>> storage = cachelayer.Storage(folder)

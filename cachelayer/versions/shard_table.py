@@ -161,7 +161,7 @@ class ShardTable(Sequence[ShardFile]):
 
     @property
     def compressions(self) -> list[str]:
-        """How each shard is compressed: ``none`` or ``zstd``."""
+        """The compression of each shard: ``none`` or ``zstd``."""
         return self._columns["compression"]
 
     @property

@@ -95,7 +95,7 @@ class Deletion:
 
 @dataclass(frozen=True)
 class Superseded:
-    """What a version became when records were erased from it."""
+    """The successor of a version from which records were erased."""
 
     version: Name
     digest: Sha256
@@ -128,7 +128,7 @@ class Snapshot:
     swept: frozenset[Annotated[str, _file]] = frozenset()
     """The files that this entry deleted, without their suffixes, relative to the dataset."""
     superseded: Mapping[Sha256, Superseded] = field(default_factory=dict)
-    """What became of versions from which records were erased, by the digests that they had."""
+    """The successors of versions from which records were erased, by the digests that these versions had."""
     event: Mapping[str, Any] = field(default_factory=dict)
     """What the entry changed, by whom and when."""
 

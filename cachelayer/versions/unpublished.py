@@ -77,7 +77,7 @@ class UnpublishedBuild:
 
     @property
     def can_be_resumed(self) -> bool:
-        """Whether the same build, started again, goes on after the shards that this build has finished.
+        """True if the same build, started again, goes on after the shards that this build has finished.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
