@@ -262,7 +262,7 @@ class Digests(NamedTuple):
     original: str
     """The digest of the rows before any record was erased; the digest of the rows if they had other numbers then."""
     planned: str
-    """What stood for the digest of the rows while their version was being built; their digest if that is unknown."""
+    """The hash in place of the digest of the rows while their version was being built; the digest if there is none."""
 
     @classmethod
     def of(cls, digest: str) -> Digests:

@@ -117,7 +117,7 @@ class RowBatch:
         return RowBatch(tree.map_structure(self.batch, copy), self.rows)
 
     def take(self, rows: slice | NDArray[Any]) -> RowBatch:
-        """Return some of the rows: those of a slice, without a copy, or those with these numbers."""
+        """Return some of the rows: a slice of them, without a copy, or the rows with these numbers."""
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         return RowBatch(tree.map_structure(self.batch, partial(_rows, rows)), count)
 

@@ -41,7 +41,7 @@ class BuildRequest:
     source: Any
     """What the user passed."""
     recipe: Recipe
-    """What the version is built from, as far as it is known without calling the user's function."""
+    """The recipe, as far as it is known without calling the user's function."""
     options: BuildOptions
     extension: Extension
     """Whether the version has new records alone, or those of another version with more records or columns."""

@@ -142,7 +142,7 @@ class Join:
         return None if on is None else cls(key_names("on", on), how, fill)
 
     def filler(self, codec: Codec) -> PackedRow:
-        """Return the row of a record that finds none: its values are those of ``fill``, and its key is None.
+        """Return the row of a record that finds none in the table. Its values are in ``fill``, and its key is None.
 
         Args:
             codec: the codec of the table's rows.

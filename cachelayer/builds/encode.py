@@ -62,7 +62,7 @@ class Encoder:
         self._skips = on_error == "skip"
         self._first = first
         self.result = PartResult()
-        """What is known of the elements so far, besides their shards."""
+        """The result of encoding the elements so far, without shards."""
 
     def encode(self, batch: Batch) -> Frames:
         """Return the records of the next elements of the source, and count these elements."""

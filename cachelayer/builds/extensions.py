@@ -1,4 +1,4 @@
-"""What a build makes: a version of its own, or a version with more records or columns than a base.
+"""Kinds of builds: a version of its own, or a version with more records or columns than a base.
 
 ::
 

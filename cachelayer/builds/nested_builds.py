@@ -86,7 +86,7 @@ def leave_parent_build() -> None:
 
 
 def refuse_to_await_parent(version: str, holder: str) -> None:
-    """Raise if the process that builds a version is the one that started this process, and may wait for it.
+    """Raise if the process that builds a version has started this process, and may wait for it.
 
     Args:
         version: the version, with the URL of its storage.

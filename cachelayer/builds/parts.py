@@ -73,7 +73,7 @@ class Parts(Protocol):
         """The values that decide where the parts begin, as JSON values."""
 
     def describe(self, number: int) -> str:
-        """Return what errors call a part."""
+        """Return the name of a part in errors."""
 
     def part(self, number: int) -> Part:
         """Return a part by its number.

@@ -1,4 +1,4 @@
-"""Where the shards of a build go: written in a working folder, while its disk has room, then put into the store."""
+"""The destination of the shards of a build: a working folder, while its disk has room, and then the store."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cachelayer.versions.stored_version import StoredVersion
 
 FAILURES = (Exception, GeneratorExit)
-"""What a source may raise."""
+"""The exceptions that a source may raise."""
 _NEXT = ("__next__", "next")
 
 
@@ -63,7 +63,7 @@ class Source:
     """
 
     kind: str
-    """What it is, for the provenance, such as ``"list"`` or ``"arrays"``."""
+    """The kind of the source, for the provenance, such as ``"list"`` or ``"arrays"``."""
     read: Callable[[int, int | None], Iterator[Batch]] | None = None
     """Yields batches of about ``BATCH_NBYTES`` from a record on, which is one of ``starts``, up to another record, or
     to the end for None. An error names the record."""
@@ -94,7 +94,7 @@ class Source:
     """What worker processes make: elements, which the process of the build writes; whole parts, if it takes time to
     begin at a record; nothing, if one process makes the elements as quickly."""
     plan: Mapping[str, Any] | None = None
-    """What decides the elements besides kind, length and spec, as JSON values."""
+    """Values that decide the elements besides kind, length and spec, as JSON values."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What the source says of itself, for the metadata of the version."""
     provenance: Mapping[str, Any] = field(default_factory=dict)

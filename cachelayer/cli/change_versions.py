@@ -127,7 +127,7 @@ def add_column(
     local_cache: Any,
     **adding: Any,
 ) -> Result:
-    """Publish a version with more columns: those of a function, or of a table. No record is copied."""
+    """Publish a version with more columns, from a function or from a table. No record is copied."""
     storage, base = open_address(whole, option, local_cache=local_cache)
     is_function = len(columns) == 1 and ":" in Path(columns[0]).name
     source = load(columns[0]) if is_function else list(columns)

@@ -40,7 +40,7 @@ CLOUDS: dict[str, Cloud] = {"gcs": gcs, "s3": s3, "azure": azure}
 METHODS = {
     "cat_file": "read", "pipe_file": "write", "rm_file": "delete", "ls": "list", "find": "list all of",
 }  # fmt: skip
-"""What the methods of file systems do, in the words of the log."""
+"""The words of the log for the methods of file systems."""
 _MOST_REFUSED = 3
 """After this many ranges that the file system may read but obstore may not, obstore is no longer used."""
 

@@ -121,7 +121,7 @@ class CacheFolder:
         return self._remove(sizes, used + nbytes - limit) <= 0
 
     def room_for(self, group: Path) -> int:
-        """Return the bytes that copies of a group may take: all but those of other groups that are in use now."""
+        """Return the bytes that copies of a group may take: all but the bytes of other groups that are in use now."""
         with self.locked():
             nbytes = {path: sum(files.values()) for path, files in self.sizes().items()}
             in_use = sum(nbytes[path] for path in nbytes if path != group and _is_in_use(path))
@@ -220,7 +220,7 @@ class CopyGroup:
             return self._folder.room_for(self._path)
 
     def place_of(self, content: str) -> bytes:
-        """Return where an object stands in the order in which this folder gets copies: a hash of both.
+        """Return the place of an object in the order in which this folder gets copies: a hash of both.
 
         Hosts that begin at once copy other objects first. Hosts that share a folder, and programs that come later,
         choose the same objects if there is no room for all.

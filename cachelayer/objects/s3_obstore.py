@@ -124,7 +124,7 @@ class ObstoreS3:
             return bytes(obstore.get_range(store, key, start=start, end=end))
 
     def info(self, path: str) -> dict[str, Any]:
-        """Return what the store says about an object."""
+        """Return the facts that the store tells about an object."""
         import obstore
 
         store, key = self._at(path)

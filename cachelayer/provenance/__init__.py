@@ -1,4 +1,4 @@
-"""How a version was made: code, arguments and environment, as they are stored and compared later.
+"""The provenance of a version: code, arguments and environment, as they are stored and compared later.
 
 ::
 

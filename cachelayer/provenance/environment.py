@@ -1,4 +1,4 @@
-"""When, where, by whom and with which libraries a version was made. None of this enters its digest."""
+"""The environment of a build: the time, the host, the user and the libraries. None of this enters the digest."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Names(NamedTuple):
     attributes: frozenset[str] = frozenset()
     """The attributes that it asks of any object."""
     imports: frozenset[Import] = frozenset()
-    """What it imports when it runs."""
+    """The imports that it makes when it runs."""
 
 
 def code_hash(code: CodeType) -> str:
@@ -60,7 +60,7 @@ def code_hash(code: CodeType) -> str:
 
 
 def _facts(code: CodeType) -> list[Any]:
-    """Return what decides what code does: everything but its place in a file, its name and its docstring."""
+    """Return the facts that decide what code does: everything but its place in a file, its name and its docstring."""
     constants = code.co_consts
     if sys.version_info >= (3, 14):
         has_docstring = bool(code.co_flags & _HAS_DOCSTRING)

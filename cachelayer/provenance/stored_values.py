@@ -1,4 +1,4 @@
-"""How values are stored in a provenance, and how stored values are compared in words.
+"""Values as a provenance stores them, and the comparison of stored values in words.
 
 A secret cannot be told by its name: it may be the second positional argument, a URL with a password, or a header in a
 dict. So only numbers, bools, None and short lists of these are stored as they are. Of any other value a short hash is
@@ -18,7 +18,7 @@ from cachelayer import json_values
 from cachelayer.credentials_in_urls import without_credentials
 
 MARK = "hash:"
-"""How a hash begins where values may stand too."""
+"""The beginning of a hash where values may stand too."""
 _GROUPS = re.compile(r"(identity|options|(code\.)?(functions|constants|state))\.")
 _MOST_TEXT = 60
 _DIGITS = 6

@@ -132,15 +132,15 @@ class _Walk:
         self._called = called
         self._look_into_table = look_into_table
         self._contents: defaultdict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
-        """What is recorded under each group and name, by its JSON: functions may use a name for different values."""
+        """The contents under each group and name, by their JSON: functions may use one name for different values."""
         self._in_part: dict[str, None] = {}
         self._not_compared: dict[str, None] = {}
         self._seen: dict[Any, object] = {}
-        """What was taken, by its id; the values are kept, so that no other object gets such an id."""
+        """The values that were taken, by their ids. They are kept, so that no other object gets such an id."""
         self._pending = [*code]
         self._imported = ImportedCode()
         self._recorded: dict[int, tuple[Content, object]] = {}
-        """What each recorded value holds, by its id, so that each is read once; with the value."""
+        """The content of each recorded value and the value, by its id: so each value is read once."""
         self._objects: dict[int, tuple[str, object]] = {}
         """The name under which the attributes of each object are recorded, by its id; with the object."""
 

@@ -403,7 +403,7 @@ class Codec:
     # Videos, without the bytes of their files
 
     def video_files(self, records: Records) -> list[tuple[Ints, Ints, Ints]]:
-        """Return where the files of videos begin, their bytes and their CRC32C, leaf by leaf.
+        """Return the begins of the files of videos, their bytes and their CRC32C, leaf by leaf.
 
         Args:
             records: the records; their fixed parts are read.
@@ -527,7 +527,7 @@ class Codec:
 
 
 def _null_values(records: Records, plan: LeafPlan, places: _VaryingPlaces) -> FlatRows:
-    """Return which values within a leaf are null."""
+    """Return the nulls among the values within a leaf."""
     begins, nbytes = places.value_bits[plan.number]
     raw = records.ranges(begins * (nbytes > 0), nbytes)
     return unpacked_bits(raw, splits_of(plan.value_counts(places.nbytes)), nbytes)

@@ -17,7 +17,7 @@ S = TypeVar("S")
 
 
 def in_threads(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
-    """Return what a function makes of each item, in their order. One item is left to the thread that asks."""
+    """Return the result of a function for each item, in order. The calling thread does a single item itself."""
     size = -(-len(items) // _MOST_TASKS) or 1
     shares = [items[start : start + size] for start in range(0, len(items), size)]
     done = map if len(shares) < 2 else _pool().map

@@ -1,4 +1,4 @@
-"""Where element specs come from: what a user declares, the first elements, and what several datasets share.
+"""Element specs from what a user declares, from the first elements, and from what several datasets share.
 
 ::
 

@@ -37,7 +37,7 @@ class LeafPlan:
     path: str
     """Where the leaf is in an element, as errors name it."""
     spec: LeafSpec
-    """What the records store."""
+    """The spec of the values that the records store."""
     leaf: Leaf
     """Translates between values and parts; its values are arrays if ``files`` decodes images or sounds."""
     parts: tuple[tuple[int, LeafPart], ...]
@@ -73,7 +73,7 @@ class LeafPlan:
         return frozenset([self.number, *(inner.bit for inner in self.dicts_around), *of_values])
 
     def null_value(self, bits: int) -> NullDict | None:
-        """Return what stands for the leaf in an element whose null bits make it None.
+        """Return the value of the leaf in an element whose null bits make it None.
 
         That is None, or the mark of the outermost dict that is None, which a packer needs to make that dict None.
         """

@@ -92,7 +92,7 @@ class Leaf(Protocol):
 
 
 def leaf_of(spec: LeafSpec) -> Leaf:
-    """Return how a leaf of this spec is stored."""
+    """Return the translator of a leaf of this spec."""
     if isinstance(spec, RaggedSpec):
         return RaggedLeaf(spec)
     if isinstance(spec, SparseSpec):

@@ -129,7 +129,7 @@ Files = MediaFiles | VideoReaders
 
 
 def files_of(path: str, spec: EncodedSpec) -> Files:
-    """Return what decodes a leaf of files."""
+    """Return the decoder of a leaf of files."""
     return VideoReaders(path, spec) if isinstance(spec, VideoSpec) else MediaFiles(path, spec)
 
 

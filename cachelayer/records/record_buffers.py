@@ -283,9 +283,9 @@ def names_of_rows(records: Records, rows: Ints | slice) -> Callable[[int], str]:
     return lambda row: records.name(int(np.arange(len(records))[rows][row]))
 
 
-def lie_outside(starts: Ints | int, lengths: Ints | int, room: Ints | int) -> NDArray[np.bool_]:
-    """Return which ranges reach outside of the ``room`` bytes that there are.
+def lie_outside(starts: Ints | int, lengths: Ints | int, nbytes: Ints | int) -> NDArray[np.bool_]:
+    """Return whether each range reaches outside of the ``nbytes`` bytes that there are.
 
     Damaged files hold any numbers, so this compares without a sum that could overflow.
     """
-    return np.asarray((starts < 0) | (lengths < 0) | (lengths > room) | (starts > room - lengths))
+    return np.asarray((starts < 0) | (lengths < 0) | (lengths > nbytes) | (starts > nbytes - lengths))

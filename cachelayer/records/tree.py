@@ -135,7 +135,7 @@ def key_name(key: Any, path: str) -> str:
 
 
 def leaf_title(path: str, whole: str = "the element") -> str:
-    """Return what errors call the leaf at a path; ``whole`` for the empty path of an element that is a leaf."""
+    """Return the name in errors of the leaf at a path; ``whole`` for the empty path of an element that is a leaf."""
     return f"leaf {path}" if path else whole
 
 

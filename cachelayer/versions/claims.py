@@ -157,7 +157,7 @@ class ClaimState:
 
 
 def claim_state(folder: Store, claim: str, idle: float) -> ClaimState:
-    """Return what one look at a claim shows.
+    """Look at a claim once, and return its state.
 
     Args:
         folder: the folder of the claim.

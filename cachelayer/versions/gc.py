@@ -72,7 +72,7 @@ class Collected:
     name: str
     """A file without its suffix, or a folder, as ``<dataset id>/<name>``."""
     reason: str
-    """Why nobody needs it."""
+    """The reason why nobody needs it."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
@@ -99,7 +99,7 @@ class ReleasedFile:
 
 
 def garbage(listing: Listing, needs: Needs, age: Age, grace: float, left_over: Collection[str] = ()) -> dict[str, str]:
-    """Return what nobody needs, with the reason, by its name in the listing.
+    """Return the garbage in a listing: the reason why nobody needs an object or a folder, by its name.
 
     Args:
         listing: the objects.
@@ -171,7 +171,7 @@ def _objects_of_builds(dataset: Store, folder: str) -> dict[str, list[str]]:
 
 
 def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
-    """Return what the versions of a head need.
+    """Return the files that the versions of a head need.
 
     Raises:
         CorruptionError, FormatError: if a manifest is damaged, so that nobody knows what its version needs.

@@ -68,7 +68,7 @@ class LogEvent:
     pid: int
     """The number of the process on its host; 0 if the entry does not say."""
     details: Mapping[str, Any]
-    """What was changed, by name: the version, the tag, the number of files."""
+    """The facts of the change, by name: the version, the tag, the number of files."""
 
     def __str__(self) -> str:
         words = [self.kind]
@@ -79,7 +79,7 @@ class LogEvent:
 
 
 def event_of(entry: Snapshot) -> LogEvent:
-    """Return what an entry of the log says about its change."""
+    """Return the event of an entry of the log: its account of its change."""
     details = dict(entry.event)
     pid = details.pop("pid", 0)
     return LogEvent(

@@ -53,7 +53,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str, version: Any = None, want: Want = "view", argument: str = "version") -> Self:
-        """Return what a user names.
+        """Return the reference that a text of a user names.
 
         Args:
             text: the dataset; ``@`` and the version may follow it, and the storage and ``/`` may come before it.

@@ -33,7 +33,7 @@ class StoredVersion:
     folder: Store
     """The folder of the dataset."""
     info: VersionInfo
-    """What the log says about the version."""
+    """The facts about the version in the log."""
 
     @classmethod
     def with_manifest(cls, folder: Store, info: VersionInfo, manifest: Manifest) -> Self:

@@ -63,7 +63,7 @@ class ViewCall:
     parts: tuple[str | int, ...] = ()
     """If the call gives several views, the name or the numbers of one of them."""
     why_unnamed: str = ""
-    """Why no text can name the call, and what to do; empty if a text can."""
+    """The reason why no text can name the call, and what to do; empty if a text can."""
 
     def apply(self, view: Any) -> Any:
         """Return the view that the call gives.
