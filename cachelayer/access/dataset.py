@@ -3,12 +3,12 @@
 Datasets are made of one another: most of them hold a dataset, and are one, so that any view can be made of any other::
 
     View, DataRef             what users see; it holds a
-      DatasetView             some rows of a dataset, in any order:                  dataset_view
-        RecordElements        elements that are decoded from the records of          record_elements
-          VersionRecords        a version, of                                        version_records
-          GrowingRecords        a version that is being built, or of                 growing_records
-          Joined                several versions
-        WithColumns           the same, merged with columns that were added later    with_columns
+      DatasetView             some rows, in any order, of one of these datasets:     dataset_view
+        RecordElements        elements decoded from stored records, of one of:       record_elements
+          VersionRecords        the records of a version                             version_records
+          GrowingRecords        the records of a version that is being built         growing_records
+          Joined                the records of several versions
+        WithColumns           RecordElements, merged with columns added later        with_columns
         Joined                DatasetViews, one after another                        joined
         WindowRows, PackRows  rows of values out of the documents of a DatasetView   sequences/documents
         PaddedElements        a DatasetView, with some leaves padded                 sequences/padded
@@ -47,7 +47,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.spec import SparseSpec
 from cachelayer.records.stacking import Stacking
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable, Ragged
+from cachelayer.records.values import Ragged
 from cachelayer.streams.reading.failures import attempt, is_of_element
 from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.stored_version import StoredVersion
@@ -279,12 +279,12 @@ class BaseDataset(Dataset[Any], RowOrigins, Protocol):
 
 
 class SameRows(BaseDataset, Protocol):
-    """A dataset with one element for each row of something else, in the same order, which it asks about its rows."""
+    """A dataset whose element i is made of row i of ``underlying``. Questions about rows go to ``underlying``."""
 
     @property
     @abstractmethod
     def underlying(self) -> RowOrigins:
-        """What has the rows."""
+        """The rows that the elements are made of."""
 
     def __len__(self) -> int:
         return len(self.underlying)
@@ -362,8 +362,6 @@ def cut_batches(read: Callable[[slice], Any], spec: Tree, sizes: Sequence[int]) 
 
 
 def _rows(values: Any, rows: slice) -> Any:
-    if isinstance(values, Nullable):
-        return values[rows]
     if isinstance(values, Ragged):
         return values.rows(rows.start, rows.stop)
     return values[rows]
