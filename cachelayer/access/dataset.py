@@ -334,13 +334,15 @@ def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Att
         numbers: the numbers.
         stops: whether reading ends with the first row that fails. With an error of the storage it always ends.
     """
-    values, errors = list[Any](), Failed()
+    values: list[Any] = []
+    errors = Failed()
     for row, number in enumerate(numbers.tolist()):
         value, error = attempt(read, number)
         if error is not None:
             errors[row] = error
             if stops or not is_of_element(error) or not is_of_element(error.__cause__ or error):
                 break
+        # A row that failed has None.
         values.append(value)
     return values, errors
 

@@ -219,7 +219,8 @@ class GrowingRecords:
         published = self._look()
         if published is not None:
             return published.records(numbers, held, videos=videos)
-        groups, rows_of_source = list[tuple[Ints, Records]](), list[Ints]()
+        groups: list[tuple[Ints, Records]] = []
+        rows_of_source: list[Ints] = []
         part_of = self._starts.searchsorted(numbers, side="right") - 1
         for part, rows in groups_of(part_of, len(self._starts)):
             stored = self._parts.get(part)

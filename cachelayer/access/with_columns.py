@@ -30,10 +30,11 @@ from cachelayer.records.tree import Tree
 
 def version_elements(records: VersionRecords) -> StoredElements:
     """Return the elements of a version, with its added columns if it has any."""
-    base, version = RecordElements(records), records.version
-    if not version.manifest.columns:
+    base = RecordElements(records)
+    columns = records.version.manifest.columns
+    if not columns:
         return base
-    groups = [RecordElements(replace(records, group=number)) for number in range(len(version.manifest.columns))]
+    groups = [RecordElements(replace(records, group=number)) for number in range(len(columns))]
     return WithColumns.of(base, groups)
 
 

@@ -89,7 +89,8 @@ class LoopTests:
         for stop in self.stops:
             loops = self.loops(**order)
             begun = list(itertools.islice(self.run(loops, 0, numbered=numbered), stop))
-            state, epoch = self.state(loops), begun[-1][0]
+            state = self.state(loops)
+            epoch = begun[-1][0]
             rest = list(self.run(self.restarted(state, order), epoch, numbered=numbered))
             if self.is_told_the_loop or numbered or stop % self.per_epoch:
                 assert [number for _, item in begun + rest for number in item] == expected

@@ -65,7 +65,8 @@ class RecordGroups:
     @cached_property
     def digest(self) -> str:
         """The digest of the plan."""
-        digests, leaves = self.records.digests, self.records.base.leaves
+        digests = self.records.digests
+        leaves = self.records.base.leaves
         if leaves is not None:
             spec = leaves.codec.spec
             digests = self.records.digests_of_leaves([leaf_number(spec, name) for name in self._names])

@@ -123,8 +123,10 @@ class TokenField:
         if self.every is not None:
             return _of_groups(pieces, reads[0], values[0], self.every)
         if self.groups is not None:
-            groups, numbers = self.groups.group_of[pieces.record], self._numbers
-            of_records: Any = (groups if numbers is None else numbers[groups]).astype(_CATEGORY)
+            groups = self.groups.group_of[pieces.record]
+            if self._numbers is not None:
+                groups = self._numbers[groups]
+            of_records: Any = groups.astype(_CATEGORY)
         else:
             of_records = values[0]
         if isinstance(of_records, Nullable):

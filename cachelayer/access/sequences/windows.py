@@ -66,7 +66,8 @@ class Windowing:
         filled = np.minimum(column.total + len(column) * self.extra - begins, self.length)
         # The two ends of a window are looked up side by side: the second search finds what the first has just read.
         ends_in, places = column.locate(np.stack([begins, begins + filled - 1], axis=1).reshape(-1), self.extra)
-        first, places = ends_in[::2], places[::2]
+        first = ends_in[::2]
+        places = places[::2]
         counts = ends_in[1::2] - first + 1
         splits = splits_of(counts)
         row = np.repeat(np.arange(len(numbers)), counts)
@@ -75,7 +76,8 @@ class Windowing:
         # The cell of its window at which each document begins; negative for a first document that begins earlier.
         ends = splits_of(lengths + self.extra)
         at = ends[:-1] - (ends[splits[:-1]] + places)[row]
-        begin, offset = np.maximum(-at, 0), np.maximum(at, 0)
+        begin = np.maximum(-at, 0)
+        offset = np.maximum(at, 0)
         count = np.minimum(lengths, filled[row] - at) - begin
         cells = np.minimum(at + lengths + self.extra, filled[row]) - offset
         # Documents without values at the very beginning count as segments of the first window.
