@@ -40,7 +40,7 @@ class Chunks(Protocol[T]):
         """Drop what was read."""
 
     def reread(self) -> None:
-        """Read the steps that an error ended again when they are next asked for."""
+        """Let the next call of :meth:`chunk` read once more the step at which an error came, and the steps after it."""
 
 
 class StreamIterator(Iterator[T]):
@@ -144,7 +144,10 @@ class StreamIterator(Iterator[T]):
         return True
 
     def _with_failures_counted(self, chunk: Chunk[T]) -> Chunk[T]:
-        """Count the failures of a chunk; return it, ended by an error before the first one that is one too many."""
+        """Count the failures of a chunk, and return the chunk.
+
+        If the failures are more than the limit, the chunk ends with an error in place of the first one beyond it.
+        """
         limit = self._reader.max_failures
         # If an earlier call for this chunk was interrupted, its failures are among those so far.
         failures = [failure for failure in self._failures if failure.position < chunk.position]
@@ -159,11 +162,10 @@ class StreamIterator(Iterator[T]):
 
     @property
     def failures(self) -> list[Failure]:
-        """The elements of the items so far that others stand in for, in order of position.
+        """The failed elements that stand-ins replaced in the items so far, in order of position.
 
-        They are those that ``map(fn, on_error="replace")`` replaced in the items that this iterator has handed out. The
-        state does not hold them: an iterator that continues in another process begins with none. After ``set_state``,
-        those before the new position are left.
+        ``map(fn, on_error="replace")`` replaces them. The state does not hold them: an iterator that continues in
+        another process begins with none. After ``set_state``, the failed elements before the new position are left.
 
         Examples:
             >>> stream = cachelayer.wrap(list(range(10)), identity="ten").stream(5)

@@ -299,7 +299,7 @@ class WorkerSteps:
         return self._reader.item(step, self._held_of(step))
 
     def item_and_failures(self, step: Step) -> tuple[Any, tuple[Failure, ...]]:
-        """Return the item of a step, and the elements that others stand in for, without a warning."""
+        """Return the item of a step, and the failed elements that stand-ins replaced in it, without a warning."""
         return self._reader.item_and_failures(step, self._held_of(step))
 
     def _held_of(self, step: Step) -> HeldOf:

@@ -53,7 +53,7 @@ class Chunk(Generic[T]):
             position follows too; and if an error ended the chunk, the positions after the steps that were not read.
         items: what was read.
         failure: the error that ended the chunk early.
-        failures: the elements of the items that others stand in for.
+        failures: the failed elements that stand-ins replaced in the items.
     """
 
     __slots__ = ("_after", "_begin", "_count", "failure", "failures", "items")

@@ -144,7 +144,7 @@ class ReadContext:
         self.closed = closed
         self.submit = submit
         self.failures: list[Failure] = []
-        """The elements that others stand in for."""
+        """The failed elements that stand-ins replaced."""
 
     def check(self) -> None:
         """Raise if nobody waits any longer; called before each call of a user's function."""

@@ -46,8 +46,8 @@ class Learned:
     """What reading has shown of the functions of a stream; all readers of the stream share it."""
 
     passed_on: Mapping[str, Any] | None = None
-    """The specs of the leaves that functions pass on, by their paths in what they make; without leaves whose batches
-    are plain arrays. None as long as no batch has asked."""
+    """The spec of each leaf of the dataset that the functions return unchanged, by its path in the returned element.
+    Leaves whose batches are plain arrays are left out. None before the first batch."""
     has_warned: bool = False
     """Whether a failure that no iterator counts was warned of."""
 
@@ -75,7 +75,7 @@ class StepReader:
 
     @property
     def max_failures(self) -> int | None:
-        """The number of failures of an iterator that others stand in for; None if the first one is raised."""
+        """How many failed elements an iterator may replace by stand-ins; None to raise the first failure."""
         return min((function.max_failures for function in self.maps if function.max_failures is not None), default=None)
 
     @property
@@ -124,7 +124,7 @@ class StepReader:
         return item
 
     def item_and_failures(self, step: Step, held: HeldOf = read_in_place) -> tuple[Any, tuple[Failure, ...]]:
-        """Return what :meth:`item` does, and the elements that others stand in for, without a warning."""
+        """Return the item of a step, and the failed elements that stand-ins replaced in it, without a warning."""
         context = ReadContext()
         items, error = self.read(plan_step(self.options, step), context, held)
         if error is not None:
@@ -174,7 +174,8 @@ class StepReader:
             together, _ = attempt(self._batches_together, filled, held)
         for number, (begin, end) in enumerate(pairwise(plan.splits)):
             if begin == end:
-                # All rows of this step are other shards': its empty batch has the shape of the first of them.
+                # This shard has no row of this step. Its empty batch has the shape of the first row, which another
+                # shard has.
                 first = self._plan_of_first_row(plan.steps[number]).numbers.item(0)
                 yield self.records.padded_as(first).batch(plan.numbers[:0])
             elif together is None:
@@ -191,9 +192,10 @@ class StepReader:
 
     # Functions of elements.
     #
-    # A leaf that they pass on is batched as in the dataset, such as texts of various lengths as a Ragged. A leaf that
-    # they make is stacked. Batches must not differ in that, whichever is read first, on whichever shard: so what the
-    # functions make of the first element of the stream decides it for all, and is looked at once.
+    # A leaf that the functions pass on unchanged is batched as in the dataset, such as texts of various lengths as a
+    # Ragged. A leaf that they make is stacked. All batches must agree on which leaves are passed on, whichever batch or
+    # shard is read first. So the functions are called once with the first element of the stream, and its result
+    # decides.
 
     @cached_property
     def stacker(self) -> Stacker:
@@ -210,8 +212,8 @@ class StepReader:
                 break
             elements = chunk.elements[begin:end]
             if begin == end:
-                # All rows of this step are other shards': its empty batch has the structure of the first of them. If
-                # that one fails, the other shard counts it.
+                # This shard has no row of this step. Its empty batch has the structure of the first row, which another
+                # shard has; if that row fails, the other shard counts it.
                 elements = self._read_first_row(plan.steps[number]).elements
             yield self.stacker.collate(elements, self._passed_on(chunk), end - begin)
         chunk.raise_error()
