@@ -156,7 +156,8 @@ class Steps:
     num_epochs: int | None
     """The number of epochs; None for no end."""
     cuts: tuple[int, ...] = ()
-    """The borders of buckets: ascending places of an epoch. Steps then begin multiples of G behind a border."""
+    """The borders of buckets: ascending places of an epoch. A step begins at each border, and after every G places from
+    there."""
     left_out: tuple[tuple[int, int], ...] = ()
     """The begins and ends of the positions that no step has, ascending, with other positions between them."""
     earlier: tuple[Phase, ...] = ()
@@ -184,7 +185,7 @@ class Steps:
 
     @cached_property
     def end(self) -> int | None:
-        """The position after the last epoch, past which a step that crosses borders reaches; None for no end."""
+        """The position after the last epoch; None for no end. With remainder "wrap" the last step may end later."""
         if self.num_epochs is None:
             return None
         last = self.phases[-1]
@@ -327,7 +328,8 @@ class Steps:
         """
         least, extra = divmod(self.row_count(size), self.shard_count)
         begin = shard_index * least + min(shard_index, extra)
-        return begin, begin + least + (shard_index < extra)
+        count = least + 1 if shard_index < extra else least
+        return begin, begin + count
 
     # Other steps.
 
@@ -342,10 +344,11 @@ class Steps:
         return replace(self, left_out=tuple(merged))
 
     def advanced(self, position: int, records: int, digest: str, newer: str) -> Steps:
-        """Return the steps over more records, from the end of the epoch on that a position lies in.
+        """Return the steps that go on over more records.
 
-        The new records come once, in a phase of their own that is none of ``num_epochs``. Then all records come. At the
-        end of an epoch, the position lies in that epoch.
+        The change comes at the end of the epoch under way at ``position``; between two epochs, that is the epoch that
+        has just ended. Then the new records come once, in a phase of their own, which counts as none of ``num_epochs``.
+        Then all records come.
 
         Args:
             position: the position.
@@ -357,7 +360,9 @@ class Steps:
         phase = self.phases[index]
         if not phase.digest:
             phase = phase._replace(digest=digest)
-        epochs = max(1, -(-(position - phase.begin) // phase.records))
+        places = position - phase.begin
+        # The epoch under way counts.
+        epochs = max(1, (places + phase.records - 1) // phase.records)
         begin = phase.begin + epochs * phase.records
         first = phase.first + phase.records
         # A phase of new records, which begins behind record 0, is no epoch.
