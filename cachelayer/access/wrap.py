@@ -64,7 +64,15 @@ class WrappedItems(BaseDataset):
     @property
     def info(self) -> DatasetInfo:
         # Sizes are unknown before items are read. This guess leads to blocks of a few hundred items.
-        return DatasetInfo(self.identity, {}, 4096, 4096, 1024, "foreign", is_declared=self._spec is not None)
+        return DatasetInfo(
+            name=self.identity,
+            metadata={},
+            record_nbytes=4096,
+            read_nbytes=4096,
+            records_per_read=1024,
+            reading_cost="foreign",
+            is_declared=self._spec is not None,
+        )
 
     @property
     def element_spec(self) -> tree.Tree:
