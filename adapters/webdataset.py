@@ -216,6 +216,7 @@ def _number(text: str, dtype: np.dtype[Any]) -> Any:
         raise ValueError(f"a text is not read as {dtype}")
     with np.errstate(over="ignore"):
         number = dtype.type(text)
-    if not np.isfinite(number) if dtype.kind == "f" else str(number) != text:
+    is_kept = bool(np.isfinite(number)) if dtype.kind == "f" else str(number) == text
+    if not is_kept:
         raise ValueError(f"{text!r} would be changed")
     return number
