@@ -196,8 +196,9 @@ class _Reader:
         self._look_into_table = look_into_table
         self._items_left = _MOST_ITEMS
         self._nbytes_left = _MOST_NBYTES
-        self._around: list[int] = []
-        """The ids of the values that the value that is read lies in: it may hold one of them again."""
+        self._enclosing: list[int] = []
+        """The ids of the containers around the value that is being read, the outermost first. They show when a value
+        contains itself."""
         self._known_kinds: dict[int, bool] = {}
         """Whether objects of a class are known by their attributes, by the id of the class."""
         self._functions: defaultdict[str, dict[types.CodeType, int]] = defaultdict(dict)
@@ -213,9 +214,9 @@ class _Reader:
         if kind in _PLAIN_CONTAINERS and len(value) <= self._items_left * _PLAIN_ITEMS and _is_plain(value, kind):
             self._items_left -= len(value) // _PLAIN_ITEMS
             return kind.__name__, sorted(value.items()) if kind is dict else value
-        if id(value) in self._around:
-            return "around", self._around[::-1].index(id(value))
-        self._around.append(id(value))
+        if id(value) in self._enclosing:
+            return "around", self._enclosing[::-1].index(id(value))
+        self._enclosing.append(id(value))
         try:
             return self._compound(value, kind)
         except (RecursionError, MemoryError):
@@ -224,7 +225,7 @@ class _Reader:
             # Reading it ran code of the user or of a library, which may raise anything.
             return self._miss(kind)
         finally:
-            self._around.pop()
+            self._enclosing.pop()
 
     def _has_attributes(self, kind: type) -> bool:
         if id(kind) not in self._known_kinds:
@@ -253,26 +254,27 @@ class _Reader:
         """Read a value as its built-in type does, without calling methods of a class that is derived from that."""
         if kind in (list, tuple):
             items = value if type(value) is kind else list(kind.__iter__(value))
-            return kind.__name__, self._some(items, len(items), self.read)
+            return kind.__name__, self._read_items(items, len(items), self.read)
         if kind is dict:
             count = dict.__len__(value)
-            return "dict", sorted(self._some(dict.items(value), count, self._pair), key=lambda pair: ascii(pair[0]))
+            pairs = self._read_items(dict.items(value), count, self._pair)
+            return "dict", sorted(pairs, key=lambda pair: ascii(pair[0]))
         if kind in (set, frozenset):
             if len(value) > self._items_left:
                 self.in_part[f"the length of {len(value):,} items"] = None
                 return "set", len(value)
-            return "set", sorted(self._some(list(value), len(value), self.read), key=ascii)
+            return "set", sorted(self._read_items(list(value), len(value), self.read), key=ascii)
         base: Any = kind
         return self.read(base(value))
 
     def _pair(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
         return self.read(pair[0]), self.read(pair[1])
 
-    def _some(self, values: Any, count: int, read_one: Callable[[Any], Any]) -> list[Any]:
+    def _read_items(self, values: Any, count: int, read_one: Callable[[Any], Any]) -> list[Any]:
         """Read the items of a container; of too many, a sample, followed by their number.
 
-        The first item is read with the share that each of them has of the items that are left. What it took tells how
-        many such items can be read.
+        Each item may use an equal share of the budget that is left. What the first item used tells how many such items
+        the budget pays for.
 
         Args:
             values: the items.
@@ -280,24 +282,26 @@ class _Reader:
             read_one: reads an item.
         """
         left = self._items_left
-        share = max(_LEAST_ITEMS, self._items_left // max(1, count))
-        read: list[Any] = []
-        most = min(count, 1)
-        while len(read) < most:
-            for value in _sample(values, count, most)[len(read) :]:
-                self._items_left = share
-                read.append(read_one(value))
-                left -= share - self._items_left
-                if len(read) == 1:
-                    most = min(count, 1 + max(0, left) // (share - self._items_left))
-                elif left <= 0:
-                    most = len(read)
-                    break
+        if count == 0:
+            return []
+        share = max(_LEAST_ITEMS, left // count)
+        [first] = _sample(values, count, 1)
+        self._items_left = share
+        contents = [read_one(first)]
+        spent = share - self._items_left
+        left -= spent
+        affordable = min(count, 1 + max(0, left) // spent)
+        for value in _sample(values, count, affordable)[1:]:
+            self._items_left = share
+            contents.append(read_one(value))
+            left -= share - self._items_left
+            if left <= 0:
+                break
         self._items_left = left
-        if len(read) < count:
-            self.in_part[f"{len(read):,} of {count:,} items"] = None
-            read.append(("of", count))
-        return read
+        if len(contents) < count:
+            self.in_part[f"{len(contents):,} of {count:,} items"] = None
+            contents.append(("of", count))
+        return contents
 
     def _object(self, value: Any, kind: type) -> Any:
         if issubclass(kind, (np.ndarray, np.generic)):
@@ -357,7 +361,7 @@ class _Reader:
         array = np.asarray(value)
         name = f"array {array.shape} {array.dtype.descr}"
         if array.dtype.hasobject:
-            return name, self._some(array.flat, array.size, self.read)
+            return name, self._read_items(array.flat, array.size, self.read)
         if array.nbytes > max(0, self._nbytes_left):
             most = min(array.size, _SAMPLED_ELEMENTS)
             self.in_part[f"{most:,} of {array.size:,} elements of an array"] = None
