@@ -232,31 +232,38 @@ class StoredBytes:
 
     def read(self) -> bytes:
         """Return the whole file."""
-        [[body]] = read_together([(self, np.zeros(1, np.int64), np.array([self.nbytes]))])
+        [[body]] = read_together([FileRanges(self, np.zeros(1, np.int64), np.array([self.nbytes]))])
         return bytes(body)
 
 
-def read_together(wanted: Sequence[tuple[StoredBytes, Ints, Ints]]) -> list[list[memoryview]]:
-    """Return ranges of files. The ranges of files that lie in the same records are read at once.
+@dataclass(frozen=True, eq=False)
+class FileRanges:
+    """Ranges of a file."""
 
-    Args:
-        wanted: the files, each with the begins and the ends of its ranges.
+    file: StoredBytes
+    begins: Ints
+    """The first byte of each range in the file."""
+    ends: Ints
+    """The byte after each range."""
 
-    Returns:
-        The ranges of each file.
-    """
+
+def read_together(wanted: Sequence[FileRanges]) -> list[list[memoryview]]:
+    """Return the bytes of the ranges of each file. The ranges of files in the same records are read at once."""
+    numbers_by_records: dict[int, list[int]] = {}
+    for number, ranges in enumerate(wanted):
+        numbers_by_records.setdefault(id(ranges.file.records), []).append(number)
     bodies: list[list[memoryview]] = [[] for _ in wanted]
-    buffers = {id(file.records): file.records for file, _, _ in wanted}
-    for key, records in buffers.items():
-        places = [place for place, (file, _, _) in enumerate(wanted) if id(file.records) == key]
-        counts = [len(wanted[place][1]) for place in places]
-        rows = np.repeat([wanted[place][0].row for place in places], counts)
-        starts = np.concatenate([wanted[place][0].start + wanted[place][1] for place in places])
-        lengths = np.concatenate([wanted[place][2] - wanted[place][1] for place in places])
-        memory = memory_of(records[rows].ranges(starts, lengths))
-        place_of_range = np.repeat(places, counts).tolist()
-        for place, (begin, end) in zip(place_of_range, pairwise(splits_of(lengths).tolist()), strict=True):
-            bodies[place].append(memory[begin:end])
+    for numbers in numbers_by_records.values():
+        files = [wanted[number] for number in numbers]
+        counts = [len(ranges.begins) for ranges in files]
+        rows = np.repeat([ranges.file.row for ranges in files], counts)
+        starts = np.concatenate([ranges.file.start + ranges.begins for ranges in files])
+        lengths = np.concatenate([ranges.ends - ranges.begins for ranges in files])
+        memory = memory_of(files[0].file.records[rows].ranges(starts, lengths))
+        splits = splits_of(lengths).tolist()
+        number_of_range = np.repeat(numbers, counts).tolist()
+        for number, (begin, end) in zip(number_of_range, pairwise(splits), strict=True):
+            bodies[number].append(memory[begin:end])
     return bodies
 
 

@@ -26,7 +26,7 @@ from cachelayer.arguments import explains_options
 from cachelayer.errors import CorruptionError, ElementError, InvalidTypeError, RecordIndexError
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import StoredBytes, read_together
+from cachelayer.records.record_buffers import FileRanges, StoredBytes, read_together
 from cachelayer.records.selection import record_numbers, sliced
 from cachelayer.records.spec import ImageSize, VideoSpec
 from cachelayer.records.video_index import PacketRange, VideoIndex, pyav
@@ -225,10 +225,11 @@ def read_clips(clips: Sequence[VideoClip]) -> list[list[memoryview]]:
     Raises:
         CorruptionError: if spans come damaged again.
     """
-    bodies = read_together([(clip.video.stored, *clip.spans) for clip in clips])
+    wanted = [FileRanges(clip.video.stored, *clip.spans) for clip in clips]
+    bodies = read_together(wanted)
     broken = [place for place, clip in enumerate(clips) if not clip.matches(bodies[place])]
     if broken:
-        again = read_together([(clips[place].video.stored, *clips[place].spans) for place in broken])
+        again = read_together([wanted[place] for place in broken])
         for place, body in zip(broken, again, strict=True):
             if not clips[place].matches(body):
                 raise CorruptionError(f"{clips[place].video.name}: its bytes do not match their checksums")
