@@ -24,9 +24,9 @@ from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
 from cachelayer.user_warnings import warn
 
-_BLOCK_RECORDS = 512
-# Several blocks are in memory at once.
-_BLOCK_NBYTES = 32 << 20
+_GROUP_RECORDS = 512
+# Several groups are in memory at once.
+_GROUP_NBYTES = 32 << 20
 
 
 @explains_options
@@ -40,7 +40,7 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     was taken from this dataset; what is read ahead does not count, unless transformations that you add read it.
 
     Args:
-        stream: a batched stream gives batches; any other gives elements, which are read in blocks, unless their shapes
+        stream: a batched stream gives batches; any other gives elements, which are read in groups, unless their shapes
             vary or the stream is one shard of several.
         positions: pair each batch, or element, with the position after it, an int64. TensorFlow reads ahead, so
             only this shows where training is: ``ref.stream(..., start=position)`` continues there.
@@ -77,14 +77,14 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         )
     _check_outward(spec)
     leaves = [leaf for _, leaf in tree.leaves(spec)]
-    blocks = not reader.options.batched and reader.options.steps.shard_count == 1 and all(map(_unbatches, leaves))
+    grouped = not reader.options.batched and reader.options.steps.shard_count == 1 and all(map(_unbatches, leaves))
     read = stream
     of_positions = tf.TensorSpec((), tf.int64)
     if reader.options.batched:
         signature = _signature_of_batches(stream, leaves)
-    elif blocks:
-        # One call gives a block its structure; a call for each element would take longer than to read it.
-        steps = replace(reader.options.steps, global_batch=_block_records(reader, leaves), remainder="keep")
+    elif grouped:
+        # One call gives a group its structure; a call for each element would take longer than to read it.
+        steps = replace(reader.options.steps, global_batch=_group_records(reader, leaves), remainder="keep")
         read = with_options(stream, batched=True, steps=steps)
         of_positions = tf.TensorSpec((None,), tf.int64)
         signature = [_batch_signature(leaf, None) for leaf in leaves]
@@ -93,15 +93,15 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     reached = _reached(stream)
     # Generators have no structures: a flat tuple of leaves, and a position.
     items = tf.data.Dataset.from_generator(
-        _StreamItems(read, reached, blocks=blocks), output_signature=(tuple(signature), of_positions)
+        _StreamItems(read, reached, grouped=grouped), output_signature=(tuple(signature), of_positions)
     )
-    return _finished(items, stream, reached, positions=positions, blocks=blocks)
+    return _finished(items, stream, reached, positions=positions, grouped=grouped)
 
 
 class _StreamItems:
-    """Yields the leaves of the items of each iteration, with the position after each: in blocks, of each element."""
+    """Yields the leaves of each item and the position after it; grouped elements come with an array of positions."""
 
-    def __init__(self, stream: Stream[Any], reached: Any, *, blocks: bool) -> None:
+    def __init__(self, stream: Stream[Any], reached: Any, *, grouped: bool) -> None:
         outward = _Outward(stream.element_spec, are_batches=reader_of(stream).options.batched)
         padded = reader_of(stream).options.steps.rule.masks
 
@@ -110,7 +110,7 @@ class _StreamItems:
 
         self._epochs: Epochwise[Any] = Epochwise(replace(reader_of(stream), convert=leaves))
         self._reached = reached
-        self._blocks = blocks
+        self._grouped = grouped
         self._lock = Lock()
 
     def __call__(self) -> Iterator[Any]:
@@ -121,7 +121,7 @@ class _StreamItems:
             item = next(iterator, None)
         while item is not None:
             after = iterator.position
-            yield item, np.arange(before + 1, after + 1) if self._blocks else after
+            yield item, np.arange(before + 1, after + 1) if self._grouped else after
             before = after
             item = next(iterator, None)
 
@@ -143,10 +143,16 @@ def _unbatches(leaf: LeafSpec) -> bool:
     return isinstance(leaf, ArraySpec) and all(leaf.shape) and can_batch(_tf_dtype(leaf))
 
 
-def _finished(
-    leaves: Any, stream: Stream[Any], reached: Any, *, positions: bool, blocks: bool = False
-) -> tf.data.Dataset:
-    """Return the dataset of the stream's items, from a dataset of its leaves and positions, or of blocks of them."""
+def _finished(leaves: Any, stream: Stream[Any], reached: Any, *, positions: bool, grouped: bool) -> tf.data.Dataset:
+    """Return the dataset of the stream's items.
+
+    Args:
+        leaves: a dataset of the leaves of items and the positions after them, or of groups of both.
+        stream: the stream.
+        reached: the variable for the position after the last item that was handed out; None if the stream has an end.
+        positions: whether to pair each item with its position.
+        grouped: whether ``leaves`` has groups.
+    """
     options = reader_of(stream).options
     pack = tree.packer(_without_lists(stream.element_spec))
     padded = options.batched and options.steps.rule.masks
@@ -160,15 +166,15 @@ def _finished(
         return (item, position) if positions else item
 
     dataset = leaves.map(packed)
-    if blocks:
+    if grouped:
         dataset = dataset.unbatch()
     dataset = _with_cardinality(dataset, stream).prefetch(tf.data.AUTOTUNE)
     if reached is None:
         return dataset
     # Nothing may read ahead of the items that were handed out; by default TensorFlow adds a prefetch() at the end.
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    return dataset.map(note_position).with_options(options)
+    no_prefetch = tf.data.Options()
+    no_prefetch.experimental_optimization.inject_prefetch = False
+    return dataset.map(note_position).with_options(no_prefetch)
 
 
 def _with_cardinality(dataset: tf.data.Dataset, stream: Stream[Any]) -> tf.data.Dataset:
@@ -206,13 +212,13 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
     return [*signature, tf.TensorSpec((rows,), tf.bool)] if reader_of(stream).options.steps.rule.masks else signature
 
 
-def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
-    """Return the number of elements in a block: fewer if they are large."""
+def _group_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
+    """Return the number of elements in a group: fewer if they are large."""
     fixed = [(leaf.dtype, [dim or 1 for dim in leaf.shape]) for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
     nbytes = max(
         1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.info.record_nbytes
     )
-    return max(1, min(_BLOCK_RECORDS, _BLOCK_NBYTES // nbytes))
+    return max(1, min(_GROUP_RECORDS, _GROUP_NBYTES // nbytes))
 
 
 def _check_outward(spec: Tree) -> None:
