@@ -53,7 +53,7 @@ class _Part:
     options: StorageOptions
     """The options of the file system that reads URLs."""
     verify: Verify
-    """What to check."""
+    """The checks that are made when records are read."""
     start: int = 0
     """The number of the first record."""
     stop: int | None = None

@@ -75,7 +75,7 @@ class DataRef(View[T], Generic[T]):
 
     @property
     def _named(self) -> VersionRecords | GrowingRecords:
-        """What knows the name of the version, also while it is being built."""
+        """The records of the version, which know its name also while it is being built."""
         return cast(VersionRecords | GrowingRecords, cast(StoredElements, self._readable.base).source)
 
     @property
@@ -103,7 +103,7 @@ class DataRef(View[T], Generic[T]):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What the version was built from and how: source, options, code, time and host.
+        """The origin of the version: the source, options, code, time and host of its build.
 
         Examples:
             >>> ref = cachelayer.Storage(folder).submit(range(3), "numbers", "v1", description="the first numbers")

@@ -112,7 +112,7 @@ class GrowingRecords:
         self._noted: dict[int, PartResult] = {}
         self._published: VersionRecords | None = None
         self._next_look = 0.0
-        """When this process looks again what is stored, in seconds of the monotonic clock."""
+        """The time of the next look at what is stored, in seconds of the monotonic clock."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Only the process that started the build knows how it goes.

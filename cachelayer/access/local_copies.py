@@ -214,7 +214,7 @@ class LocalCopies:
 
     @cached_property
     def _has_room(self) -> NDArray[np.bool_]:
-        """Which shards get copies: the first in the order, as many as there is room for when the first copy is made.
+        """True for each shard that gets a copy: the first in the order, as many as fit when the first copy is made.
 
         Other shards are read over the network. If new copies displaced old ones, an epoch would remove each copy before
         the next epoch used it.

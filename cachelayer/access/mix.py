@@ -127,7 +127,7 @@ class Mixture(Generic[T]):
 
     @property
     def _digest_text(self) -> str:
-        """What people see of the digest: nobody waits for it."""
+        """The digest for people; while a part is being built, a text that says so, because nobody waits for a text."""
         are_published = all(ref._current.published(wait=False) is not None for ref, _ in self._parts)
         return f"sha256:{self.digest}" if are_published else "being built"
 

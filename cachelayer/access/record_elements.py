@@ -39,7 +39,7 @@ class RecordSource(RowOrigins, Protocol):
     """Encoded records by number: of a version, or of several. Thread-safe and picklable. Erased records are empty."""
 
     kind: ClassVar[str]
-    """What a view of it is called, such as ``DataRef``."""
+    """The name of a view of the records, such as ``DataRef``."""
 
     @property
     def digests(self) -> Digests:
@@ -51,7 +51,7 @@ class RecordSource(RowOrigins, Protocol):
 
     @property
     def info(self) -> DatasetInfo:
-        """What is known of the records before any is read."""
+        """The facts that are known of the records before any is read."""
 
     @property
     def reads_in_part(self) -> bool:

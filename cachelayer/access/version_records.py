@@ -54,7 +54,7 @@ class VersionRecords:
 
     version: StoredVersion
     verify: Verify = "open"
-    """What to check when bytes are read."""
+    """The checks that are made when bytes are read."""
     copies: CacheFolder | None = None
     """The local cache of remote shards; None to make no local copies."""
     group: int | None = None
@@ -169,7 +169,7 @@ class VersionRecords:
 
     @cached_property
     def shards(self) -> LocalShards | RemoteShards | ColumnRows:
-        """What reads the records, by where their files lie."""
+        """The reader of the records: of local files, of a bucket, or of a column."""
         if self.shard_set.array is not None:
             return ColumnRows(self.version, self.shard_set.array, self.verify)
         shards = self.shard_set.shards

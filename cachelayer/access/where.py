@@ -192,7 +192,7 @@ class _Source:
 
     @property
     def hint(self) -> str:
-        """What to write in place of signs and words that no condition has; empty if the code has none."""
+        """Advice for signs and words that no condition has; empty if the code has none."""
         code = _TOKENS.sub(lambda match: "''" if match["text"] else match[0], self.code)
         words = [word for word in re.findall(r"[^\W\d]\w*", code) if keyword.iskeyword(word) and word not in _PYTHONS]
         hints = [f"write {word}" for sign, word in _SIGNS.items() if re.search(sign, code)]

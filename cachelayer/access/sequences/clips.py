@@ -44,7 +44,7 @@ _UNNAMED = "values"
 
 @dataclass(frozen=True)
 class Clipping:
-    """How the frames of a record are cut into clips: clip i begins at frame ``i * every``."""
+    """A rule that cuts the frames of a record into clips: clip i begins at frame ``i * every``."""
 
     frames: int
     stride: int
@@ -52,7 +52,7 @@ class Clipping:
 
     @property
     def span(self) -> int:
-        """From the first frame of a clip to the last, both counted."""
+        """The number of frames from the first to the last frame of a clip, both counted."""
         return (self.frames - 1) * self.stride + 1
 
     def counts(self, lengths: Ints) -> Ints:
@@ -108,7 +108,7 @@ class ClipRows(BaseDataset):
 
     @cached_property
     def lengths(self) -> Ints:
-        """How many frames each record has."""
+        """The number of frames of each record."""
         first, *others = (self._lengths_of(name, leaf) for name, leaf in zip(self.names, self._leaves, strict=True))
         for name, lengths in zip(self.names[1:], others, strict=True):
             wrong = np.flatnonzero(first != lengths)
@@ -151,7 +151,7 @@ class ClipRows(BaseDataset):
         return 0 if value is None else len(value)
 
     def _sound_files(self, name: str) -> MediaFiles:
-        """Return what decodes a sound."""
+        """Return the decoder of a sound."""
         spec = self.records.leaves_for("clips()").codec.spec
         path, leaf = tree.leaves(spec)[leaf_number(spec, name)]
         return MediaFiles(path, cast(AudioSpec, leaf))
@@ -161,7 +161,7 @@ class ClipRows(BaseDataset):
 
     @cached_property
     def _splits(self) -> Ints:
-        """Where the clips of each record begin."""
+        """The number of the first clip of each record, then the number of all clips."""
         return splits_of(self.clipping.counts(self.lengths))
 
     def __len__(self) -> int:
@@ -232,7 +232,7 @@ class ClipRows(BaseDataset):
 
     @cached_property
     def _beside_codec(self) -> Codec:
-        """What stacks the fields beside clips."""
+        """The codec that stacks the fields beside clips."""
         specs: dict[str, LeafSpec] = {}
         for name in self.beside:
             spec = _leaf(self.records.element_spec, name)

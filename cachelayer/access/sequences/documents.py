@@ -311,7 +311,7 @@ class DocumentRows(BaseDataset):
     @property
     @abstractmethod
     def together(self) -> int:
-        """How many consecutive rows share documents with few rows besides; see :class:`DatasetInfo`."""
+        """The number of consecutive rows that share documents with few other rows; see :class:`DatasetInfo`."""
 
     @cached_property
     def info(self) -> DatasetInfo:

@@ -37,7 +37,7 @@ _FIRST_EPOCH = 1 << 62
 
 @dataclass(frozen=True)
 class Packing:
-    """How documents are packed."""
+    """The lengths and choices by which documents are packed."""
 
     length: int
     """The number of values of a row."""
@@ -139,7 +139,7 @@ class _Fit:
     opened: int = 0
     """The number of packs that were opened."""
     filled: list[tuple[int, int, int]] = field(default_factory=list)
-    """What was placed, in order: the first pack, the number of pieces, and the number of pieces for each pack."""
+    """The pieces placed so far, in order: their first pack, their number, and the number of pieces for each pack."""
 
     def place(self, length: int, pieces: int) -> None:
         """Place some pieces of one length."""

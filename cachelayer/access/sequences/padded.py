@@ -35,14 +35,14 @@ LongRecords = Literal["truncate", "refuse"]
 
 @dataclass(frozen=True)
 class Padding:
-    """How a leaf is padded."""
+    """A leaf that is padded, with the length and the fill."""
 
     name: str
     """The name of the leaf."""
     length: int
     """The number of values that every record gets."""
     fill: NDArray[Any]
-    """What stands after the values of a shorter record: an array without dimensions, of the dtype of the leaf."""
+    """The value that fills up shorter records: an array without dimensions, of the dtype of the leaf."""
     long: LongRecords
     """What becomes of longer records."""
 

@@ -92,7 +92,7 @@ class RecordGroups:
 
     @cached_property
     def splits(self) -> Ints:
-        """Where each group begins among the members, and where the last one ends."""
+        """The start of each group among the members, and the end of the last one."""
         groups = self.group_of
         return splits_of(np.bincount(groups[groups >= 0]))
 

@@ -41,7 +41,7 @@ class SeriesWindows(BaseDataset):
     length: int
     """The number of records of a window."""
     stride: int
-    """How many records a window begins after the window before it."""
+    """The number of records from the start of a window to the start of the next."""
 
     def __post_init__(self) -> None:
         # Making the spec refuses fields that do not stack, now and not when a window is read.

@@ -31,7 +31,7 @@ _READ_NBYTES = 1 << 24
 
 @dataclass(frozen=True)
 class PlanMaker:
-    """What a plan is known by, and how it is made and checked."""
+    """A plan's digest and size, with the functions that make and check the plan."""
 
     digest: str
     """The digest of the plan, which follows from the records and from all else that decides it."""

@@ -35,12 +35,12 @@ LastWindow = Literal["drop", "pad"]
 
 @dataclass(frozen=True)
 class Windowing:
-    """How the concatenation of all documents is cut into windows: window i begins at value ``i * stride``."""
+    """A rule that cuts the concatenation of all documents into windows: window i begins at value ``i * stride``."""
 
     length: int
     """The number of values of a window."""
     stride: int
-    """How many values a window begins after the window before it."""
+    """The number of values from the start of a window to the start of the next."""
     extra: int = 0
     """1 if a separator stands after each document, else 0."""
     remainder: LastWindow = "drop"
