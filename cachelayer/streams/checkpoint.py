@@ -14,11 +14,11 @@ from cachelayer.temporary_files import sync_path
 
 FILE = "state.json"
 Awaited = Awaitable[Awaitable[None]]
-"""What saving and loading return: Orbax awaits it, and then awaits the result of that."""
+"""The result of saving and loading: Orbax awaits it, and then awaits what that gives."""
 
 
 class _Done:
-    """What is awaited of work that is done already, any number of times."""
+    """An awaitable of work that is done already; it may be awaited any number of times."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield from ()

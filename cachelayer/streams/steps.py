@@ -56,7 +56,7 @@ Unmasked = Literal["drop", "keep", "wrap"]
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of a step that a border cuts short."""
+    """A rule for a step that a border cuts short."""
 
     drops: bool = False
     """Whether no shard takes the step."""
@@ -152,7 +152,7 @@ class Steps:
     shard_count: int
     """The number of shards, R, which divides G."""
     remainder: Remainder
-    """What becomes of a step that a border cuts short."""
+    """The name of the rule for a step that a border cuts short."""
     num_epochs: int | None
     """The number of epochs; None for no end."""
     cuts: tuple[int, ...] = ()
@@ -165,7 +165,7 @@ class Steps:
 
     @property
     def rule(self) -> Rule:
-        """What becomes of a step that a border cuts short."""
+        """The rule for a step that a border cuts short."""
         return RULES[self.remainder]
 
     @property

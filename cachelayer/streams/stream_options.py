@@ -78,7 +78,7 @@ class StreamOptions:
     steps: Steps
     """The steps of all shards."""
     order: Order
-    """Which record has which place of an epoch."""
+    """The order of the records in every epoch."""
     shard_index: int
     start: int
     """The position where iterators begin."""

@@ -21,7 +21,7 @@ _HAND_OVER = "pass larger batches or, if worker processes read, more workers"
 
 @dataclass(frozen=True)
 class ReadingStats:
-    """What reading for an iterator took.
+    """The cost of reading for an iterator: seconds, bytes and requests.
 
     Examples:
         >>> print(cachelayer.ReadingStats(seconds=9.0, bytes=2_000_000, requests=40, retries=1))
@@ -29,7 +29,7 @@ class ReadingStats:
     """
 
     seconds: float = 0.0
-    """How long the consumer waited for it."""
+    """The seconds that the consumer waited for reading."""
     bytes: int = 0
     """Bytes that came over the network, and bytes of the records that were read on this host."""
     requests: int = 0
@@ -45,7 +45,7 @@ class ReadingStats:
 
 @dataclass(frozen=True)
 class StreamStats:
-    """How long the consumer of an iterator waited for it, and for what; ``str()`` says so, and what to do about it.
+    """The time that the consumer of an iterator waited for it, by cause. ``str()`` also says what to do about it.
 
     Examples:
         >>> print(cachelayer.StreamStats(seconds=100.0, waited=50.0, own=50.0, functions=45.0, decoding=5.0))
@@ -55,11 +55,11 @@ class StreamStats:
     """
 
     seconds: float
-    """From the first call of ``next()`` until now, or until the end of the stream."""
+    """The seconds from the first call of ``next()`` until now, or until the end of the stream."""
     waited: float
-    """How long it was in ``next()``: the sum of ``reading``, ``decoding``, ``functions`` and ``hand_over``."""
+    """The seconds in ``next()``: the sum of ``reading``, ``decoding``, ``functions`` and ``hand_over``."""
     own: float
-    """How long the consumer did its own work."""
+    """The seconds that the consumer spent on its own work."""
     is_mapped: bool = True
     """Whether the stream has functions."""
     reading: ReadingStats = ReadingStats()
@@ -106,9 +106,9 @@ class Wait(NamedTuple):
     """A wait of a consumer."""
 
     since: float
-    """When it began."""
+    """The time at which it began."""
     busy: list[float]
-    """How long threads had been at each stage by then."""
+    """The seconds that threads had spent at each stage by then."""
 
 
 class ConsumerClock:
@@ -119,9 +119,9 @@ class ConsumerClock:
 
     def __init__(self) -> None:
         self.counters = of_iterator()
-        """What the threads that read for the iterator count."""
+        """The counters of the threads that read for the iterator."""
         self._begun: float | None = None
-        """When the consumer first waited; None after the end."""
+        """The time at which the consumer first waited; None after the end."""
         self._waits_since: float | None = None
         self._waited = 0.0
         self._seconds_to_end = 0.0

@@ -61,13 +61,13 @@ class BlockRequest:
     """A block that steps need: on its way, or here."""
 
     outcome: Future[Fetched]
-    """What comes for the block, perhaps together with other blocks."""
+    """The fetched block to come, perhaps together with other blocks."""
     nbytes: int
     """Approximate bytes of the block."""
     first: int
     """The position of the first step that needs it."""
     arrived: Fetched | None = None
-    """What came, once a step has waited for it: so later steps need not ask the future, which takes its lock."""
+    """The fetched block, once a step has waited for it. Later steps need not ask the future, which takes a lock."""
 
     @property
     def has_failed(self) -> bool:

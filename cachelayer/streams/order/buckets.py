@@ -131,7 +131,7 @@ class BucketOrder(Order):
 
     @property
     def described(self) -> Mapping[str, Any]:
-        """What a state says of the order: the batch size belongs to it, because it decides which records are a step."""
+        """The order in a state, with the batch size, because that decides which records are a step."""
         buckets = self.table.buckets
         sizes = {"leaves": list(buckets.leaves), "bounds": list(buckets.bounds), "global_batch_size": self.global_batch}
         return describe("buckets", BUCKETS_VERSION, self, buckets=sizes)

@@ -214,7 +214,7 @@ class MixedOrder(Order):
 
     @property
     def described(self) -> Mapping[str, Any]:
-        """What a state says of the order; the sizes of blocks are listed part by part."""
+        """The order in a state; the sizes of blocks are listed part by part."""
         sizes = [order.sizes for order in self.orders if isinstance(order, BlockOrder)]
         listed = {name: [of_part[name] for of_part in sizes] for name in (sizes[0] if sizes else ())}
         return describe("mixture", MIXTURE_VERSION, self, **({"blocks": listed} if sizes else {}))

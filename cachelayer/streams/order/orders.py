@@ -60,7 +60,7 @@ class OrderInBlocks(Protocol):
 
 
 class Order(ABC):
-    """Which record has which place of every epoch.
+    """An order: the record at each place of every epoch.
 
     Record numbers take long to compute, so whole pieces of an epoch are computed at once and kept.
     """
@@ -87,7 +87,7 @@ class Order(ABC):
     @property
     @abstractmethod
     def described(self) -> Mapping[str, Any]:
-        """What a state says of the order: kind, version, seed, shuffle, reshuffle, and the sizes that it depends on."""
+        """The order in a state: kind, version, seed, shuffle, reshuffle, and the sizes that it depends on."""
 
     @property
     def in_blocks(self) -> bool:

@@ -130,7 +130,7 @@ class Dropped(BaseException):
 
 
 class ReadContext:
-    """What the functions that read a chunk share: the failures so far, and who waits for the chunk.
+    """The context of reading a chunk: the failures so far, and whether anybody still waits for the chunk.
 
     Args:
         closed: set when nobody waits for the chunk any longer; None if the consumer reads it in its own thread, where

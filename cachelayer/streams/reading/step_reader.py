@@ -43,13 +43,13 @@ from cachelayer.streams.stream_options import StreamOptions
 
 @dataclass(eq=False)
 class Learned:
-    """What reading has shown of the functions of a stream; all readers of the stream share it."""
+    """Facts about the functions of a stream that reading has shown. All readers of the stream share them."""
 
     passed_on: Mapping[str, Any] | None = None
     """The spec of each leaf of the dataset that the functions return unchanged, by its path in the returned element.
     Leaves whose batches are plain arrays are left out. None before the first batch."""
     has_warned: bool = False
-    """Whether a failure that no iterator counts was warned of."""
+    """Whether there was a warning of a failure that no iterator counts."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class StepReader:
 
     @cached_property
     def stacker(self) -> Stacker:
-        """What makes batches of elements as they are read."""
+        """The stacker of elements of the dataset, before functions change them."""
         # Elements of all buckets have the same leaves, only in other shapes.
         return self.records.padded_as(0).stacking()
 
