@@ -128,7 +128,7 @@ class _PipelineReader:
 
     @property
     def _stacks(self) -> bool:
-        """Whether every leaf has the same shape in all elements, so that batches are plain tensors."""
+        """True if every leaf has the same shape in all elements, so that batches are plain tensors."""
         return all(isinstance(leaf, ArraySpec) and None not in leaf.shape for leaf in self._leaves)
 
     def read(self, _: int, stop: int | None) -> Iterator[Batch]:

@@ -67,7 +67,7 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):  # type: ignore[misc]
-        """What to read.
+        """The rows to read, and their order.
 
         Args:
             dataset: a reference to cached documents, such as ``"gs://bucket/prefix/c4@v1"``, which are packed.

@@ -238,7 +238,7 @@ class Lists:
 
     @property
     def splits(self) -> Ints:
-        """Where the values of each row begin, and the end."""
+        """The start of the values of each row, and the end of the last row."""
         splits = splits_of(self.levels[0])
         for lengths in self.levels[1:]:
             splits = splits_of(lengths)[splits]

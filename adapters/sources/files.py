@@ -42,7 +42,7 @@ class File:
     path: str
     """The name in that file system."""
     listed: Mapping[str, Any] | None = None
-    """What a listing of fsspec says about the file; None if the file system must be asked."""
+    """The entry of the file in a listing of fsspec; None if the file system must be asked."""
 
     @property
     def is_local(self) -> bool:
