@@ -59,7 +59,7 @@ class ShardRows(NamedTuple):
     """Rows that lie in the shards of one version, each by a number that no derived or appended version changes."""
 
     places: Ints
-    """Where these rows stand among the rows that were asked for."""
+    """The places of these rows among the rows that were asked for."""
     segments: tuple[int, ...]
     """The number of records of each segment of the shards."""
     numbers: Ints
@@ -67,7 +67,7 @@ class ShardRows(NamedTuple):
 
 
 class RowOrigins(Protocol):
-    """Where rows come from. Stored records have it, and datasets that are made of them."""
+    """The origins of rows. Stored records answer these questions, and so do datasets that are made of them."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -110,7 +110,7 @@ class RowOrigins(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LeafRead:
-    """Which values of a leaf are read, of each of some records: all of them, or a range."""
+    """The values of a leaf that are read of each of some records: all of them, or a range."""
 
     leaf: int
     """The number of the leaf."""

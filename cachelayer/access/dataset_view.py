@@ -29,11 +29,11 @@ class DatasetView(BaseDataset):
 
     base: BaseDataset
     selection: Selection
-    """Which elements of the base, in order."""
+    """The chosen elements of the base, in order."""
     own_digests: Digests | None = None
     """The digests, if they do not follow from the base: a mixture has its own."""
     name: ViewName | None = None
-    """What a reference calls the elements; None if they are of no version, or of several."""
+    """The reference to the elements; None if they are of no version, or of several."""
 
     @classmethod
     def all(cls, base: BaseDataset) -> DatasetView:

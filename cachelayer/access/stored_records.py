@@ -28,7 +28,7 @@ class StoredRecords:
     elements: StoredElements
     """All elements of the versions, undecoded, with the leaves that the records keep."""
     selection: Selection
-    """Which of the elements are meant, in order."""
+    """The numbers of the elements that are meant, in order."""
     digest: str
     """The digest of the view."""
 

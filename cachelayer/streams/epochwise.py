@@ -163,7 +163,7 @@ class Epochwise(Generic[T]):
 
     @property
     def _has_begun(self) -> bool:
-        """Whether the present iteration was asked for an item."""
+        """True if the present iteration was asked for an item."""
         iterator = self._iterator
         return iterator is not None and (has_ended(iterator) or iterator.position != self.begin)
 

@@ -230,7 +230,7 @@ class DocumentRows(BaseDataset):
     length: int
     """The number of cells of a row."""
     added: Literal["segments", "mask"] | None = None
-    """What rows have beside the leaves: segment ids and positions, the length and the mask, or nothing."""
+    """The fields of rows beside the leaves: segment ids and positions, the length and the mask, or nothing."""
     separator: tuple[NDArray[Any], ...] = ()
     """The value after each document, for each leaf, as arrays without dimensions; empty if there is none."""
     fields: tuple[TokenField, ...] = field(default=(), kw_only=True)

@@ -42,7 +42,7 @@ class RecordGroups:
     order: str | None
     """The field that orders the records of a group; None for the order of the view, which equal values keep too."""
     call: str
-    """What the user called, for messages."""
+    """The call of the user, for messages."""
 
     def __post_init__(self) -> None:
         reader = self._reader

@@ -50,7 +50,7 @@ class TokenField:
     """The number of the field among the stored leaves."""
     spec: LeafSpec
     every: int | None = None
-    """How many tokens share a value of the field; None if all tokens of a document share its only value."""
+    """The number of tokens that share a value of the field; None if all tokens of a document share its only value."""
     groups: RecordGroups | None = None
     """The records by the texts of a field of text, whose values in rows are the numbers of the texts; else None."""
     texts: tuple[Any, ...] | None = None

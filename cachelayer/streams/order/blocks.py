@@ -158,7 +158,7 @@ class _Window:
     """
 
     first: Indices
-    """How many records of the lane come before the window."""
+    """The number of records of the lane before the window."""
     starts: Indices
     """The first record number of each block."""
     slots: NDArray[np.uint16]

@@ -67,7 +67,7 @@ class Round(NamedTuple):
     part_of: Indices
     """The part that each position belongs to."""
     turn_of: Indices
-    """How many turns this part has before the position."""
+    """The number of turns that this part has before the position."""
     places: Sequence[Indices]
     """The positions of each part."""
 

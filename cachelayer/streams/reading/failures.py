@@ -53,7 +53,7 @@ class Failure:
     position: int
     """The position at which it failed."""
     error: Exception
-    """What the function or decoding raised. It has no traceback, which would hold the memory of the batch."""
+    """The error that the function or decoding raised. It has no traceback, which would hold the memory of the batch."""
     stand_in: int
     """The number of the record whose element came in its place."""
 
