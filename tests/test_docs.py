@@ -111,7 +111,9 @@ def test_the_adapter_that_contributors_begin_with_passes_the_suite(tmp_path: Pat
     program = (
         "import pytest, cachelayer.adapters as a; a.__path__.append('.'); pytest.main(['-q', '-p', 'no:cacheprovider'])"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    plain = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=plain, capture_output=True, text=True, check=False)
     assert re.search(r"^5 passed", done.stdout, re.MULTILINE), done.stdout
 
 
