@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,12 @@ def doctest_of(name: str, obj: Any) -> doctest.DocTest:
     return doctest.DocTestParser().get_doctest(obj.docstring.value, globs, name, str(obj.filepath), lineno)
 
 
-EXAMPLES = [doctest_of(obj.path, obj) for obj in everything() if has_example(obj)]
+# JAX warns of every later fork of a process that has imported it. Its examples run in a process of their own.
+OF_JAX = ("cachelayer.adapters.jax.", "cachelayer.adapters.orbax.")
+IS_CHILD = "EXAMPLES_OF_JAX" in os.environ
+EXAMPLES = [
+    doctest_of(obj.path, obj) for obj in everything() if has_example(obj) and obj.path.startswith(OF_JAX) == IS_CHILD
+]
 
 
 class Runner(doctest.DocTestRunner):
@@ -39,6 +47,16 @@ def test_the_example_of_a_docstring_prints_what_stands_there(example: doctest.Do
     example.globs["folder"] = tmp_path
     done = Runner(optionflags=doctest.ELLIPSIS).run(example)
     assert (done.failed, done.attempted) == (0, len(example.examples))
+
+
+@pytest.mark.skipif(IS_CHILD, reason="this is the child")
+@pytest.mark.needs("jax", "orbax")
+def test_the_examples_of_jax_print_what_stands_there() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "docstring"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["EXAMPLES_OF_JAX"] = "1"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_every_public_name_has_an_example() -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -118,17 +119,18 @@ def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*go unnoticed")
 def test_a_host_beside_a_build_of_one_process_has_the_same_version(storage: Storage) -> None:
-    others: list[Future[cachelayer.DataRef[Any]]] = []
+    # What a queue holds is not compared, so both builds have the same source.
+    others: SimpleQueue[Future[cachelayer.DataRef[Any]]] = SimpleQueue()
 
     def make(number: int) -> dict[str, Any]:
-        if number == 500 and not others:
-            others.append(threads.submit(storage.cache, source, "d", "v1", hosts=(1, 2), shard_bytes=20_000))
+        if number == 500 and others.empty():
+            others.put(threads.submit(storage.cache, source, "d", "v1", hosts=(1, 2), shard_bytes=20_000))
         return uniform(number)
 
     source = Listed(1000, make)
     with ThreadPoolExecutor(1) as threads:
         ref = storage.cache(source, "d", "v1", shard_bytes=20_000)
-        assert others[0].result().reference == ref.reference
+        assert others.get().result().reference == ref.reference
 
 
 def test_empty_parts_are_none(storage: Storage) -> None:
