@@ -32,21 +32,20 @@ def check_ref(value: Any) -> None:
 
 def check_no_json(stream: Stream[Any], framework: str) -> None:
     """Raise if batches have a field of JSON, for a framework that has numbers alone."""
-    for path, leaf in _leaves_of_batches(stream):
-        if isinstance(leaf, JsonSpec):
-            raise InvalidTypeError(
-                f"{tree.leaf_title(path)} is {leaf.describe()}, which {framework} has no array for: make numbers of "
-                "one shape of it with map(), or leave it out with ref.fields()"
-            )
+    _refuse_leaves(stream, JsonSpec, framework, "make numbers of one shape of it with map()")
 
 
 def check_no_videos(stream: Stream[Any], framework: str) -> None:
     """Raise if batches have a field of videos, which no framework has."""
+    _refuse_leaves(stream, VideoSpec, framework, "stream ref.clips(...), take frames of it with map()")
+
+
+def _refuse_leaves(stream: Stream[Any], kind: type[LeafSpec], framework: str, cure: str) -> None:
     for path, leaf in _leaves_of_batches(stream):
-        if isinstance(leaf, VideoSpec):
+        if isinstance(leaf, kind):
             raise InvalidTypeError(
-                f"{tree.leaf_title(path)} is {leaf.describe()}, which {framework} has no array for: stream "
-                "ref.clips(...), take frames of it with map(), or leave it out with ref.fields()"
+                f"{tree.leaf_title(path)} is {leaf.describe()}, which {framework} has no array for: {cure}, or leave "
+                "it out with ref.fields()"
             )
 
 
