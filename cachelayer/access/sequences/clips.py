@@ -73,7 +73,7 @@ class ClipRows(BaseDataset):
     """The fields that clips have beside: those of the record, or of the frames if the first dimension varies."""
 
     def __post_init__(self) -> None:
-        spec = self.records.leaves_for("clips()").codec.spec
+        spec = self._stored_spec
         for name in self.names:
             leaf = _leaf(spec, name)
             if not isinstance(leaf, (VideoSpec, AudioSpec)):
@@ -99,11 +99,16 @@ class ClipRows(BaseDataset):
         options = f"frames={clipping.frames}, stride={clipping.stride}, every={clipping.every}"
         return f"Clips({self.records.info.name!r}, {names}, {options})"
 
-    # Which clips there are
+    @property
+    def _stored_spec(self) -> Any:
+        """The spec of the stored leaves of the records."""
+        return self.records.leaves_for("clips()").codec.spec
+
+    # The clips of each record.
 
     @property
     def _leaves(self) -> list[int]:
-        spec = self.records.leaves_for("clips()").codec.spec
+        spec = self._stored_spec
         return [leaf_number(spec, name) for name in self.names]
 
     @cached_property
@@ -121,7 +126,7 @@ class ClipRows(BaseDataset):
         return first
 
     def _lengths_of(self, name: str, leaf: int) -> Ints:
-        spec = _leaf(self.records.leaves_for("clips()").codec.spec, name)
+        spec = _leaf(self._stored_spec, name)
         if isinstance(spec, VideoSpec):
             lengths: Ints = self.records.lengths(name).take(np.arange(len(self.records)))
             return lengths
@@ -152,7 +157,7 @@ class ClipRows(BaseDataset):
 
     def _sound_files(self, name: str) -> MediaFiles:
         """Return the decoder of a sound."""
-        spec = self.records.leaves_for("clips()").codec.spec
+        spec = self._stored_spec
         path, leaf = tree.leaves(spec)[leaf_number(spec, name)]
         return MediaFiles(path, cast(AudioSpec, leaf))
 
@@ -172,7 +177,7 @@ class ClipRows(BaseDataset):
         records = self._splits[1:].searchsorted(numbers, side="right")
         return records, (numbers - self._splits[records]) * self.clipping.every
 
-    # What they are known by
+    # The identity of the clips.
 
     @property
     def _parameters(self) -> dict[str, Any]:
@@ -212,7 +217,7 @@ class ClipRows(BaseDataset):
     def takes_requests(self) -> bool:
         return self.records.takes_requests
 
-    # Their elements
+    # The elements.
 
     @cached_property
     def element_spec(self) -> dict[str, LeafSpec]:
