@@ -50,7 +50,9 @@ class Pairs:
     @classmethod
     def by_number(cls, one: DatasetView, other: DatasetView) -> Pairs:
         """Return the rows with the same record number as pairs. An erased row counts as one that is not there."""
-        in_one, in_other = np.zeros((2, max(len(one), len(other))), np.bool_)
+        length = max(len(one), len(other))
+        in_one = np.zeros(length, np.bool_)
+        in_other = np.zeros(length, np.bool_)
         for mask, view in ((in_one, one), (in_other, other)):
             mask[: len(view)] = True
             mask[view.erased] = False
@@ -256,7 +258,7 @@ class _Changes:
 
 
 def side_of(view: DatasetView) -> Side:
-    """Return what a comparison knows of a version, or of a view of one, before rows are read.
+    """Return the facts of a version, or of a view of one, that a comparison needs before rows are read.
 
     Raises:
         InvalidTypeError: if the view shows anything but records of one version.

@@ -132,20 +132,23 @@ def _fill(
                 own = values_of(element)
             except KeyError:
                 is_alike = False
-        for number, column, dtype, shape in arrays if is_alike else ():
-            leaf = own[number]
-            if type(leaf) is not np.ndarray or leaf.shape != shape or (leaf.dtype is not dtype and leaf.dtype != dtype):
-                is_alike = False
-                break
-            column[rows] = leaf
-        for number, append, kinds in values if is_alike else ():
-            leaf = own[number]
-            if type(leaf) not in kinds:
-                is_alike = False
-                break
-            append(leaf)
-            if type(leaf) is str or type(leaf) is bytes:
-                text_nbytes += len(leaf)
+        if is_alike:
+            for number, column, dtype, shape in arrays:
+                leaf = own[number]
+                has_dtype = type(leaf) is np.ndarray and (leaf.dtype is dtype or leaf.dtype == dtype)
+                if not has_dtype or leaf.shape != shape:
+                    is_alike = False
+                    break
+                column[rows] = leaf
+        if is_alike:
+            for number, append, kinds in values:
+                leaf = own[number]
+                if type(leaf) not in kinds:
+                    is_alike = False
+                    break
+                append(leaf)
+                if type(leaf) is str or type(leaf) is bytes:
+                    text_nbytes += len(leaf)
         if not is_alike:
             return rows, [element]
         rows += 1

@@ -133,10 +133,11 @@ def _refuse_no_source(obj: Any) -> None:
     if not is_value and (hasattr(obj, "__iter__") or hasattr(obj, "__getitem__")):
         return
     why = ""
-    for key, child in obj.items() if isinstance(obj, Mapping) else ():
-        if columns_of((child,)) is None:
-            why = f": [{key!r}] is {tree.describe(child)}"
-            break
+    if isinstance(obj, Mapping):
+        for key, child in obj.items():
+            if columns_of((child,)) is None:
+                why = f": [{key!r}] is {tree.describe(child)}"
+                break
     raise InvalidTypeError(
         f"{tree.describe(obj)} is not a source{why}. Pass an iterable of elements, a function that "
         "returns one, an array, or a dict or tuple of arrays of equal length (np.asarray makes one of a list)"

@@ -206,7 +206,8 @@ def _scaled(frame: Any, size: ImageSize | None, *, is_turned: bool) -> tuple[int
     """Return the width and the height to which a frame is scaled, before it is turned and cut."""
     if size is None:
         return frame.width, frame.height
-    width, height = (size.height, size.width) if is_turned else (size.width, size.height)
+    width = size.height if is_turned else size.width
+    height = size.width if is_turned else size.height
     if not size.crop:
         return width, height
     scale = max(width / frame.width, height / frame.height)
