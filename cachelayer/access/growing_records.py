@@ -119,7 +119,7 @@ class GrowingRecords:
         known = (self._notes, self._starts, self._length, self._spec, self._metadata)
         return GrowingRecords, (*known, self._from_source, self._verify, self._copies)
 
-    # What is known before anything is read.
+    # Facts of the plan.
 
     @property
     def dataset_id(self) -> str:
@@ -165,7 +165,7 @@ class GrowingRecords:
     def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
         return None
 
-    # What the published version knows.
+    # Facts of the published version.
 
     def published(self, *, wait: bool = True) -> VersionRecords | None:
         """Return the records of the published version; without ``wait`` None as long as there is none.
@@ -233,7 +233,7 @@ class GrowingRecords:
             try:
                 records, nulls = self._from_source(numbers[rows])
             except ElementError as error:
-                # Whoever reads records takes the number of an error for that of a row.
+                # The number in an error is that of a row here: callers give it the number of the record.
                 wrong = np.flatnonzero(numbers == error.record)
                 if not len(wrong):
                     raise SourceError(f"{self._name}: {error}") from error
@@ -242,7 +242,7 @@ class GrowingRecords:
             groups.append((rows, records))
         return join_records(len(numbers), groups)
 
-    # What is stored by now.
+    # Parts and versions that are stored.
 
     def _look(self, *, at_once: bool = False) -> VersionRecords | None:
         """Look what is stored, if the last look is a while ago; return the version if it is published."""
@@ -287,7 +287,8 @@ class GrowingRecords:
         others = nulls - marks(self._spec)
         if not others:
             return
-        before, after = (dict(tree.leaves(spec)) for spec in (self._spec, marked(self._spec, others)))
+        before = dict(tree.leaves(self._spec))
+        after = dict(tree.leaves(marked(self._spec, others)))
         changed = [tree.leaf_title(path) for path, leaf in after.items() if before[path] != leaf]
         raise SourceError(
             f"{self._name}: {', '.join(changed) or 'a dict'} is None in a record, which the first records do not show, "

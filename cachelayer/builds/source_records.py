@@ -19,7 +19,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.tree import Tree
 
-_KEPT_NBYTES = 1 << 28
+_MOST_HELD_NBYTES = 1 << 28
 
 
 class SourceRecords:
@@ -36,9 +36,9 @@ class SourceRecords:
         self._length = length
         self._spec = spec
         self._lock = ProcessLock()
-        self._kept: OrderedDict[int, tuple[Frames, frozenset[int]]] = OrderedDict()
+        self._blocks: OrderedDict[int, tuple[Frames, frozenset[int]]] = OrderedDict()
         """The records from some starts of the source up to the next, if reading from a start reads many."""
-        self._kept_nbytes = 0
+        self._held_nbytes = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SourceRecords, (self._source, self._length, self._spec)
@@ -102,17 +102,17 @@ class SourceRecords:
 
     def _block(self, begin: int) -> tuple[Frames, frozenset[int]]:
         """Return the records from a start to the next, such as those of a row group of a file, and keep them."""
-        if begin in self._kept:
-            self._kept.move_to_end(begin)
-            return self._kept[begin]
+        if begin in self._blocks:
+            self._blocks.move_to_end(begin)
+            return self._blocks[begin]
         starts = self._source.starts or ()
         after = bisect_right(starts, begin)
         block = self._read(begin, min(self._length, starts[after]) if after < len(starts) else self._length)
-        self._kept[begin] = block
-        self._kept_nbytes += block[0].buffer.nbytes
-        while len(self._kept) > 1 and self._kept_nbytes > _KEPT_NBYTES:
-            _, (frames, _) = self._kept.popitem(last=False)
-            self._kept_nbytes -= frames.buffer.nbytes
+        self._blocks[begin] = block
+        self._held_nbytes += block[0].buffer.nbytes
+        while len(self._blocks) > 1 and self._held_nbytes > _MOST_HELD_NBYTES:
+            _, (frames, _) = self._blocks.popitem(last=False)
+            self._held_nbytes -= frames.buffer.nbytes
         return block
 
     def _read(self, first: int, stop: int) -> tuple[Frames, frozenset[int]]:
@@ -122,7 +122,7 @@ class SourceRecords:
 
 
 def _in_a_row(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first of each run of consecutive numbers, and the number after its last."""
+    """Yield the first number and the end of each range of consecutive numbers."""
     first = numbers[0]
     for number, following in pairwise([*numbers, -1]):
         if following != number + 1:

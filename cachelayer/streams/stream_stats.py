@@ -102,7 +102,7 @@ class StreamStats:
         return f"the records are not in memory: {_AHEAD}"
 
 
-class Wait(NamedTuple):
+class ConsumerWait(NamedTuple):
     """A wait of a consumer."""
 
     since: float
@@ -127,14 +127,14 @@ class ConsumerClock:
         self._seconds_to_end = 0.0
         """The seconds up to the last end, if the iterator has gone on behind one."""
 
-    def begin_wait(self) -> Wait:
-        wait = Wait(perf_counter(), self.counters.busy())
+    def begin_wait(self) -> ConsumerWait:
+        wait = ConsumerWait(perf_counter(), self.counters.busy())
         self._waits_since = wait.since
         if self._begun is None:
             self._begun = wait.since
         return wait
 
-    def end_wait(self, wait: Wait, *, has_ended: bool) -> None:
+    def end_wait(self, wait: ConsumerWait, *, has_ended: bool) -> None:
         """Count a wait; ``has_ended`` says that it was for the end of the stream."""
         now = perf_counter()
         self._waits_since = None
