@@ -131,7 +131,7 @@ class FieldReader:
         return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "US")
 
     def lengths(self, numbers: Ints, name: str) -> tuple[Ints, Any]:
-        """Return what Python's ``len`` gives for a field in some records, and in which records it is not None.
+        """Return the length of a field in some records, as ``len`` gives it, and in which records it is not None.
 
         Stored lengths are used. Records are read only for text, and to tell None from an empty array.
         """

@@ -255,7 +255,7 @@ class Joined(BaseDataset):
                 merged.append(_merge_varying(parts, read.counts))
         return merged
 
-    # What follows is asked only if all members are whole records of one codec.
+    # The methods below need members that are whole records of one codec.
 
     def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Joined:
         """Return the same records, whose members come from changed sources."""

@@ -111,7 +111,7 @@ def scheduled(stages: Mapping[int, Weights], parts: Sequence[DatasetView], by: s
 
 
 def mean_length(part: DatasetView, by: str) -> Fraction:
-    """Return what a record of a part weighs in the mean, exactly: 1, its bytes, or the length or number in a field.
+    """Return the mean weight of a record of a part, exactly: 1, its bytes, or the length or number in a field.
 
     Args:
         part: the part; it has at least one record.

@@ -149,7 +149,7 @@ class RecordElements(StoredElements):
     """Elements that are decoded from records of one codec."""
 
     decodes: bool = True
-    """Whether images and audio are decoded; else they are the bytes of their files."""
+    """True if images and sounds are decoded; else they are the bytes of their files."""
     image_sizes: tuple[tuple[int, ImageSize], ...] = ()
     """Pairs of the number of a leaf of the records and the size that its images are decoded to."""
 
@@ -190,7 +190,7 @@ class RecordElements(StoredElements):
         return replace(self, decodes=True, image_sizes=tuple(image_sizes.items()))
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
-        # Whoever chooses all leaves gets the digest, and the faster reading, of the elements themselves.
+        # All leaves chosen are the elements themselves, with their digest, and are read faster.
         if chosen_spec(self.codec.spec, leaves) == self.codec.spec:
             return self
         return replace(self, chosen=tuple(map(self._leaf, leaves)))
