@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -57,15 +58,16 @@ class Comparison:
         self.rows: list[tuple[str, ...]] = []
 
     def add(self, work: str, ours: Callable[[], int], other: str, theirs: Callable[[], int]) -> None:
-        """Measure both sides by turns; the best round of each counts."""
-        best = {name: max(rates) for name, rates in rounds({"ours": ours, "theirs": theirs}, self.count).items()}
-        row = work, f"{best['ours']:,.0f}", f"{other} {best['theirs']:,.0f}", f"{best['ours'] / best['theirs']:.2f}"
+        """Measure both sides by turns: the median rate of each, and the median of the ratios of neighbouring rounds."""
+        rates = rounds({"ours": ours, "theirs": theirs}, self.count)
+        ratio = median(one / another for one, another in zip(rates["ours"], rates["theirs"], strict=True))
+        row = work, f"{median(rates['ours']):,.0f}", f"{other} {median(rates['theirs']):,.0f}", f"{ratio:.2f}"
         print("|", " | ".join(row), "|", file=sys.stderr, flush=True)
         self.rows.append(row)
 
     def print(self, *packages: str) -> None:
         """Print the table, with the versions of the packages that were compared."""
-        title = f"{self.unit} read in a second, the best of {self.count} rounds ({machine(*packages)})"
+        title = f"{self.unit} read in a second, medians of {self.count} rounds ({machine(*packages)})"
         print(table(title, ("work", "cachelayer", "other", "ratio"), self.rows))
 
 
