@@ -36,6 +36,8 @@ def test_whatever_is_killed_or_fails_all_that_is_published_is_whole(
     until = time.monotonic() + 60 * request.config.getoption("soak_minutes")
     given = request.config.getoption("soak_seed")
     seed = random.SystemRandom().getrandbits(32) if given is None else given
+    with capfd.disabled():
+        print(f"\n{store}: the first round has --soak-seed {seed}; each seed follows from the one before", flush=True)
     rounds = kills = faults = 0
     outcomes = Counter[str]()
     failed: list[str] = []
