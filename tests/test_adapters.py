@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from optional_packages import OPTIONAL
 
 import cachelayer
@@ -42,3 +43,17 @@ def test_only_a_missing_framework_is_an_import_error_which_names_the_extra() -> 
     assert said.keys() == {*MODULES, "to_arrow"} - ALONE
     for name, error in said.items():
         assert f"cachelayer[{EXTRA.get(name, name)}]" in error
+
+
+@pytest.mark.needs("polars", "pyarrow")
+def test_tables_and_frames_of_polars_need_no_pandas(tmp_path: Path) -> None:
+    (tmp_path / "pandas.py").write_text("raise ModuleNotFoundError(\"No module named 'pandas'\")")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import cachelayer, polars\n"
+        f"storage = cachelayer.Storage({str(tmp_path)!r})\n"
+        "frame = polars.DataFrame({'n': [1, None], 'f': [[0.5], []], 'b': [True, False], 't': ['a', 'b']})\n"
+        "for version, source in {'v1': frame, 'v2': frame.to_arrow()}.items():\n"
+        "    ref = storage.cache(source, 'rows', version)\n"
+        "    assert ref.to_arrow().to_pylist() == frame.to_dicts()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

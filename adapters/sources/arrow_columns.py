@@ -78,7 +78,8 @@ def dtype_of(kind: pa.DataType, path: str) -> Any:
     if kinds.is_duration(kind) or kinds.is_time(kind):
         return np.dtype(f"m8[{kind.unit}]")
     if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
-        return np.dtype(kind.to_pandas_dtype())
+        # to_pandas_dtype() imports pandas.
+        return pa.array([], kind).to_numpy(zero_copy_only=False).dtype
     reason = "it holds only nulls" if kinds.is_null(kind) else "numpy has no such dtype"
     raise InvalidTypeError(f"leaf {path} has Arrow's type {kind}, which is not stored: {reason}; cast it to another")
 
