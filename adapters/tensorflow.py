@@ -29,7 +29,7 @@ from cachelayer.records.composite_leaves import ArrayLeaf, RaggedLeaf, SparseLea
 from cachelayer.records.infer import overlaid
 from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaves import leaf_of
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec, is_static
 from cachelayer.records.tree import Tree
 
 try:
@@ -204,7 +204,7 @@ def _column(spec: LeafSpec, parts: Any) -> Column:
     varying = [_flat(part) for part in parts[1:]]
     if isinstance(leaf, (ArrayLeaf, SparseLeaf)):
         return Column(leaf.parts_of_flat_rows(shapes, varying))
-    if spec.is_static:
+    if is_static(spec):
         return Column((varying[0].values.reshape(len(shapes), *(dim or 0 for dim in spec.shape)),))
     return Column(tuple(varying)) if spec.shape else Column(leaf.encode(varying[0].values.tolist()))
 

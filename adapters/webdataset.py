@@ -30,7 +30,7 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.infer import infer_spec
-from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec, describe_leaf
 from cachelayer.records.tree import Tree
 
 try:
@@ -205,7 +205,7 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
             return data
         return data.decode() if leaf.dtype is str else _number(data.decode().strip(), np.dtype(leaf.dtype))
     except (ValueError, OverflowError) as error:
-        expected = "a numpy array" if leaf is None else leaf.describe()
+        expected = "a numpy array" if leaf is None else describe_leaf(leaf)
         got = repr(data) if len(data) < _SHOWN else tree.describe(data)
         raise ElementError(expected, got, path=f"[{name!r}]") from error
 

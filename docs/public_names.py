@@ -28,8 +28,6 @@ OF_THE_PACKAGE = {
     "engines.processes.Processes": "run",
     "engines.ray.Ray": "run",
     "protocols.Sources": "joined of_records",
-    "records.spec": "as_nullable decoded describe has_values is_static options sized takes_none with_nullable_values "
-    "without_nulls",
     "records.values.Ragged": "with_flat",
     "streams.epochwise.Epochwise": "advance begin reader state_of_iteration",
     "streams.order.blocks.Blocks": "follow_from_bytes order",

@@ -18,7 +18,7 @@ from cachelayer.protocols import records_of
 from cachelayer.records import json_text, tree
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import record_numbers
-from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.user_warnings import warn
@@ -75,7 +75,7 @@ def type_of(spec: Tree, path: str) -> pa.DataType:
     inner = spec.shape[spec.ragged_rank + 1 :] if isinstance(spec, RaggedSpec) else ()
     kind = None if isinstance(spec, SparseSpec) or None in inner else _scalar_type(spec.dtype)
     if kind is None:
-        raise InvalidTypeError(f"leaf {path}: Arrow has no type for {spec.describe()}: read it with ref.read()")
+        raise InvalidTypeError(f"leaf {path}: Arrow has no type for {describe_leaf(spec)}: read it with ref.read()")
     for dim in reversed(spec.shape):
         kind = pa.list_(kind, -1 if dim is None else dim)
     return kind

@@ -7,7 +7,7 @@ from typing import Any
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import JsonSpec, LeafSpec, VideoSpec
+from cachelayer.records.spec import JsonSpec, LeafSpec, VideoSpec, describe_leaf
 from cachelayer.streams.step_numbers import short_sizes
 from cachelayer.streams.stream import Stream, reader_of
 
@@ -44,8 +44,8 @@ def _refuse_leaves(stream: Stream[Any], kind: type[LeafSpec], framework: str, cu
     for path, leaf in _leaves_of_batches(stream):
         if isinstance(leaf, kind):
             raise InvalidTypeError(
-                f"{tree.leaf_title(path)} is {leaf.describe()}, which {framework} has no array for: {cure}, or leave "
-                "it out with ref.fields()"
+                f"{tree.leaf_title(path)} is {describe_leaf(leaf)}, which {framework} has no array for: {cure}, "
+                "or leave it out with ref.fields()"
             )
 
 

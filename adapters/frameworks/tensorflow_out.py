@@ -15,7 +15,7 @@ from cachelayer.arguments import explains_options
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import json_text, tree
 from cachelayer.records.null_marks import NullBits
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
 from cachelayer.streams.epochwise import Epochwise
@@ -246,7 +246,7 @@ def _check_outward(spec: Tree) -> None:
         try:
             _tf_dtype(leaf)
         except TypeError as error:
-            raise InvalidTypeError(f"{name}: TensorFlow has no type for {leaf.describe()}") from error
+            raise InvalidTypeError(f"{name}: TensorFlow has no type for {describe_leaf(leaf)}") from error
 
 
 def _tf_dtype(leaf: LeafSpec) -> Any:
@@ -319,7 +319,7 @@ class _Outward:
         """Return an array or a scalar, with bytes for text."""
         if not _fits(leaf, value):
             hint = "Pass the element_spec= of all items to wrap()."
-            raise ElementError(leaf.describe(), tree.describe(value), path=path, hint=hint)
+            raise ElementError(describe_leaf(leaf), tree.describe(value), path=path, hint=hint)
         if not _is_text(leaf):
             return value
         if not isinstance(value, np.ndarray):

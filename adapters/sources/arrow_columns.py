@@ -21,7 +21,17 @@ from cachelayer.records.infer import nested_spec, overlaid
 from cachelayer.records.leaf_columns import NULL_DICT, Column, FlatRows, PartRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.spec import ArraySpec, EncodedSpec, JsonSpec, LeafSpec, RaggedSpec, VideoSpec
+from cachelayer.records.spec import (
+    ArraySpec,
+    EncodedSpec,
+    JsonSpec,
+    LeafSpec,
+    RaggedSpec,
+    VideoSpec,
+    describe_leaf,
+    is_static,
+    without_nulls,
+)
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged
 
@@ -127,7 +137,7 @@ def _fits(own: Any, wanted: LeafSpec) -> bool:
     ):
         return False
     if not isinstance(wanted, ArraySpec):
-        return not wanted.shape or own.without_nulls() == replace(wanted, dtype=own.dtype).without_nulls()
+        return not wanted.shape or without_nulls(own) == without_nulls(replace(wanted, dtype=own.dtype))
     # Lists of different lengths within lists need row splits, which an ArraySpec does not have.
     return None not in wanted.shape[1:] and all(
         a is None or a == b for a, b in zip(own.shape, wanted.shape, strict=True)
@@ -337,7 +347,7 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
             wrong &= lists.nulls == 0
         if wrong.any():
             got = f"a list of {lengths[np.argmax(wrong)]} at depth {depth}"
-            raise ElementError(spec.describe(), got, path=path)
+            raise ElementError(describe_leaf(spec), got, path=path)
     if dtypes.is_string(spec.dtype):
         return Column(_string_lists(spec, _strings(values), lists), lists.nulls, _null_values(spec, lists))
     stacked = _stacked(spec, _numbers(values, np.dtype(spec.dtype)), lists)
@@ -349,7 +359,7 @@ def _null_values(spec: LeafSpec, lists: Lists) -> FlatRows | None:
     nulls = _nulls_of(lists.values)
     if nulls is None:
         return None
-    if not spec.is_static:
+    if not is_static(spec):
         return FlatRows(nulls, lists.splits)
     # Of arrays of known shape, a row that is null has its values too.
     rows = len(lists.levels[0])

@@ -14,6 +14,7 @@ from typing import Any
 from cachelayer.adapters.sources.arrow_columns import is_list, spec_of
 from cachelayer.errors import CacheLayerError, MissingDependencyError
 from cachelayer.records import tree
+from cachelayer.records.spec import without_nulls
 from cachelayer.records.tree import Tree
 
 try:
@@ -78,6 +79,6 @@ def _implies(field: pa.Field, spec: Tree) -> bool:
     except CacheLayerError:
         return False
     return len(own) == len(there) and all(
-        path == other and leaf.without_nulls() == wanted.without_nulls()
+        path == other and without_nulls(leaf) == without_nulls(wanted)
         for (path, leaf), (other, wanted) in zip(own, there, strict=True)
     )

@@ -17,7 +17,7 @@ from cachelayer.records.dtypes import is_numpys, number_kind
 from cachelayer.records.keys import KeyColumn, Keys, key_dtype, row_numbers
 from cachelayer.records.leaf_names import dict_named, leaf_number, leaf_numbers, names_of_leaves
 from cachelayer.records.memory import Ints
-from cachelayer.records.spec import ArraySpec
+from cachelayer.records.spec import ArraySpec, describe_leaf, is_static
 from cachelayer.records.values import Nullable, OfNullableDict, with_one_mask
 from cachelayer.user_warnings import warn
 
@@ -58,7 +58,7 @@ class FieldReader:
         leaf = tree.leaves(self.spec)[leaf_number(self.spec, name)][1]
         if not isinstance(leaf, ArraySpec) or leaf.shape != ():
             raise InvalidArgumentError(
-                f"{self._call}: {name!r} is {leaf.describe()}: it is on fields of one value a record; of others, "
+                f"{self._call}: {name!r} is {describe_leaf(leaf)}: it is on fields of one value a record; of others, "
                 "select() takes masks such as ref.lengths(name) > 10 and ref.each(function)"
             )
         return leaf
@@ -113,7 +113,7 @@ class FieldReader:
         depth, leaves = dict_named(self.spec, name) or (0, range(0))
         specs = [leaf for _, leaf in tree.leaves(self.spec)]
         # Any leaf below the dict tells: one of fixed shape, if there is one, takes the least time.
-        quickest = min(leaves, key=lambda leaf: not specs[leaf].is_static)
+        quickest = min(leaves, key=lambda leaf: not is_static(specs[leaf]))
         narrow = self._narrow([names_of_leaves(self.spec)[quickest]])
         (values,) = tree.flatten_batch(narrow.element_spec, narrow.batch(numbers))
         valid = np.ones(len(numbers), np.bool_)

@@ -18,7 +18,7 @@ from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number, names_of_leaves
-from cachelayer.records.spec import LeafSpec
+from cachelayer.records.spec import LeafSpec, describe_leaf, is_static
 from cachelayer.streams.order.mixture import MOST_TURNS, Turns, turns_of
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -150,12 +150,12 @@ def _leaf_total(part: DatasetView, name: str, leaf: LeafSpec, by: str) -> Fracti
             raise InvalidArgumentError(f"by={by!r}: a value of {part!r} is negative or not finite")
         return Fraction(values.sum(dtype=np.float64 if values.dtype.kind == "f" else object))
     size = 1 if by != "bytes" or dtypes.is_string(leaf.dtype) else np.dtype(leaf.dtype).itemsize
-    if leaf.is_static:
+    if is_static(leaf):
         return Fraction(len(part) * size * prod(dim or 0 for dim in leaf.shape))
     strings = by == "bytes" and bool(leaf.shape) and dtypes.is_string(leaf.dtype)
     if strings or part.base.leaves is None:
         raise InvalidArgumentError(
-            f"by={by!r}: the length of {name!r}, which is {leaf.describe()}, is not known in {part!r}: only fields of "
-            "fixed shape, and arrays of shape [None], bytes and str of stored records have lengths"
+            f"by={by!r}: the length of {name!r}, which is {describe_leaf(leaf)}, is not known in {part!r}: only fields "
+            "of fixed shape, and arrays of shape [None], bytes and str of stored records have lengths"
         )
     return Fraction(part.lengths(name).total * size)

@@ -24,6 +24,7 @@ from cachelayer.records.keys import Keys, key_names, numbered, rows_by_number
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.leaf_rows import LeafRows, differing_rows
 from cachelayer.records.memory import Ints
+from cachelayer.records.spec import without_nulls
 from cachelayer.versions.diff import RowDiff, RowPlace, Rows, Side, ValueChange
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -210,8 +211,8 @@ def _stored_alike(one: StoredVersion, other: StoredVersion) -> bool:
         return False
     leaves = tree.leaves(one.manifest.rows.element_spec)
     other_leaves = tree.leaves(other.manifest.rows.element_spec)
-    return [(path, leaf.without_nulls()) for path, leaf in leaves] == [
-        (path, leaf.without_nulls()) for path, leaf in other_leaves
+    return [(path, without_nulls(leaf)) for path, leaf in leaves] == [
+        (path, without_nulls(leaf)) for path, leaf in other_leaves
     ]
 
 

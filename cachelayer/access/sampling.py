@@ -17,7 +17,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import Dataset, T
 from cachelayer.records import dtypes
 from cachelayer.records.leaf_names import leaf_number
-from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, LeafSpec, describe_leaf
 from cachelayer.records.tree import Tree, leaves
 from cachelayer.records.values import Nullable
 from cachelayer.streams.order.weighted import WeightedOrder, sums_of
@@ -177,7 +177,7 @@ def weights_of(view: DatasetView, weights: Any) -> Floats:
     if name != weights:
         return _balanced(view, name, leaf)
     if not is_one_number(leaf):
-        raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: a weight is one number, which is not a bool")
+        raise InvalidArgumentError(f"{name!r} is {describe_leaf(leaf)}: a weight is one number, which is not a bool")
     return _positive(field_of_all(view, name, "sample()").astype(np.float64))
 
 
@@ -227,7 +227,7 @@ def _balanced(view: DatasetView, name: str, leaf: LeafSpec) -> Floats:
     kind = leaf.dtype.kind if isinstance(leaf.dtype, np.dtype) else "U"
     if not isinstance(leaf, ArraySpec) or leaf.shape or kind not in "iubSU":
         raise InvalidArgumentError(
-            f"{name!r} is {leaf.describe()}: the label of a class is an integer, a string or a bool"
+            f"{name!r} is {describe_leaf(leaf)}: the label of a class is an integer, a string or a bool"
         )
     labels = field_of_all(view, name, "sample()")
     counts = Counter(labels.tolist())

@@ -13,7 +13,7 @@ from cachelayer.builds.batches import MAX_STACKED_RECORDS, RowBatch, batch_recor
 from cachelayer.builds.source import Source, Table
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, LeafSpec, as_nullable, with_nullable_values
 from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import as_leaf, leaf_spec
 from cachelayer.records.values import Nullable
@@ -157,7 +157,7 @@ def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | N
         return ArraySpec(leaf_spec(values).dtype, values.shape[1:])
     if isinstance(column, Nullable) and not column.valid.any():
         if declared is not None:
-            return declared.as_nullable()
+            return as_nullable(declared)
         hint = "Pass element_spec= to say what this leaf is."
         raise ElementError("a value in one of the elements", "None in all of them", path=path, hint=hint)
     # _column has checked that all values have one type, besides the markers of missing strings.
@@ -165,7 +165,7 @@ def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | N
     spec = ArraySpec(kind, values.shape[1:])
     if not isinstance(column, Nullable):
         return spec
-    return spec.as_nullable() if column.valid.ndim == 1 else spec.with_nullable_values()
+    return as_nullable(spec) if column.valid.ndim == 1 else with_nullable_values(spec)
 
 
 def _values(column: NDArray[Any] | Nullable) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records import tree
 from cachelayer.records.infer import FIRST_ELEMENTS, MOST_ELEMENTS, infer_spec, may_lack_keys, overlaid
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, as_nullable
 from cachelayer.records.tree import Tree
 
 
@@ -156,7 +156,7 @@ def _fits(ours: LeafSpec, theirs: LeafSpec) -> bool:
     if type(ours) is not type(theirs) or len(ours.shape) != len(theirs.shape):
         return False
     if isinstance(ours, EncodedSpec):
-        return ours.as_nullable() == theirs.as_nullable()
+        return as_nullable(ours) == as_nullable(theirs)
     dims = zip(ours.shape, theirs.shape, strict=True)
     return all(mine is None or dim is None or mine == dim for mine, dim in dims) and ours == replace(
         theirs, shape=ours.shape, nullable=ours.nullable, nullable_values=ours.nullable_values

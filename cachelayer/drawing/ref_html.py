@@ -10,6 +10,7 @@ from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf,
 from cachelayer.drawing.text import Names, shown_path
 from cachelayer.errors import CacheLayerError
 from cachelayer.records import tree
+from cachelayer.records.spec import describe_leaf
 
 RECORDS = 4
 _SIDE = 64
@@ -41,7 +42,7 @@ def ref_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree, reco
     rows = [f"<tr><th>field</th><th>spec</th>{heads}</tr>"]
     for row, (path, leaf) in enumerate(leaves[:_LEAVES]):
         cells = "".join(_cell(record, row, min(len(leaves), _LEAVES)) for record in records)
-        rows.append(f"<tr><th>{_cut(shown_path(path))}</th><td>{escape(leaf.describe())}</td>{cells}</tr>")
+        rows.append(f"<tr><th>{_cut(shown_path(path))}</th><td>{escape(describe_leaf(leaf))}</td>{cells}</tr>")
     more = "" if len(leaves) <= _LEAVES else f"<p>and {len(leaves) - _LEAVES:,} more fields</p>"
     shown = " · ".join(f"{escape(name)} {escape(value)}" for name, value in facts)
     return f"<div><strong>{escape(title)}</strong><br>{shown}<table>{''.join(rows)}</table>{more}</div>"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records import dtypes, tree
-from cachelayer.records.spec import LeafSpec, NullableDict
+from cachelayer.records.spec import LeafSpec, NullableDict, describe_leaf
 from cachelayer.records.values import NoArray, Nullable, Ragged, Sparse
 
 _MOST_VALUES = 16
@@ -127,7 +127,7 @@ def shown_path(path: str) -> str:
 def spec_rows(spec: Any, name: str = "element", depth: int = 0) -> Iterator[tuple[int, str, str]]:
     """Yield the depth, the name and the spec of each node of an element spec, each before its children."""
     if spec is None or isinstance(spec, LeafSpec):
-        yield depth, name, "None" if spec is None else spec.describe() + " or None" * spec.nullable
+        yield depth, name, "None" if spec is None else describe_leaf(spec) + " or None" * spec.nullable
         return
     yield depth, name, "dict or None" if isinstance(spec, NullableDict) else type(spec).__name__
     for step, child in tree.children(spec):

@@ -15,7 +15,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.text import class_names, shown_path
 from cachelayer.page.render import page, query_integer, ref_of
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, LeafSpec, describe_leaf
 from cachelayer.statistics import Statistics, survey
 from cachelayer.statistics.shown import Bar, Chart, leaf_charts, length_chart, missing
 
@@ -62,12 +62,12 @@ def columns_of(ref: DataRef[Any], summary: Statistics | None) -> list[FieldColum
     """Return the fields of a version, with their charts if there are statistics."""
     leaves = tree.leaves(ref.raw().element_spec)
     if summary is None:
-        return [FieldColumn(path, leaf.describe()) for path, leaf in leaves]
+        return [FieldColumn(path, describe_leaf(leaf)) for path, leaf in leaves]
     names = class_names(ref.metadata)
     columns = []
     for (path, leaf), stats in zip(leaves, summary.leaves, strict=True):
         field = _in_condition(path, leaf)
-        columns.append(FieldColumn(path, leaf.describe(), leaf_charts(stats, field, names), missing(stats, field)))
+        columns.append(FieldColumn(path, describe_leaf(leaf), leaf_charts(stats, field, names), missing(stats, field)))
     return columns
 
 

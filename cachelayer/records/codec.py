@@ -52,7 +52,7 @@ from cachelayer.records.memory import (
 )
 from cachelayer.records.null_marks import NullBits
 from cachelayer.records.record_buffers import PackedRecords, Records, StoredBytes
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, decoded_leaf, describe_leaf, takes_none
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
 
@@ -135,7 +135,7 @@ class Codec:
         """Return the codec that decodes images and sounds; this codec if elements have none."""
         if not any(isinstance(leaf.spec, EncodedSpec) for leaf in self.leaves):
             return self
-        spec = tree.map_structure(self.spec, lambda _, leaf: leaf.decoded if isinstance(leaf, EncodedSpec) else leaf)
+        spec = tree.map_structure(self.spec, lambda _, leaf: decoded_leaf(leaf))
         return replace(self, spec=spec, leaves=tuple(leaf.decoding() for leaf in self.leaves))
 
     @cached_property
@@ -187,8 +187,8 @@ class Codec:
         columns = tree.flatten_batch(self.spec, batch)
         for leaf, values in zip(self.leaves, columns, strict=True):
             # The keys of a dict, or the parts of a tuple or list, are no rows.
-            if isinstance(values, (Mapping, tuple)) or (isinstance(values, list) and not leaf.spec.takes_none):
-                raise ElementError(leaf.spec.describe(), tree.describe(values), path=leaf.path, record=0)
+            if isinstance(values, (Mapping, tuple)) or (isinstance(values, list) and not takes_none(leaf.spec)):
+                raise ElementError(describe_leaf(leaf.spec), tree.describe(values), path=leaf.path, record=0)
         return list(map(column_of, self.leaves, columns))
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
@@ -457,7 +457,7 @@ class Codec:
         """
         leaf = self.leaves[number].spec
         if dtypes.is_string(leaf.dtype) and leaf.shape:
-            raise InvalidArgumentError(f"leaf {number} is {leaf.describe()}: its values have no fixed size")
+            raise InvalidArgumentError(f"leaf {number} is {describe_leaf(leaf)}: its values have no fixed size")
         part, dtype = self.varying[number]
         places = self._varying_places(records)
         begins = places.starts[:, part]

@@ -18,7 +18,7 @@ from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8, U32, LeafPart
 from cachelayer.records.leaf_columns import FlatRows, PartRows, bytes_of_strings, separate_rows_of, strings_of_bytes
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec
+from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec, describe_leaf
 from cachelayer.records.tree import describe
 from cachelayer.records.values import Ragged, Sparse, wrong_row
 
@@ -140,13 +140,13 @@ class RaggedLeaf(_SeveralParts):
             try:
                 row = ragged_of(spec, row, index)
             except InvalidTypeError as error:
-                raise ElementError(spec.describe(), describe(row), record=index, hint=str(error)) from error
+                raise ElementError(describe_leaf(spec), describe(row), record=index, hint=str(error)) from error
         if not isinstance(row, Ragged):
-            raise ElementError(spec.describe(), describe(row), record=index, hint="Pass a cachelayer.Ragged.")
+            raise ElementError(describe_leaf(spec), describe(row), record=index, hint="Pass a cachelayer.Ragged.")
         flat = _conform_values(spec, row.flat_values, self._inner, index)
         splits = row.nested_row_splits
         if not self._are_splits(splits, len(flat)):
-            raise ElementError(spec.describe(), f"{row!r} with row splits {splits}", record=index)
+            raise ElementError(describe_leaf(spec), f"{row!r} with row splits {splits}", record=index)
         levels = [_as_u32(spec, np.diff(level), index) for level in splits]
         return (_as_u32(spec, flat.shape[1:], index), *levels, *_parts_of_values(spec.dtype, flat))
 
@@ -236,7 +236,7 @@ class SparseLeaf(_SeveralParts):
     def parts_of(self, row: Any, index: int) -> Arrays:
         spec = self._spec
         if not isinstance(row, Sparse):
-            raise ElementError(spec.describe(), describe(row), record=index, hint="Pass a cachelayer.Sparse.")
+            raise ElementError(describe_leaf(spec), describe(row), record=index, hint="Pass a cachelayer.Sparse.")
         values = _conform_values(spec, row.values, (), index)
         indices = row.indices
         shape = row.dense_shape
@@ -250,7 +250,7 @@ class SparseLeaf(_SeveralParts):
         if not fits:
             got = f"{indices.dtype}{list(indices.shape)} indices of {len(values)} values, dense shape {shape.tolist()}"
             hint = "Indices are int64 and lie within the dense shape."
-            raise ElementError(spec.describe(), got, record=index, hint=hint)
+            raise ElementError(describe_leaf(spec), got, record=index, hint=hint)
         return (shape, indices.reshape(-1), *_parts_of_values(spec.dtype, values))
 
     def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
@@ -282,7 +282,7 @@ def _as_u32(spec: LeafSpec, numbers: Any, index: int) -> NDArray[Any]:
     """Return dimensions or row lengths as records store them."""
     stored = np.asarray(numbers, np.int64)
     if stored.max(initial=0) > _MAX_U32:
-        raise ElementError(spec.describe(), f"a dimension of {stored.max()}", record=index)
+        raise ElementError(describe_leaf(spec), f"a dimension of {stored.max()}", record=index)
     return stored.astype(U32)
 
 
@@ -291,7 +291,7 @@ def _conform_values(spec: LeafSpec, values: Any, inner: Shape, row: int) -> NDAr
     try:
         conformed: NDArray[Any] = conform(ArraySpec(spec.dtype, (None, *inner)), values, row)
     except ElementError as error:
-        raise ElementError(spec.describe(), f"values {error.got}", record=row, hint=error.hint) from error.__cause__
+        raise ElementError(describe_leaf(spec), f"values {error.got}", record=row, hint=error.hint) from error.__cause__
     return conformed
 
 

@@ -24,7 +24,17 @@ import numpy as np
 from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import dtypes
-from cachelayer.records.spec import ArraySpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, Shape, VideoSpec
+from cachelayer.records.spec import (
+    ArraySpec,
+    EncodedSpec,
+    ImageSpec,
+    LeafSpec,
+    RaggedSpec,
+    Shape,
+    VideoSpec,
+    describe_leaf,
+    without_nulls,
+)
 from cachelayer.records.tree import builtin, describe
 from cachelayer.records.value_conversion import as_leaf, as_time
 from cachelayer.records.values import Nullable, PictureFile, Ragged
@@ -57,7 +67,7 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
         return value.file
     if isinstance(value, PictureFile) and isinstance(spec, ImageSpec) and not value.fits(spec.mode):
         hint = f"Declare ImageSpec({value.mode!r}), or the mode that holds all pictures."
-        raise ElementError(spec.describe(), f"a picture of mode {value.mode}", record=row, hint=hint)
+        raise ElementError(describe_leaf(spec), f"a picture of mode {value.mode}", record=row, hint=hint)
     if isinstance(value, np.ndarray) and value.dtype == object and spec.shape and not dtypes.is_string(spec.dtype):
         # Data frames hold lists of numbers as arrays of objects, if some of them are None.
         value = value.tolist()
@@ -69,7 +79,7 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
         leaf = as_leaf(value)
     except InvalidTypeError as error:
         hint = _JSON if isinstance(value, Mapping) else str(error)
-        raise ElementError(spec.describe(), describe(value), record=row, hint=hint) from error
+        raise ElementError(describe_leaf(spec), describe(value), record=row, hint=hint) from error
     if isinstance(leaf, (bytes, str)):
         return _conform_string(spec, leaf, row)
     if dtypes.is_string(spec.dtype):
@@ -81,7 +91,7 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
             raise _mismatch(spec, value, leaf, row)
         leaf = leaf.astype(dtype)
     if not fits_shape(spec.shape, leaf.shape):
-        raise ElementError(spec.describe(), describe(leaf), record=row, hint=_VARYING)
+        raise ElementError(describe_leaf(spec), describe(leaf), record=row, hint=_VARYING)
     return dtypes.canonical_bytes(leaf).reshape(leaf.shape)
 
 
@@ -96,7 +106,7 @@ def _file_bytes(spec: LeafSpec, name: str, row: int) -> bytes:
     except Exception as error:
         reason = without_credentials_in(f"{type(error).__name__}: {error}")
         got = f"the name {without_credentials(name)!r}, which cannot be read ({reason})"
-        raise ElementError(f"{spec.describe()}, or the name of one", got, record=row) from error
+        raise ElementError(f"{describe_leaf(spec)}, or the name of one", got, record=row) from error
     return data
 
 
@@ -119,14 +129,14 @@ def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any,
         lengths = {len(node) if isinstance(node, (list, tuple)) else -1 for node in level}
         if len(lengths) > 1 or -1 in lengths:
             got = f"lists of {len(shape)} levels" if lengths == {-1} else "lists of different lengths in one level"
-            raise ElementError(spec.describe(), got, record=row)
+            raise ElementError(describe_leaf(spec), got, record=row)
         shape.append(lengths.pop() if lengths else 0)
         level = [item for node in level for item in node]
     if any(isinstance(item, (list, tuple)) for item in level):
-        raise ElementError(spec.describe(), f"lists of {len(shape) + 1} levels or more", record=row)
+        raise ElementError(describe_leaf(spec), f"lists of {len(shape) + 1} levels or more", record=row)
     is_string = dtypes.is_string(spec.dtype)
     array = np.empty(len(level), object if is_string else spec.dtype)
-    spec_of_item = replace(spec.without_nulls(), shape=())
+    spec_of_item = replace(without_nulls(spec), shape=())
     for index, item in enumerate(level):
         array[index] = item if is_string else conform(spec_of_item, item, row)
     return array.reshape(shape)
@@ -139,7 +149,7 @@ def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
         rows = [as_leaf(item) if hasattr(item, "__array__") else item for item in rows]
         if not all(isinstance(item, (list, tuple)) or np.ndim(item) for item in rows):
             hint = f"A list in a list is never None: make it empty. {_JSON}"
-            raise ElementError(spec.describe(), "lists that end at different levels", record=row, hint=hint)
+            raise ElementError(describe_leaf(spec), "lists that end at different levels", record=row, hint=hint)
         splits.append(np.cumsum([0, *map(len, rows)]).astype(spec.splits_dtype))
         if rows and all(isinstance(item, np.ndarray) and item.dtype == rows[0].dtype for item in rows):
             rows = np.concatenate(rows)
@@ -214,7 +224,7 @@ def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
     if _widens(stacked.dtype, np.dtype(spec.dtype)):
         stacked = stacked.astype(spec.dtype)
     if dtypes.little_endian(stacked.dtype) != spec.dtype or not fits_shape((None, *spec.shape), stacked.shape):
-        raise ElementError(spec.describe(), f"{stacked.dtype}{list(stacked.shape[1:])}", record=0)
+        raise ElementError(describe_leaf(spec), f"{stacked.dtype}{list(stacked.shape[1:])}", record=0)
     return dtypes.canonical_bytes(stacked).reshape(stacked.shape)
 
 
@@ -242,17 +252,17 @@ def _conform_string(spec: LeafSpec, leaf: bytes | str, row: int) -> Any:
         # Arrays of fixed-width strings lose zeros at the end.
         if array.dtype.itemsize <= spec.dtype.itemsize and spec.shape == () and array.item() == leaf:
             return array.astype(spec.dtype)
-    raise ElementError(spec.describe(), describe(leaf), record=row)
+    raise ElementError(describe_leaf(spec), describe(leaf), record=row)
 
 
 def _conform_string_array(spec: LeafSpec, leaf: np.ndarray[Any, Any], row: int) -> Any:
     if leaf.dtype.kind in "SU" and spec.dtype is (bytes if leaf.dtype.kind == "S" else str):
         leaf = leaf.astype(object)
     if leaf.dtype != object or not spec.shape or not fits_shape(spec.shape, leaf.shape):
-        raise ElementError(spec.describe(), describe(leaf), record=row, hint=_VARYING if spec.shape else "")
+        raise ElementError(describe_leaf(spec), describe(leaf), record=row, hint=_VARYING if spec.shape else "")
     for item in leaf.reshape(-1):
         if not isinstance(item, spec.dtype):  # type: ignore[arg-type]
-            raise ElementError(spec.describe(), f"an array that holds {describe(item)}", record=row)
+            raise ElementError(describe_leaf(spec), f"an array that holds {describe(item)}", record=row)
     return leaf
 
 
@@ -286,7 +296,7 @@ def _widens(dtype: np.dtype[Any], into: np.dtype[Any]) -> bool:
 def _mismatch(spec: LeafSpec, value: Any, leaf: np.ndarray[Any, Any], row: int) -> ElementError:
     hint = "Convert it, or declare element_spec= with a dtype that holds every record."
     got = describe(value) if not hasattr(value, "dtype") else f"{leaf.dtype}{list(leaf.shape)}"
-    return ElementError(spec.describe(), got, record=row, hint=hint)
+    return ElementError(describe_leaf(spec), got, record=row, hint=hint)
 
 
 def separate_nulls(spec: LeafSpec, rows: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]] | None:

@@ -26,7 +26,7 @@ import numpy as np
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.null_marks import marked, marks
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, RaggedSpec
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, RaggedSpec, as_nullable, without_nulls
 from cachelayer.records.tree import Tree, children, describe, leaf_values, leaves, map_structure
 from cachelayer.records.value_conversion import as_time, leaf_spec
 from cachelayer.records.values import BadValue, Nullable, PictureFile, Ragged, Sparse
@@ -286,7 +286,7 @@ def _nullable(spec: Tree) -> Tree:
     """Return the spec of a field that some elements lack."""
     if isinstance(spec, dict) and any(leaf is not None for _, leaf in leaf_values(spec)):
         return NullableDict(spec)
-    return map_structure(spec, lambda _, leaf: leaf.as_nullable() if isinstance(leaf, LeafSpec) else leaf)
+    return map_structure(spec, lambda _, leaf: as_nullable(leaf) if isinstance(leaf, LeafSpec) else leaf)
 
 
 def _spec_of_parts(values: list[Any], declared: Tree | None, path: str, as_json: bool) -> Tree:
@@ -450,7 +450,7 @@ def _common(first: str, common: Tree, name: str, spec: Tree) -> Tree:
         )
     for path, leaf in common_leaves.items():
         other = leaves_of_spec[path]
-        if leaf.without_nulls() != other.without_nulls():
+        if without_nulls(leaf) != without_nulls(other):
             where = tree.leaf_title(path)
             raise InvalidArgumentError(f"{where} is {leaf!r} in {first} and {other!r} in {name}: {_BUILD_ALIKE}")
     return marked(common, marks(spec))

@@ -15,7 +15,7 @@ from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, NullableDict
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, NullableDict, describe_leaf
 from cachelayer.records.tree import Tree
 
 
@@ -64,7 +64,7 @@ def varying_leaf(spec: Tree, name: Any) -> int:
     leaf = tree.leaves(spec)[number][1]
     if not _has_length(leaf):
         raise InvalidArgumentError(
-            f"{name!r} is {leaf.describe()}: only arrays of shape [None], bytes and str have lengths"
+            f"{name!r} is {describe_leaf(leaf)}: only arrays of shape [None], bytes and str have lengths"
         )
     return number
 

@@ -24,7 +24,7 @@ from cachelayer.records.leaves import Leaf
 from cachelayer.records.media import Files, files_of
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import InnerDict
-from cachelayer.records.spec import EncodedSpec, LeafSpec
+from cachelayer.records.spec import EncodedSpec, LeafSpec, takes_none
 from cachelayer.records.values import Nullable, NullDict, OfNullableDict, Ragged
 
 
@@ -174,15 +174,15 @@ def _without_null_rows(batch: Nullable) -> tuple[Any, NDArray[Any]]:
 def _with_fillers(plan: LeafPlan, values: list[Any]) -> tuple[list[Any], NDArray[Any] | None]:
     """Return values with fillers in place of nulls, and the nulls of their column; None for no nulls."""
     kinds = set(map(type, values))
-    takes_none = plan.spec.takes_none
-    has_nulls = NullDict in kinds or (type(None) in kinds and not takes_none)
+    none_is_a_value = takes_none(plan.spec)
+    has_nulls = NullDict in kinds or (type(None) in kinds and not none_is_a_value)
     if not plan.null_mask and not has_nulls:
         return values, None
     nulls = np.zeros(len(values), np.uint8)
     filled = list(values)
     filler = plan.leaf.filler()
     for row, value in enumerate(values):
-        if value is None and not takes_none:
+        if value is None and not none_is_a_value:
             nulls[row] = NULL
             filled[row] = filler
         elif type(value) is NullDict:

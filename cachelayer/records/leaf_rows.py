@@ -14,7 +14,7 @@ from cachelayer.records.layout import U8
 from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_plan import LeafPlan, values_of
 from cachelayer.records.memory import gather_ranges, splits_of
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, without_nulls
 from cachelayer.records.values import NullDict, Ragged, Sparse
 
 
@@ -58,8 +58,8 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     exactly, and texts as texts. A leaf of numbers in one version and of texts in the other differs in every row. None
     differs from everything but None.
     """
-    spec = one.plan.spec.without_nulls()
-    other_spec = other.plan.spec.without_nulls()
+    spec = without_nulls(one.plan.spec)
+    other_spec = without_nulls(other.plan.spec)
     if spec == other_spec:
         differ = _differing_parts(one, other)
     elif _kind(spec) != _kind(other_spec):

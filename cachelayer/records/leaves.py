@@ -54,7 +54,7 @@ from cachelayer.records.leaf_columns import (
     strings_of_bytes,
 )
 from cachelayer.records.memory import splits_of
-from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec
+from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec, describe_leaf, is_static
 from cachelayer.records.tree import describe
 from cachelayer.records.values import Ragged, wrong_row
 from cachelayer.records.video_leaf import VideoLeaf
@@ -103,7 +103,7 @@ def leaf_of(spec: LeafSpec) -> Leaf:
         return VideoLeaf(spec)
     if dtypes.is_string(spec.dtype):
         return ArrayLeaf(spec) if spec.shape else StringLeaf(spec)
-    if spec.is_static:
+    if is_static(spec):
         return FixedLeaf(spec)
     return VaryingLeaf(spec) if spec.shape == (None,) else ArrayLeaf(spec)
 
@@ -234,7 +234,7 @@ class JsonLeaf:
         try:
             return json_text.text_of(value)
         except InvalidTypeError as error:
-            raise ElementError(self._spec.describe(), describe(value), record=index, hint=str(error)) from error
+            raise ElementError(describe_leaf(self._spec), describe(value), record=index, hint=str(error)) from error
 
     def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
         return self.encode(list(batch))

@@ -34,7 +34,18 @@ from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints
-from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSize, ImageSpec, LeafSpec, SizedImageSpec, VideoSpec
+from cachelayer.records.spec import (
+    AudioSpec,
+    EncodedSpec,
+    ImageSize,
+    ImageSpec,
+    LeafSpec,
+    SizedImageSpec,
+    SizedVideoSpec,
+    VideoSpec,
+    decoded_leaf,
+    describe_leaf,
+)
 from cachelayer.records.tree import Tree
 from cachelayer.records.video_leaf import VideoReaders
 
@@ -66,7 +77,8 @@ class MediaFiles:
     def __init__(self, path: str, spec: EncodedSpec) -> None:
         self._path = path
         self._spec = spec
-        self.leaf = leaf_of(spec.decoded)
+        self._decoded = decoded_leaf(spec)
+        self.leaf = leaf_of(self._decoded)
         """The leaf of the decoded files."""
 
     @property
@@ -112,7 +124,7 @@ class MediaFiles:
 
     def _array(self, data: bytes, row: int, decode: Callable[[bytes], NDArray[Any]]) -> NDArray[Any]:
         try:
-            array: NDArray[Any] = conform(self._spec.decoded, decode(data), row)
+            array: NDArray[Any] = conform(self._decoded, decode(data), row)
         except ElementError as error:
             raise error.at(path=self._path) from error.__cause__
         except (CacheLayerError, MemoryError):
@@ -120,7 +132,7 @@ class MediaFiles:
         except Exception as error:
             got = f"{len(data)} bytes that do not decode: {type(error).__name__}: {error}"
             hint = "ref.raw() gives the bytes."
-            raise ElementError(self._spec.describe(), got, path=self._path, record=row, hint=hint) from error
+            raise ElementError(describe_leaf(self._spec), got, path=self._path, record=row, hint=hint) from error
         # Who gets an element may change it.
         return array if array.flags.writeable else array.copy()
 
@@ -178,7 +190,13 @@ def image_leaves(spec: Tree, names: Sequence[str]) -> list[int]:
 def sized_spec(spec: Tree, sizes: Mapping[int, ImageSize]) -> Tree:
     """Return a spec whose images and videos are decoded to sizes, given by the numbers of their leaves."""
     sized = {path: sizes[number] for number, (path, _) in enumerate(tree.leaves(spec)) if number in sizes}
-    return tree.map_structure(spec, lambda path, leaf: leaf.sized(sized[path]) if path in sized else leaf)
+    return tree.map_structure(spec, lambda path, leaf: _sized_leaf(leaf, sized[path]) if path in sized else leaf)
+
+
+def _sized_leaf(leaf: LeafSpec, size: ImageSize) -> LeafSpec:
+    if isinstance(leaf, ImageSpec):
+        return SizedImageSpec(leaf.mode, size, nullable=leaf.nullable)
+    return SizedVideoSpec(size, nullable=leaf.nullable)
 
 
 @cache

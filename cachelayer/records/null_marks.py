@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from cachelayer.records import tree
-from cachelayer.records.spec import LeafSpec, NullableDict
+from cachelayer.records.spec import LeafSpec, NullableDict, as_nullable, has_values, with_nullable_values
 from cachelayer.records.tree import Tree
 
 
@@ -48,7 +48,7 @@ class NullBits:
         leaves = tree.leaves(spec)
         inner = [node for node in _inner_dicts(spec, 0, 0, is_root=True) if len(node.leaves)]
         dicts = tuple(replace(node, bit=bit) for bit, node in enumerate(inner, len(leaves)))
-        with_values = [number for number, (_, leaf) in enumerate(leaves) if leaf.has_values]
+        with_values = [number for number, (_, leaf) in enumerate(leaves) if has_values(leaf)]
         values = {leaf: bit for bit, leaf in enumerate(with_values, len(leaves) + len(dicts))}
         return cls(len(leaves) + len(dicts) + len(values), dicts, values)
 
@@ -96,8 +96,8 @@ def marked(spec: Tree, numbers: Collection[int]) -> Tree:
             return None
         if isinstance(node, LeafSpec):
             number, leaf = next(leaves)
-            leaf = leaf.as_nullable() if number in numbers else leaf
-            return leaf.with_nullable_values() if bits.values.get(number) in numbers else leaf
+            leaf = as_nullable(leaf) if number in numbers else leaf
+            return with_nullable_values(leaf) if bits.values.get(number) in numbers else leaf
         if isinstance(node, dict):
             is_marked = not is_root and bool(tree.leaves(node)) and next(dicts).bit in numbers
             children = {key: mark(child) for key, child in node.items()}

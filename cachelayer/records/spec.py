@@ -24,10 +24,9 @@ dimensions are unknown is an array of objects.
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -40,6 +39,7 @@ from cachelayer.records.dtypes import DType
 _INT64: np.dtype[Any] = np.dtype(np.int64)
 _OF_ALL_LEAVES = ("dtype", "shape", "nullable", "nullable_values")
 Shape = tuple[int | None, ...]
+L = TypeVar("L", bound="LeafSpec")
 IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
     "1": ("bool", ()),
     "L": ("uint8", ()),
@@ -110,90 +110,16 @@ class LeafSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _dtype(self.dtype))
         object.__setattr__(self, "shape", _shape(self.shape))
-        if self.nullable_values and not self.has_values:
+        if self.nullable_values and not has_values(self):
             raise InvalidArgumentError(
-                f"nullable_values of {self.describe()}: only values in an array, or in a ragged one, may be None"
+                f"nullable_values of {describe_leaf(self)}: only values in an array, or in a ragged one, may be None"
             )
-
-    @property
-    def has_values(self) -> bool:
-        """True if the leaf consists of values that can be None one by one: an array with dimensions.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32", (3,)).has_values, cachelayer.ArraySpec("int32").has_values
-            (True, False)
-        """
-        return bool(self.shape)
-
-    @property
-    def is_static(self) -> bool:
-        """True if the leaf takes the same number of bytes in every element.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32", (3,)).is_static, cachelayer.ArraySpec("int32", (None,)).is_static
-            (True, False)
-        """
-        return False
-
-    @property
-    def takes_none(self) -> bool:
-        """True if None is a value of the leaf like any other, as null is in JSON.
-
-        Examples:
-            >>> cachelayer.JsonSpec().takes_none, cachelayer.ArraySpec("int32", nullable=True).takes_none
-            (True, False)
-        """
-        return False
-
-    def as_nullable(self) -> Self:
-        """Return the spec of the same leaf, which may be None.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32").as_nullable()
-            ArraySpec(int32, nullable=True)
-        """
-        return replace(self, nullable=True)
-
-    def with_nullable_values(self) -> Self:
-        """Return the spec of the same leaf, in which values may be None.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32", (3,)).with_nullable_values()
-            ArraySpec(int32, (3,), nullable_values=True)
-        """
-        return replace(self, nullable_values=True)
-
-    def without_nulls(self) -> Self:
-        """Return the spec of the same leaf without any None, to compare leaves by their other properties.
-
-        Examples:
-            >>> cachelayer.ArraySpec("int32", nullable=True).without_nulls()
-            ArraySpec(int32)
-        """
-        spec = replace(self, nullable=False)
-        return replace(spec, nullable_values=False) if self.nullable_values else spec
-
-    def describe(self) -> str:
-        """Return the spec as text for an error message, such as ``uint8[32, None, 3]``.
-
-        Examples:
-            >>> cachelayer.ArraySpec("uint8", (32, 32, 3)).describe(), cachelayer.AudioSpec(16000).describe()
-            ('uint8[32, 32, 3]', 'the bytes of a sound file')
-        """
-        dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
-        name = f"{self._dtype_name} or None" if self.nullable_values else self._dtype_name
-        return f"{name}[{dims}]" if self.shape else name
-
-    @property
-    def _dtype_name(self) -> str:
-        is_time = isinstance(self.dtype, np.dtype) and self.dtype.kind in "Mm"
-        return np.dtype(self.dtype).name if is_time else dtypes.to_name(self.dtype)
 
     def __repr__(self) -> str:
         nullable = ", nullable=True" if self.nullable else ""
         nullable += ", nullable_values=True" if self.nullable_values else ""
         shape = f", {self.shape}" if self.shape else ""
-        return f"{type(self).__name__}({self._dtype_name}{shape}{nullable})"
+        return f"{type(self).__name__}({_dtype_name(self)}{shape}{nullable})"
 
 
 @explains_options
@@ -221,10 +147,6 @@ class ArraySpec(LeafSpec):
             *,
             nullable_values: bool = False,
         ) -> None: ...
-
-    @property
-    def is_static(self) -> bool:
-        return not dtypes.is_string(self.dtype) and None not in self.shape
 
 
 @explains_options
@@ -273,9 +195,6 @@ class RaggedSpec(LeafSpec):
         if self.splits_dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
             raise InvalidTypeError(f"row splits are int32 or int64, not {dtypes.to_name(self.splits_dtype)}")
 
-    def describe(self) -> str:
-        return f"ragged {super().describe()} with {self.ragged_rank} level(s) of {self.splits_dtype} row splits"
-
 
 @explains_options
 @dataclass(frozen=True, repr=False)
@@ -299,16 +218,9 @@ class SparseSpec(LeafSpec):
         if not self.shape:
             raise InvalidArgumentError("the shape of a SparseSpec is (): it must have at least one dimension")
 
-    @property
-    def has_values(self) -> bool:
-        return False
-
-    def describe(self) -> str:
-        return f"sparse {super().describe()}"
-
 
 @dataclass(frozen=True, repr=False)
-class EncodedSpec(LeafSpec, ABC):
+class EncodedSpec(LeafSpec):
     """The spec of a file that is stored as its bytes, and decoded when it is read."""
 
     dtype: DType = field(default=bytes, init=False)
@@ -316,29 +228,8 @@ class EncodedSpec(LeafSpec, ABC):
     nullable: bool = field(default=False, kw_only=True)
     nullable_values: bool = field(default=False, init=False)
 
-    @property
-    @abstractmethod
-    def decoded(self) -> LeafSpec:
-        """The spec of the leaf as readers get it.
-
-        Examples:
-            >>> cachelayer.ImageSpec("L").decoded
-            ArraySpec(uint8, (None, None))
-        """
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of the decoding, by name.
-
-        Examples:
-            >>> cachelayer.AudioSpec(16000, 1).options
-            {'sampling_rate': 16000, 'channels': 1}
-        """
-        names = [item.name for item in fields(self) if item.name not in _OF_ALL_LEAVES]
-        return {name: getattr(self, name) for name in names}
-
     def __repr__(self) -> str:
-        options = [f"{name}={value!r}" for name, value in self.options.items() if value is not None]
+        options = [f"{name}={value!r}" for name, value in options_of(self).items() if value is not None]
         return f"{type(self).__name__}({', '.join(options + ['nullable=True'] * self.nullable)})"
 
 
@@ -371,24 +262,6 @@ class ImageSpec(EncodedSpec):
         if self.mode not in IMAGE_MODES:
             raise InvalidArgumentError(f"mode {self.mode!r} of an image: it must be one of {', '.join(IMAGE_MODES)}")
 
-    @property
-    def decoded(self) -> ArraySpec:
-        dtype, channels = IMAGE_MODES[self.mode]
-        return ArraySpec(np.dtype(dtype), (None, None, *channels), self.nullable)
-
-    def describe(self) -> str:
-        return f"the bytes of an image file ({self.mode})"
-
-    def sized(self, size: ImageSize) -> SizedImageSpec:
-        """Return the spec of the same files, decoded to images of one size. ``ref.decoded`` is its public form.
-
-        Examples:
-            >>> from cachelayer.records.spec import ImageSize
-            >>> cachelayer.ImageSpec().sized(ImageSize(224, 160)).decoded
-            ArraySpec(uint8, (224, 160, 3))
-        """
-        return SizedImageSpec(self.mode, size, nullable=self.nullable)
-
 
 @dataclass(frozen=True)
 class ImageSize:
@@ -405,11 +278,6 @@ class SizedImageSpec(ImageSpec):
     """The spec of images that a view decodes to a size that its reader chose. No manifest holds it."""
 
     size: ImageSize = field(default=ImageSize(1, 1))
-
-    @property
-    def decoded(self) -> ArraySpec:
-        spec = super().decoded
-        return replace(spec, shape=(self.size.height, self.size.width, *spec.shape[2:]))
 
 
 @explains_options
@@ -440,16 +308,9 @@ class AudioSpec(EncodedSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value in self.options.items():
+        for name, value in options_of(self).items():
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidArgumentError(f"{name} {value!r} of a sound: pass a positive integer, or None")
-
-    @property
-    def decoded(self) -> ArraySpec:
-        return ArraySpec(np.dtype(np.float32), (None,) if self.channels == 1 else (None, self.channels), self.nullable)
-
-    def describe(self) -> str:
-        return "the bytes of a sound file"
 
 
 @explains_options
@@ -464,23 +325,6 @@ class VideoSpec(EncodedSpec):
         >>> cachelayer.VideoSpec(nullable=True)
         VideoSpec(nullable=True)
     """
-
-    @property
-    def decoded(self) -> Self:
-        return self
-
-    def describe(self) -> str:
-        return "the bytes of a video file"
-
-    def sized(self, size: ImageSize) -> SizedVideoSpec:
-        """Return the spec of the same files, decoded to frames of one size.
-
-        Examples:
-            >>> from cachelayer.records.spec import ImageSize
-            >>> cachelayer.VideoSpec().sized(ImageSize(224, 160))
-            SizedVideoSpec(size=ImageSize(height=224, width=160, crop=False))
-        """
-        return SizedVideoSpec(size, nullable=self.nullable)
 
 
 @dataclass(frozen=True, repr=False)
@@ -512,19 +356,6 @@ class JsonSpec(LeafSpec):
     nullable: bool = field(default=False, init=False)
     nullable_values: bool = field(default=False, init=False)
 
-    @property
-    def takes_none(self) -> bool:
-        return True
-
-    def as_nullable(self) -> Self:
-        return self
-
-    def without_nulls(self) -> Self:
-        return self
-
-    def describe(self) -> str:
-        return "a JSON value"
-
     def __repr__(self) -> str:
         return "JsonSpec()"
 
@@ -552,3 +383,78 @@ class NullableDict(dict[str, Any]):
 
     def __repr__(self) -> str:
         return f"NullableDict({super().__repr__()})"
+
+
+def has_values(leaf: LeafSpec) -> bool:
+    """Return whether a leaf consists of values that can be None one by one: an array with dimensions."""
+    return bool(leaf.shape) and not isinstance(leaf, SparseSpec)
+
+
+def is_static(leaf: LeafSpec) -> bool:
+    """Return whether a leaf takes the same number of bytes in every element."""
+    return isinstance(leaf, ArraySpec) and not dtypes.is_string(leaf.dtype) and None not in leaf.shape
+
+
+def takes_none(leaf: LeafSpec) -> bool:
+    """Return whether None is a value of a leaf like any other, as null is in JSON."""
+    return isinstance(leaf, JsonSpec)
+
+
+def as_nullable(leaf: L) -> L:
+    """Return the spec of the same leaf, which may be None."""
+    return leaf if takes_none(leaf) else replace(leaf, nullable=True)
+
+
+def with_nullable_values(leaf: L) -> L:
+    """Return the spec of the same leaf, in which values may be None."""
+    return replace(leaf, nullable_values=True)
+
+
+def without_nulls(leaf: L) -> L:
+    """Return the spec of the same leaf without any None, to compare leaves by their other properties."""
+    if leaf.nullable:
+        leaf = replace(leaf, nullable=False)
+    return replace(leaf, nullable_values=False) if leaf.nullable_values else leaf
+
+
+def options_of(spec: EncodedSpec) -> dict[str, Any]:
+    """Return the options with which files are decoded, by name, such as ``sampling_rate``."""
+    names = [item.name for item in fields(spec) if item.name not in _OF_ALL_LEAVES]
+    return {name: getattr(spec, name) for name in names}
+
+
+def decoded_leaf(leaf: LeafSpec) -> LeafSpec:
+    """Return the spec of a leaf as readers get it: of an image, that of its pixels."""
+    if isinstance(leaf, ImageSpec):
+        dtype, channels = IMAGE_MODES[leaf.mode]
+        size = (leaf.size.height, leaf.size.width) if isinstance(leaf, SizedImageSpec) else (None, None)
+        return ArraySpec(np.dtype(dtype), (*size, *channels), leaf.nullable)
+    if isinstance(leaf, AudioSpec):
+        shape = (None,) if leaf.channels == 1 else (None, leaf.channels)
+        return ArraySpec(np.dtype(np.float32), shape, leaf.nullable)
+    return leaf
+
+
+def describe_leaf(leaf: LeafSpec) -> str:
+    """Return a leaf spec as text for an error message, such as ``uint8[32, None, 3]``."""
+    if isinstance(leaf, ImageSpec):
+        return f"the bytes of an image file ({leaf.mode})"
+    if isinstance(leaf, AudioSpec):
+        return "the bytes of a sound file"
+    if isinstance(leaf, VideoSpec):
+        return "the bytes of a video file"
+    if isinstance(leaf, JsonSpec):
+        return "a JSON value"
+    name = _dtype_name(leaf)
+    if leaf.nullable_values:
+        name = f"{name} or None"
+    dims = ", ".join("None" if dim is None else str(dim) for dim in leaf.shape)
+    array = f"{name}[{dims}]" if leaf.shape else name
+    if isinstance(leaf, RaggedSpec):
+        return f"ragged {array} with {leaf.ragged_rank} level(s) of {leaf.splits_dtype} row splits"
+    return f"sparse {array}" if isinstance(leaf, SparseSpec) else array
+
+
+def _dtype_name(leaf: LeafSpec) -> str:
+    is_time = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "Mm"
+    return np.dtype(leaf.dtype).name if is_time else dtypes.to_name(leaf.dtype)

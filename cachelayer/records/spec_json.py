@@ -27,6 +27,7 @@ from cachelayer.records.spec import (
     RaggedSpec,
     SparseSpec,
     VideoSpec,
+    options_of,
 )
 from cachelayer.records.tree import Tree, is_namedtuple, namedtuple_class
 
@@ -61,7 +62,7 @@ def _to_json(spec: Tree, depth: int) -> Any:
             _check_size(spec)
         node: dict[str, Any] = {"kind": _LEAF_KINDS[type(spec)]}
         if isinstance(spec, EncodedSpec):
-            node |= spec.options
+            node |= options_of(spec)
         elif not isinstance(spec, JsonSpec):
             node |= {"dtype": dtypes.to_name(spec.dtype), "shape": list(spec.shape)}
         if isinstance(spec, RaggedSpec):

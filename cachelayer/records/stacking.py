@@ -23,7 +23,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.null_marks import marks
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec, VideoSpec
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec, VideoSpec, describe_leaf
 from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import leaf_spec
 from cachelayer.records.values import Nullable, Ragged, Sparse
@@ -80,7 +80,7 @@ class Stacking:
             if number not in allowed and are_null.any():
                 leaf = next(leaf for leaf in self._codec.leaves if number in leaf.null_bits)
                 row = int(are_null.argmax())
-                raise ElementError(leaf.spec.describe(), "None", path=leaf.path, record=row, hint=_NULLABLE)
+                raise ElementError(describe_leaf(leaf.spec), "None", path=leaf.path, record=row, hint=_NULLABLE)
         return self._codec.elements(columns, len(elements))
 
     @property

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from cachelayer.records.spec import LeafSpec, NullableDict
+from cachelayer.records.spec import LeafSpec, NullableDict, describe_leaf, takes_none
 from cachelayer.records.values import Nullable, NullDict, OfNullableDict
 
 Tree = Any
@@ -218,7 +218,7 @@ def completed(spec: Tree, value: Any, *, fill: bool = False) -> Any:
 
 
 def _may_be_none(spec: Tree) -> bool:
-    return isinstance(spec, NullableDict) or all(leaf.nullable or leaf.takes_none for _, leaf in leaves(spec))
+    return isinstance(spec, NullableDict) or all(leaf.nullable or takes_none(leaf) for _, leaf in leaves(spec))
 
 
 def _fields_of(spec: Mapping[str, Tree], value: Any) -> Mapping[str, Any] | None:
@@ -327,7 +327,7 @@ def _structure_hint(spec: Tree, value: Any) -> str:
 def describe(value: Any) -> str:
     """Return the structure of a value as text for an error message, such as ``a dict with keys 'a', 'b'``."""
     if isinstance(value, LeafSpec):
-        return value.describe()
+        return describe_leaf(value)
     if isinstance(value, Mapping):
         return f"a dict with keys {_listed(value)}"
     if is_namedtuple(value):

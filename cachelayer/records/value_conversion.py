@@ -21,7 +21,15 @@ import numpy as np
 
 from cachelayer.errors import InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec
+from cachelayer.records.spec import (
+    ArraySpec,
+    ImageSpec,
+    LeafSpec,
+    RaggedSpec,
+    SparseSpec,
+    VideoSpec,
+    with_nullable_values,
+)
 from cachelayer.records.values import NoArray, Nullable, PictureFile, Ragged, Sparse
 from cachelayer.records.video import Video
 
@@ -48,9 +56,9 @@ def leaf_spec(value: Any) -> LeafSpec:
         return VideoSpec()
     if isinstance(value, Nullable) and isinstance(value.values, np.ndarray) and value.values.shape == value.valid.shape:
         # A batch of scalars, some of them None, looks the same: then the build has unbatch=True.
-        return leaf_spec(value.values).with_nullable_values()
+        return with_nullable_values(leaf_spec(value.values))
     if isinstance(value, Ragged) and isinstance(value.flat_values, Nullable):
-        return leaf_spec(value.with_flat(value.flat_values.values)).with_nullable_values()
+        return with_nullable_values(leaf_spec(value.with_flat(value.flat_values.values)))
     if isinstance(value, Ragged):
         flat = value.flat_values
         splits = value.nested_row_splits

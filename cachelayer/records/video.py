@@ -28,7 +28,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import FileRanges, StoredBytes, read_together
 from cachelayer.records.selection import record_numbers, sliced
-from cachelayer.records.spec import ImageSize, VideoSpec
+from cachelayer.records.spec import ImageSize, VideoSpec, describe_leaf
 from cachelayer.records.video_index import PacketRange, VideoIndex, pyav
 
 Frames = NDArray[np.uint8]
@@ -130,7 +130,7 @@ class VideoFile:
     def problem(self, got: str) -> ElementError:
         """Return the error of a frame that cannot be decoded."""
         hint = "ref.raw() gives the bytes of the file."
-        return ElementError(VideoSpec().describe(), got, path=self.path, record=self.record, hint=hint)
+        return ElementError(describe_leaf(VideoSpec()), got, path=self.path, record=self.record, hint=hint)
 
 
 def _unpickled(index: VideoIndex, file: bytes, path: str, record: int | None, size: ImageSize | None) -> VideoFile:
@@ -287,7 +287,7 @@ class Video:
         try:
             index = VideoIndex.of_file(file)
         except ValueError as error:
-            raise ElementError(VideoSpec().describe(), f"{len(file)} bytes: {error}") from error
+            raise ElementError(describe_leaf(VideoSpec()), f"{len(file)} bytes: {error}") from error
         return cls(VideoFile(index, StoredBytes.of(file)))
 
     @property

@@ -26,7 +26,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records.decoding_threads import in_threads
 from cachelayer.records.json_text import text_of
 from cachelayer.records.memory import Ints
-from cachelayer.records.spec import VideoSpec
+from cachelayer.records.spec import VideoSpec, describe_leaf
 
 U32 = np.dtype("<u4")
 NO_FRAME = 2**32 - 1
@@ -226,7 +226,7 @@ def indexed(spec: VideoSpec, files: Sequence[bytes], are_none: Sequence[bool]) -
         except Exception as error:
             hint = _REMUX.format("in.ts") if "in one piece" in str(error) else ""
             got = f"{len(files[row])} bytes: {error}"
-            raise ElementError(spec.describe(), got, record=row, hint=hint) from error
+            raise ElementError(describe_leaf(spec), got, record=row, hint=hint) from error
 
     return in_threads(index_of, range(len(files)))
 

@@ -16,7 +16,7 @@ from cachelayer.progress import Progress
 from cachelayer.protocols import records_of
 from cachelayer.records import json_text, tree
 from cachelayer.records.leaf_names import leaf_number
-from cachelayer.records.spec import ImageSpec, JsonSpec, LeafSpec, RaggedSpec
+from cachelayer.records.spec import ImageSpec, JsonSpec, LeafSpec, RaggedSpec, describe_leaf
 from cachelayer.records.values import Nullable, Ragged, Sparse, with_one_mask
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
 from cachelayer.statistics.shown import statistics_html, statistics_text
@@ -175,7 +175,7 @@ def count_by(ref: Any, field: str) -> dict[Any, int]:
     _, spec = tree.leaves(raw.element_spec)[leaf_number(raw.element_spec, field)]
     narrow = raw.fields(field)
     if spec.shape != ():
-        raise InvalidArgumentError(f"count_by({field!r}): {spec.describe()} has several values a record")
+        raise InvalidArgumentError(f"count_by({field!r}): {describe_leaf(spec)} has several values a record")
     counts: Counter[Any] = Counter()
     for start in range(0, len(narrow), _BATCH_RECORDS):
         rows = np.arange(start, min(start + _BATCH_RECORDS, len(narrow)))
@@ -234,7 +234,7 @@ class _LeafSummary:
     def result(self) -> LeafStats:
         return LeafStats(
             self._path,
-            self._spec.describe(),
+            describe_leaf(self._spec),
             self._nulls,
             tuple(lengths.result() for lengths in self._lengths.values()),
             None if self._numbers is None else self._numbers.result(),

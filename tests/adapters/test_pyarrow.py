@@ -34,6 +34,7 @@ from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parq
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.records.codec import codec_for
+from cachelayer.records.spec import as_nullable
 from cachelayer.testing import SourceTests
 
 
@@ -190,7 +191,7 @@ def test_a_column_of_nothing_but_nulls_asks_for_a_spec(storage: Storage) -> None
         storage.cache(nulls, "d", "v1")
     for version, leaf in (("v1", ArraySpec("float32", (3,))), ("v2", ArraySpec(str))):
         ref = storage.cache(nulls, "d", version, element_spec={"n": np.int64, "x": leaf})
-        assert ref.element_spec["x"] == leaf.as_nullable()
+        assert ref.element_spec["x"] == as_nullable(leaf)
         assert list(ref) == [{"n": 1, "x": None}, {"n": 2, "x": None}]
     assert storage.cache(nulls, "d", "v3", element_spec={"n": np.int64, "x": None})[0] == {"n": 1, "x": None}
 

@@ -17,6 +17,7 @@ import cachelayer
 from cachelayer import ArraySpec, NullableDict, RaggedSpec, Storage
 from cachelayer.adapters.pyarrow import from_json
 from cachelayer.errors import ElementError
+from cachelayer.records.spec import as_nullable, with_nullable_values
 
 INT, FLOAT, TEXT = ArraySpec("int64"), ArraySpec("float64"), ArraySpec(str)
 INTS, FLOATS, TEXTS = ArraySpec("int64", (None,)), ArraySpec("float64", (None,)), ArraySpec(str, (None,))
@@ -24,7 +25,7 @@ NESTED = RaggedSpec("int64", (None, None))
 
 
 def or_none(leaf: Any) -> Any:
-    return leaf.as_nullable()
+    return as_nullable(leaf)
 
 
 Rows = list[dict[str, Any]]
@@ -64,11 +65,11 @@ JSON: dict[str, tuple[Rows, Any]] = {
     "None, then an empty list": (fields(None, [], [1]), or_none(INTS)),
     "a float in one list": (fields([1], [2, 0.5]), FLOATS),
     "lists of texts": (fields(["a", "b"], []), TEXTS),
-    "lists with None": (fields([1, None], [], [None, None]), INTS.with_nullable_values()),
-    "lists of texts with None": (fields([None, "a"], ["", None]), TEXTS.with_nullable_values()),
+    "lists with None": (fields([1, None], [], [None, None]), with_nullable_values(INTS)),
+    "lists of texts with None": (fields([None, "a"], ["", None]), with_nullable_values(TEXTS)),
     "lists of flags with None": (fields([True, None], [False]), ArraySpec("bool", (None,), nullable_values=True)),
-    "nested lists with None": (fields([[1], [2, None]], [[]]), NESTED.with_nullable_values()),
-    "None, and lists with None": (fields(None, [0.5, None]), or_none(FLOATS).with_nullable_values()),
+    "nested lists with None": (fields([[1], [2, None]], [[]]), with_nullable_values(NESTED)),
+    "None, and lists with None": (fields(None, [0.5, None]), with_nullable_values(or_none(FLOATS))),
     "nested lists": (fields([[1], [2, 3]], [], [[]]), NESTED),
     "nested lists of three levels": (
         fields([[[1]]], [[[2, 3], []], []]),
@@ -110,7 +111,7 @@ OTHERS: dict[str, tuple[Rows, Any]] = {
     ),
     "arrays of integers and None": (
         fields(np.array([1, None], object), np.array([], object), np.array([2], object)),
-        INTS.with_nullable_values(),
+        with_nullable_values(INTS),
     ),
     "arrays of integers as objects": (fields(np.array([1, 2], object), np.array([], object)), INTS),
     "arrays of arrays, as frames have nested lists": (
@@ -122,7 +123,7 @@ OTHERS: dict[str, tuple[Rows, Any]] = {
             cachelayer.Nullable(np.array(["a", ""], object), np.array([True, False])),
             cachelayer.Nullable(np.array([], object), np.array([], bool)),
         ),
-        TEXTS.with_nullable_values(),
+        with_nullable_values(TEXTS),
     ),
     "a list of numpy's numbers": (fields([np.int64(1)], [np.int64(2), np.int64(3)]), INTS),
     "numpy's numbers": (fields(np.float32(1), np.float32(2)), ArraySpec("f")),

@@ -23,6 +23,7 @@ from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder, OnError
 from cachelayer.errors import CacheLayerError
 from cachelayer.records.codec import codec_for
+from cachelayer.records.spec import as_nullable
 
 Pair = namedtuple("Pair", ["a", "b"])
 Other = namedtuple("Other", ["a", "b"])
@@ -191,7 +192,7 @@ def cases(draw: st.DrawFn) -> tuple[list[Callable[[], Any]], Any]:
     numbers = draw(st.lists(st.tuples(FEW, st.tuples(FEW, FEW)), min_size=1, max_size=12))
     elements = [partial(made, number, shape, list(leaves)) for number, (shape, leaves) in enumerate(numbers)]
     nullable = draw(st.booleans())
-    spec = shapes[0](*[LEAVES[name][0].as_nullable() if nullable else LEAVES[name][0] for name in names])
+    spec = shapes[0](*[as_nullable(LEAVES[name][0]) if nullable else LEAVES[name][0] for name in names])
     return elements, draw(st.sampled_from([None, spec]))
 
 

@@ -22,7 +22,7 @@ from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.conform import conform, stacked_rows
 from cachelayer.records.null_marks import NullBits, marked
 from cachelayer.records.record_buffers import PackedRecords
-from cachelayer.records.spec import LeafSpec
+from cachelayer.records.spec import LeafSpec, describe_leaf, is_static, without_nulls
 from cachelayer.records.value_conversion import leaf_spec
 from cachelayer.records.values import NullDict, OfNullableDict
 
@@ -60,7 +60,7 @@ def all_nullable(spec: Any) -> Any:
 
 def without_marks(spec: Any) -> Any:
     if isinstance(spec, LeafSpec):
-        return spec.without_nulls()
+        return without_nulls(spec)
     if isinstance(spec, dict):
         return {key: without_marks(child) for key, child in spec.items()}
     if spec is None:
@@ -254,7 +254,7 @@ def test_byte_order_and_memory_layout_of_the_input_do_not_matter(dtype: Any, sha
 @settings(max_examples=examples(60), deadline=None)
 @given(specs(nullable=False), st.integers(0, 2**32))
 def test_a_batch_of_stacked_arrays_gives_the_records_of_its_elements(spec: Any, seed: int) -> None:
-    static = tree.map_structure(spec, lambda _, leaf: leaf if leaf is not None and leaf.is_static else None)
+    static = tree.map_structure(spec, lambda _, leaf: leaf if leaf is not None and is_static(leaf) else None)
     rng = np.random.default_rng(seed)
     elements = [
         tree.map_structure(static, lambda _, leaf: None if leaf is None else random_leaf(rng, leaf)) for _ in range(3)
@@ -307,7 +307,8 @@ def test_python_scalars_take_the_dtype_that_is_declared_and_those_that_would_cha
         good = {"a": random_leaf(np.random.default_rng(0), spec)}
         with pytest.raises(ElementError) as caught:
             codec_for({"a": spec}).columns([good, {"a": value}])
-        assert (caught.value.record, caught.value.path, caught.value.expected) == (1, "['a']", spec.describe()), value
+        error = caught.value
+        assert (error.record, error.path, error.expected) == (1, "['a']", describe_leaf(spec)), value
 
 
 Point = namedtuple("Point", ["x", "y"])
@@ -387,7 +388,7 @@ def test_a_ragged_or_sparse_that_does_not_fit_is_named(spec: LeafSpec, value: An
     good = random_leaf(np.random.default_rng(0), spec)
     with pytest.raises(ElementError) as caught:
         Codec.of((spec,)).columns([(good,), (value,)])
-    assert (caught.value.record, caught.value.path, caught.value.expected) == (1, "[0]", spec.describe())
+    assert (caught.value.record, caught.value.path, caught.value.expected) == (1, "[0]", describe_leaf(spec))
 
 
 def test_dimensions_beyond_32_bits_are_refused() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.records import tree
-from cachelayer.records.spec import LeafSpec, NullableDict
+from cachelayer.records.spec import LeafSpec, NullableDict, has_values, with_nullable_values
 
 ML_DTYPES = [
     np.dtype(getattr(ml_dtypes, name))
@@ -111,7 +111,7 @@ def leaf_specs(draw: st.DrawFn, *, nullable: bool = True) -> LeafSpec:
             spec = ArraySpec(dtype, tuple(draw(OPEN_SHAPES)), **options)
         case _:
             spec = ArraySpec(dtype, tuple(draw(SHAPES)), **options)
-    return spec.with_nullable_values() if nullable and spec.has_values and draw(st.booleans()) else spec
+    return with_nullable_values(spec) if nullable and has_values(spec) and draw(st.booleans()) else spec
 
 
 KEYS = st.one_of(st.text(max_size=4), st.sampled_from(["image", "label", "", "a b", "0", "\ud800", "self", "'"]))

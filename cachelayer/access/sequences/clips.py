@@ -32,7 +32,17 @@ from cachelayer.records.decoding_threads import in_threads
 from cachelayer.records.leaf_names import leaf_number, leaf_numbers, names_of_leaves
 from cachelayer.records.media import MediaFiles
 from cachelayer.records.memory import Ints, distinct, splits_of
-from cachelayer.records.spec import ArraySpec, AudioSpec, EncodedSpec, JsonSpec, LeafSpec, SizedVideoSpec, VideoSpec
+from cachelayer.records.spec import (
+    ArraySpec,
+    AudioSpec,
+    EncodedSpec,
+    JsonSpec,
+    LeafSpec,
+    SizedVideoSpec,
+    VideoSpec,
+    decoded_leaf,
+    describe_leaf,
+)
 from cachelayer.records.video import Video, clip_of, read_clips
 
 # Sounds that are decoded at a time to count their samples.
@@ -78,13 +88,13 @@ class ClipRows(BaseDataset):
             leaf = _leaf(spec, name)
             if not isinstance(leaf, (VideoSpec, AudioSpec)):
                 raise InvalidArgumentError(
-                    f"{name!r} is {leaf.describe()}: clips are cut of fields that VideoSpec() or AudioSpec() declares; "
-                    f"pass beside={name!r} for the value of its record beside each clip"
+                    f"{name!r} is {describe_leaf(leaf)}: clips are cut of fields that VideoSpec() or AudioSpec() "
+                    f"declares; pass beside={name!r} for the value of its record beside each clip"
                 )
         for name in self.beside:
             leaf = _leaf(spec, name)
             if isinstance(leaf, (EncodedSpec, JsonSpec)):
-                raise InvalidArgumentError(f"beside: {name!r} is {leaf.describe()}: pass names of arrays and texts")
+                raise InvalidArgumentError(f"beside: {name!r} is {describe_leaf(leaf)}: pass names of arrays and texts")
         keys = [_key(name) for name in (*self.names, *self.beside)]
         if len({*keys}) < len(keys):
             raise InvalidArgumentError(f"a clip of {[*self.names, *self.beside]} would have one key twice: rename it")
@@ -380,8 +390,7 @@ def _leaf(spec: Any, name: str) -> LeafSpec:
 
 
 def _decoded_leaf(spec: Any, name: str) -> LeafSpec:
-    leaf = _leaf(spec, name)
-    return leaf.decoded if isinstance(leaf, EncodedSpec) else leaf
+    return decoded_leaf(_leaf(spec, name))
 
 
 def _flat(spec: Any, element: Any) -> list[Any]:

@@ -30,7 +30,7 @@ from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints, distinct, separate_rows
-from cachelayer.records.spec import ArraySpec, AudioSpec, VideoSpec
+from cachelayer.records.spec import ArraySpec, AudioSpec, VideoSpec, describe_leaf
 
 _LONGEST = 2**31 - 1
 UNNAMED = "values"
@@ -59,7 +59,7 @@ class Documents:
                 if isinstance(leaf, (VideoSpec, AudioSpec)):
                     cure = f"; clips({name!r}, frames) cuts it"
                 raise InvalidArgumentError(
-                    f"{name!r} is {leaf.describe()}: documents are arrays of shape [None], bytes or str{cure}"
+                    f"{name!r} is {describe_leaf(leaf)}: documents are arrays of shape [None], bytes or str{cure}"
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
-from cachelayer.records.spec import ArraySpec, LeafSpec, NullableDict
+from cachelayer.records.spec import ArraySpec, LeafSpec, NullableDict, describe_leaf
 from cachelayer.records.tree import Tree
 
 LongRecords = Literal["truncate", "refuse"]
@@ -207,7 +207,9 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
         is_array = type(leaf) is ArraySpec and leaf.shape == (None,) and leaf.dtype not in (bytes, str)
         if not is_array or leaf.nullable_values:
             cure = FILL if leaf.nullable_values else ""
-            raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: only arrays of shape [None] are padded{cure}")
+            raise InvalidArgumentError(
+                f"{name!r} is {describe_leaf(leaf)}: only arrays of shape [None] are padded{cure}"
+            )
         if _is_in_nullable_dict(spec, place):
             raise InvalidArgumentError(
                 f"{name!r} is in a dict that may be None, in which padded() has no place for its fields: choose "

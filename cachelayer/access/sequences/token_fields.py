@@ -30,7 +30,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import in_condition, leaf_number
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, LeafSpec, describe_leaf
 from cachelayer.records.values import Nullable
 
 FILL = ": some of its values may be None; store others in their place, with add_columns(replace=True)"
@@ -202,8 +202,8 @@ def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any,
         leaf = leaves[number]
         if not has_documents(leaf):
             raise InvalidArgumentError(
-                f"every: {name!r} is {leaf.describe()}: a value for each group of tokens is an array of shape [None]; "
-                f"pass a field of one value a record as beside={FILL if leaf.nullable_values else ''}"
+                f"every: {name!r} is {describe_leaf(leaf)}: a value for each group of tokens is an array of shape "
+                f"[None]; pass a field of one value a record as beside={FILL if leaf.nullable_values else ''}"
             )
         fields_beside.append(TokenField(records, name, number, leaf, integer(f"every: {name!r}", size, 1)))
     if texts_of_field:
@@ -218,13 +218,15 @@ def _of_documents(records: DatasetView, name: str, number: int, leaf: LeafSpec, 
         cure = FILL if leaf.nullable_values else ""
         if has_documents(leaf):
             cure = f": name it beside the tokens, as in (..., {name!r}), or pass every={{{name!r}: 16}}"
-        raise InvalidArgumentError(f"beside: {name!r} is {leaf.describe()}, and has no one value for a document{cure}")
+        raise InvalidArgumentError(
+            f"beside: {name!r} is {describe_leaf(leaf)}, and has no one value for a document{cure}"
+        )
     is_text = dtypes.is_string(leaf.dtype) or np.dtype(leaf.dtype).kind in "SU"
     if is_text and leaf.shape:
-        raise InvalidArgumentError(f"beside: {name!r} is {leaf.describe()}: a text has a number, texts have none")
+        raise InvalidArgumentError(f"beside: {name!r} is {describe_leaf(leaf)}: a text has a number, texts have none")
     if not is_text:
         if texts is not None:
-            raise InvalidArgumentError(f"categories: {name!r} is {leaf.describe()}, and keeps its values")
+            raise InvalidArgumentError(f"categories: {name!r} is {describe_leaf(leaf)}, and keeps its values")
         return TokenField(records, name, number, leaf)
     if texts is not None:
         kind = str if leaf.dtype is str or np.dtype(leaf.dtype).kind == "U" else bytes
