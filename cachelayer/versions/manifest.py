@@ -32,6 +32,7 @@ from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.json_values import Count, Sha256
 from cachelayer.locks import cached_property
+from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.shard_set import ShardSet, merged_spec
@@ -60,14 +61,25 @@ class KeptRecords:
     def has_file(self) -> bool:
         return self.start is None
 
-    def check(self, shard_records: int) -> None:
-        """Raise if these cannot be records of shards with so many records."""
+    @property
+    def progression(self) -> range | None:
+        """The numbers of the progression; None if the numbers are in a file."""
+        if self.start is None or self.step is None:
+            return None
+        return range(self.start, self.start + self.step * self.records, self.step)
+
+    def check(self, shard_records: int, shards_digest: str) -> None:
+        """Raise if these cannot be records of shards with so many records and this digest."""
         if (self.start is None) != (self.step is None) or self.records > json_values.MOST // 8:
             raise ValueError("what is kept is no progression, or too much")
-        if self.start is not None and self.step is not None:
-            ends = sorted([self.start, self.start + self.step * (self.records - 1)])
-            if self.step == 0 or (self.records and not 0 <= ends[0] <= ends[1] < shard_records):
-                raise ValueError(f"records {ends[0]} to {ends[1]} are kept, and the shards hold {shard_records}")
+        numbers = self.progression
+        if numbers is None:
+            # Whoever reads the file compares its numbers with the digest.
+            return
+        if numbers and not 0 <= min(numbers[0], numbers[-1]) <= max(numbers[0], numbers[-1]) < shard_records:
+            raise ValueError(f"{numbers} are kept, and the shards hold {shard_records} records")
+        if Selection(numbers).digest(shards_digest, shard_records) != self.digest:
+            raise ValueError(f"the digest is not that of {numbers}, which are kept")
 
 
 @dataclass(frozen=True)
@@ -299,7 +311,7 @@ class Manifest:
         if list(self.erased) != sorted({*self.erased}) or max(self.erased, default=-1) >= records:
             raise ValueError("the numbers of the erased records do not ascend, or are not those of records")
         if self.kept is not None:
-            self.kept.check(records)
+            self.kept.check(records, self.unsliced_digest)
 
 
 def _provenance(value: Any) -> dict[str, Any]:

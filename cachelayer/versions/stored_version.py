@@ -86,8 +86,8 @@ class StoredVersion:
         records = self.manifest.rows.records
         if kept is None:
             return Selection.all(records)
-        if kept.start is not None and kept.step is not None:
-            return Selection(range(kept.start, kept.start + kept.step * kept.records, kept.step))
+        if kept.progression is not None:
+            return Selection(kept.progression)
         name = f"{self.folder.url}/{paths.kept_numbers(self.info.file)}"
         raw = self.folder.read(paths.kept_numbers(self.info.file))
         if raw is None or len(raw) != 8 * kept.records:

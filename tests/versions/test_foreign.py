@@ -30,7 +30,7 @@ class Foreign:
         (self.home / "thesis" / "chapter1").write_text("mine")
         (self.home / ".bashrc").write_text("mine")
         storage = Storage(self.root)
-        storage.submit([{"n": number} for number in range(20)], "d", "all", shard_bytes=200)
+        storage.submit([{"n": number, "even": number % 2 == 0} for number in range(20)], "d", "all", shard_bytes=200)
         storage.derive("d", "all", "v1", keep=[3, 1, 4, 1, 5])
         self.info = storage.versions("d")["v1"]
         self.document = json.loads((self.root / "d" / self.info.manifest).read_bytes())
@@ -116,6 +116,7 @@ HOSTILE = {
     "a step beyond the shards": lambda data: data.update(
         kept={"records": 3, "digest": "ab" * 32, "start": 10_000_000, "step": 1}
     ),
+    "other records in a progression": lambda data: data["kept"].update(start=0, step=1),
     "shards of another size": lambda data: shards_of(data).update(nbytes=[2**50] * len(shards_of(data)["nbytes"])),
     "shards of other records": lambda data: shards_of(data).update(records=[2**40] * len(shards_of(data)["records"])),
     "another spec": lambda data: data["rows"].update(

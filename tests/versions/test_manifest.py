@@ -14,6 +14,7 @@ from cachelayer import ArraySpec, CorruptionError, FormatError
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.json_values import encoded
 from cachelayer.objects import paths
+from cachelayer.records.selection import Selection
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.manifest import FORMAT, KeptRecords, Manifest
 from cachelayer.versions.shard_set import ShardSet
@@ -54,9 +55,15 @@ STATS = st.builds(
 )
 
 
-def some_kept(records: int) -> list[KeptRecords | None]:
-    last = KeptRecords(1, "cd" * 32, records - 1, -2) if records else KeptRecords(0, "cd" * 32, 0, 1)
-    return [None, last, KeptRecords(records, "ab" * 32, 0, 1), KeptRecords(0, "ef" * 32)]
+def some_kept(whole: Manifest) -> list[KeptRecords | None]:
+    records, digest = whole.records, whole.unsliced_digest
+    every, last = (Selection(range(records)), Selection(range(max(0, records - 1), records, 1)))
+    return [
+        None,
+        KeptRecords(len(last), last.digest(digest, records), max(0, records - 1), -2),
+        KeptRecords(records, every.digest(digest, records), 0, 1),
+        KeptRecords(0, "ef" * 32),
+    ]
 
 
 SHARDS = st.lists(st.builds(ShardFile, STATS, st.integers(0, 5)), max_size=8)
@@ -80,9 +87,10 @@ def test_a_manifest_is_read_as_it_was_written(shards: list[ShardFile], which: in
     table = ShardTable(shards)
     assert list(table) == shards
     records = int(table.records.sum())
-    kept = some_kept(records)[which]
     rows, segments = ShardSet.of("typed/1", SPEC, table), (records - 1, 1) if records else ()
-    written = Manifest(rows, {"a": [1, None]}, "token", segments, kept)
+    whole = Manifest(rows, {"a": [1, None]}, "token", segments)
+    kept = some_kept(whole)[which]
+    written = replace(whole, kept=kept)
     again = Manifest.decode(written.encode(), "m")
     assert again == written
     assert (again.digest, again.rows.records) == (written.digest, records)
@@ -158,6 +166,8 @@ DAMAGE: dict[str, tuple[str, Any]] = {
     "segments of other records": ("data.segments", [3, 3]),
     "records kept without a digest": ("data.kept", {"records": 3, "start": 0, "step": 1}),
     "records kept that are not there": ("data.kept", {"records": 3, "start": 8, "step": 1, "digest": "cd" * 32}),
+    "records kept with the digest of others": ("data.kept", {"records": 3, "start": 0, "step": 1, "digest": "cd" * 32}),
+    "records kept without a step": ("data.kept", {"records": 3, "start": 0, "step": 0, "digest": "cd" * 32}),
     "an erased record that is not there": ("data.erased", [9]),
     "erased records in no order": ("data.erased", [5, 2]),
     "a record erased twice": ("data.erased", [5, 5]),
