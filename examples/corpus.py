@@ -1,3 +1,5 @@
+"""Cache what the other programs train on: rows of numbers, pictures, and documents of tokens."""
+
 import numpy as np
 
 import cachelayer

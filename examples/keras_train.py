@@ -1,3 +1,5 @@
+"""Train with Keras's `fit`, be killed, and resume in mid-epoch: `to_keras` and `Resume`."""
+
 import sys
 
 import keras

@@ -1,3 +1,5 @@
+"""Train with Lightning, whose checkpoints keep the state of `loader`."""
+
 import sys
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Feed MaxText's OLMo pipeline with windows: a `Sampler` begins at the step of the checkpoint."""
+
 import json
 import os
 import sys

@@ -1,3 +1,5 @@
+"""Feed MaxText with packs, as its Grain pipeline: the state fits any number of hosts."""
+
 import json
 import os
 import sys

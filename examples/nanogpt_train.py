@@ -1,3 +1,5 @@
+"""Train nanoGPT on windows, each once an epoch: the position follows from the number of steps."""
+
 import os
 import sys
 

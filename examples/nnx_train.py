@@ -1,3 +1,5 @@
+"""Train a Flax NNX model on several processes: `global_batches`, with its position in Orbax."""
+
 import sys
 from pathlib import Path
 

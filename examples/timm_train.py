@@ -1,3 +1,5 @@
+"""Train a timm model on pictures whose random transforms are the same after a restart."""
+
 import os
 import random
 import sys

@@ -1,3 +1,5 @@
+"""Feed torchtitan with packs: `TokenDataLoader`, whose checkpoint any number of ranks restores."""
+
 import sys
 from itertools import islice
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Train with the Hugging Face `Trainer`: a `Sampler` that a callback tells the epoch."""
+
 import os
 import sys
 
