@@ -15,8 +15,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import RenderableType
-from rich.text import Text
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.cli import options
@@ -25,7 +23,7 @@ from cachelayer.cli.app import command
 from cachelayer.cli.exit_codes import ExitCode, code_of
 from cachelayer.cli.functions import load
 from cachelayer.cli.options import argument, flag, option
-from cachelayer.cli.output import Result, cell, facts, table, text_of, version_document
+from cachelayer.cli.output import Result, bold, cell, facts, table, text_of, version_document
 from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, MissingDependencyError
 from cachelayer.records import dtypes, spec_json, tree
@@ -108,7 +106,7 @@ def show(reference: str, **reach: Any) -> Result:
     rows = table(shards[:_SHARDS_SHOWN], "records", "nbytes", "sha256", "name")
     more = [f"and {len(shards) - _SHARDS_SHOWN:,} more: --json shows all"] * (len(shards) > _SHARDS_SHOWN)
     provenance = {name: text_of(value) for name, value in ref.provenance.items() if value not in (None, "", [], {})}
-    shown: list[RenderableType] = [facts((name, cell(name, value)) for name, value in about.items()), "", spec, ""]
+    shown = [facts((name, cell(name, value)) for name, value in about.items()), "", spec, ""]
     return Result(
         {**about, "element_spec": spec_json.to_json(ref.element_spec), "shards": shards, "provenance": ref.provenance},
         [*shown, rows, *more, "", facts(provenance.items())],
@@ -145,7 +143,7 @@ def sample(reference: str, records: int, seed: int, **reach: Any) -> Result:
 def stats(reference: str, records: int | None, progress: bool | None, **reach: Any) -> Result:
     """Show statistics of the records, or of a sample: sizes, ranges, lengths, nulls and histograms, in one pass."""
     statistics = survey(_open(reference, **reach), records=records, progress=progress)
-    return Result(statistics.to_json(), [Text(str(statistics))])
+    return Result(statistics.to_json(), [str(statistics)])
 
 
 def _open(reference: str, option: Pairs, **where: Any) -> DataRef[Any]:
@@ -159,14 +157,14 @@ def _records(ref: DataRef[Any], numbers: list[int]) -> Result:
     elements = ref.__getitems__(np.array(numbers, np.int64))
     names = class_names(ref.metadata)
     document = []
-    shown = list[RenderableType]()
+    shown = list[str]()
     for number, element in zip(numbers, elements, strict=True):
         document.append({"record": number, "element": element_json(element)})
         leaves = [
             (shown_path(path), f"{leaf_text(value)}  {named(names, path, value)}".rstrip())
             for path, value in tree.leaf_values(element)
         ]
-        shown += [Text(f"record {number:,}", style="bold"), facts(leaves), ""]
+        shown += [bold(f"record {number:,}"), facts(leaves), ""]
     return Result(document, shown or ["no records"])
 
 

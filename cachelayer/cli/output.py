@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
+from unicodedata import combining, east_asian_width
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.text import Text
+import click
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.cli.exit_codes import ExitCode
@@ -25,7 +23,8 @@ from cachelayer.versions.snapshot import VersionInfo
 
 _RULE = 80
 """The longest line below the heading of a table."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"(?!\x1b\[[01]m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters by which stored text could control the terminal: all but those that begin and end bold text."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Result:
 
     json: Any
     """The document for scripts: JSON values, dataclasses and paths."""
-    text: Sequence[RenderableType] = ()
+    text: Sequence[str] = ()
     """The text for people."""
     code: ExitCode = ExitCode.SUCCESS
 
@@ -45,13 +44,10 @@ def write(result: Result, *, as_json: bool) -> bool:
         if sys.stdout is None:
             raise OSError("it is closed")
         if as_json:
-            sys.stdout.write(json.dumps(result.json, indent=2, allow_nan=False, default=_plain) + "\n")
+            click.echo(json.dumps(result.json, indent=2, allow_nan=False, default=_plain))
         else:
-            console = _console(sys.stdout)
-            for renderable in result.text:
-                # Let the terminal wrap long references: they can then be copied in one piece.
-                console.print(renderable, soft_wrap=isinstance(renderable, str | Text))
-        sys.stdout.flush()
+            for text in result.text:
+                click.echo(_printable(text))
     except OSError as error:
         return cannot_print(error)
     return True
@@ -77,30 +73,19 @@ def problem(kind: str, text: str) -> None:
     """Print a line on stderr: ``error: ...`` or ``warning: ...``. If stderr is closed or full, print nothing."""
     if sys.stderr is not None:
         with harmless():
-            _console(sys.stderr).print(f"{kind}: {text}", style="red" if kind == "error" else "yellow", soft_wrap=True)
+            click.secho(_printable(f"{kind}: {text}"), fg="red" if kind == "error" else "yellow", err=True)
 
 
-def _console(stream: Any) -> Console:
-    """Return a console for a stream. If the stream is no terminal, the console is very wide and cuts no table."""
-    width = None if stream.isatty() or "COLUMNS" in os.environ else 500
-    # Texts are data: [brackets] and :words: in them are not markup.
-    return _TextConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
+def _printable(text: str) -> str:
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-class _TextConsole(Console):
-    """A console that replaces control characters, so that stored text cannot control the terminal."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise what rich would turn into an exit of the process."""
-        raise
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", segment.text)
-            yield segment if segment.control else Segment(text, segment.style)
+def bold(text: str) -> str:
+    """Return a text that is bold in a terminal, and plain elsewhere."""
+    return click.style(text, bold=True)
 
 
-def table(rows: Iterable[Any], *names: str) -> Text:
+def table(rows: Iterable[Any], *names: str) -> str:
     """Lay out a table: a line for each document or dataclass, with the values of these names.
 
     The values of the last column may be long. The terminal wraps them, so that URLs can be copied in one piece.
@@ -108,21 +93,26 @@ def table(rows: Iterable[Any], *names: str) -> Text:
     documents = [row if isinstance(row, dict) else vars(row) for row in rows]
     *columns, last = [_column(name, documents) for name in names]
     begins = ["".join(cells) for cells in zip(*columns, strict=True)]
-    below = "\n" + " " * cell_len(begins[0])
+    below = "\n" + " " * _width(begins[0])
     lines = [f"{begin}{value.replace(chr(10), below)}".rstrip() for begin, value in zip(begins, last, strict=True)]
-    widest = max(cell_len(line) for text in lines for line in text.split("\n"))
-    return Text("\n").join([Text(lines[0], "bold"), Text("─" * min(widest, _RULE)), *map(Text, lines[1:])])
+    widest = max(_width(line) for text in lines for line in text.split("\n"))
+    return "\n".join([bold(lines[0]), "─" * min(widest, _RULE), *lines[1:]])
 
 
 def _column(name: str, documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the heading and the values of a column, padded to one width, with the space after the column."""
     heading = name.replace("nbytes", "size").replace("_", " ")
     texts = [heading, *(cell(name, document.get(name)) for document in documents)]
-    width = max(map(cell_len, texts))
+    width = max(map(_width, texts))
     is_number = any(isinstance(document.get(name), int) for document in documents)
-    blanks = [" " * (width - cell_len(text)) for text in texts]
+    blanks = [" " * (width - _width(text)) for text in texts]
     pairs = zip(texts, blanks, strict=True)
     return [f"{blank}{text}   " if is_number else f"{text}{blank}   " for text, blank in pairs]
+
+
+def _width(text: str) -> int:
+    """Return how many columns a text takes in a terminal."""
+    return sum(2 if east_asian_width(sign) in "FW" else 1 for sign in text if not combining(sign))
 
 
 _FORMATS: dict[str, Callable[[Any], str]] = {
@@ -151,13 +141,12 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def facts(rows: Iterable[tuple[str, str]]) -> Text:
+def facts(rows: Iterable[tuple[str, str]]) -> str:
     """Lay out names and values, a line for each pair. Further lines of a value go below its first line."""
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0) + 2
     below = "\n" + " " * width
-    lines = [Text.assemble((name.ljust(width), "bold"), value.replace("\n", below)) for name, value in rows]
-    return Text("\n").join(lines)
+    return "\n".join(bold(name.ljust(width)) + value.replace("\n", below) for name, value in rows)
 
 
 def version_document(ref: DataRef[Any]) -> dict[str, Any]:
