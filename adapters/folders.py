@@ -150,9 +150,7 @@ def _source(root: Root, leaf: str, spec: Tree, listing: Callable[[], Listing]) -
     """Return the source of files, each with the leaves that its path implies.
 
     Args:
-        root: the folder that holds them.
         leaf: the key of the file's bytes in the elements.
-        spec: the spec of the elements.
         listing: returns the list of the files.
     """
 

@@ -236,7 +236,6 @@ def _convert(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> A
     Args:
         batch: the rows that this process holds.
         size: the number of rows of the global batch.
-        sharding: where the rows go.
         wide: whether JAX has 64 bits. The thread that reads ahead cannot ask.
     """
     rows = _local_rows(sharding, size)

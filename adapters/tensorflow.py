@@ -89,7 +89,6 @@ def source_of_pipeline(dataset: Any, declared: Tree | None) -> Source:
     """Return the source of a ``tf.data.Dataset``.
 
     Args:
-        dataset: the dataset.
         declared: the element spec that the user declares, in place of the dataset's own.
 
     Raises:

@@ -98,7 +98,6 @@ def _source_of_examples(data: BaseDataSource, declared: Tree | None) -> Source:
     """Return the source of the examples of a data source, with decoders or without.
 
     Args:
-        data: the data source.
         declared: the element spec that the user declares, in place of the one that the features imply.
 
     Raises:

@@ -149,8 +149,6 @@ def no_attribute(owner: object, name: str, cure: str) -> AttributeError:
     """Return the error for an attribute that an object does not have.
 
     Args:
-        owner: the object.
-        name: the attribute.
         cure: what to write instead.
     """
     return AttributeError(f"a {type(owner).__name__} has no {name!r}: {cure}", name=name, obj=owner)

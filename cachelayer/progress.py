@@ -29,7 +29,6 @@ class Progress:
     """Shows the progress of the work in its ``with`` block.
 
     Args:
-        title: the name of the work.
         total: number of units, if it is known.
         enabled: True shows the progress from the start, False never. None shows a bar in a terminal or a notebook, and
             elsewhere lines, the first after :attr:`line_seconds`, so that short work writes nothing to logs.
@@ -223,7 +222,6 @@ class Waiting:
     """Says on stderr every half minute for whom some work is waiting.
 
     Args:
-        title: the name of the work.
         enabled: False says nothing.
         after: seconds before it says something for the first time.
     """

@@ -17,7 +17,6 @@ def start(thread: threading.Thread, purpose: str) -> None:
     """Start a thread.
 
     Args:
-        thread: the thread.
         purpose: what it is for, such as ``"to read in"``.
     """
     try:

@@ -22,7 +22,6 @@ def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning, *, ro
 
     Args:
         text: what went wrong, and what to do.
-        category: the class of the warning.
         room: the room whose log gets the text too, for people who operate the program; None for none.
     """
     if room is not None:

@@ -99,11 +99,8 @@ def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
     A dict of lists may become lists of structs, and bytes structs of bytes and a path, if the type says so.
 
     Args:
-        kind: the type.
         values: an array, a :class:`cachelayer.Ragged`, a :class:`cachelayer.Nullable` of either, or a dict of these; a
             list if they are JSON.
-        rows: the number of rows.
-        path: the path of the leaf.
 
     Raises:
         InvalidTypeError: if Arrow cannot hold a value, such as text that is not UTF-8; names the leaf.

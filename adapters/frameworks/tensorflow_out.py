@@ -148,7 +148,6 @@ def _finished(leaves: Any, stream: Stream[Any], reached: Any, *, positions: bool
 
     Args:
         leaves: a dataset of the leaves of items and the positions after them, or of groups of both.
-        stream: the stream.
         reached: the variable for the position after the last item that was handed out; None if the stream has an end.
         positions: whether to pair each item with its position.
         grouped: whether ``leaves`` has groups.

@@ -20,7 +20,6 @@ class WorkerChunks:
     """Gives the steps of a stream one by one, read by the worker processes of a ``DataLoader``.
 
     Args:
-        reader: reads the steps.
         workers: the number of processes.
         context: the multiprocessing context that starts them.
 

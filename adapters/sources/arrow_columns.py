@@ -276,7 +276,6 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
 
     Args:
         path: the place of the values in an element.
-        lists: the values.
         files: the structs that stand for files.
         whole: the paths of values that are one leaf, whatever they are.
         depth: how many dicts are around them.

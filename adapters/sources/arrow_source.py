@@ -158,7 +158,6 @@ def source_of_parts(
 
     Args:
         kind: what it is, for the provenance.
-        parts: the parts, in order.
         declared: the element spec that the user declares, in place of the one that the schema implies.
         leaves: the structs that stand for files.
         metadata: what the metadata of the version keep, in place of the types of the columns.
@@ -252,10 +251,8 @@ def columns_of(spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, rows: p
     """Return the columns of some rows.
 
     Args:
-        spec: the element spec.
         leaves: the structs that stand for files.
         schema: the types to cast the rows to, if a user declares them.
-        rows: the rows.
     """
     cast = rows if schema is None else cast_rows(rows, schema)
     wanted = tree.leaves(spec)

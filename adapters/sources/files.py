@@ -101,7 +101,6 @@ def source_of_files(
     """Return the source of files, which is made when it is asked for.
 
     Args:
-        files: the files.
         make: opens them, and returns the source for the element spec that a user declares, or for None.
         options: how they are read, by name: a version that was built with others is stale.
     """
@@ -112,7 +111,6 @@ def with_places(source: Source, place_of: Callable[[int], str]) -> Source:
     """Return a source whose errors begin with the file and line, or row, of the element.
 
     Args:
-        source: the source.
         place_of: returns the place of a record, such as its file and line.
     """
 

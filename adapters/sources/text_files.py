@@ -202,7 +202,6 @@ class _Text:
     """A stream that never ends a read within a line break, of which pyarrow would drop the second half.
 
     Args:
-        stream: the stream to read.
         last_row: a row to add at its end.
     """
 

@@ -72,7 +72,6 @@ def decompress_some(
     """Return records, some of which are stored compressed and are decompressed.
 
     Args:
-        stored: the records as they are stored.
         is_compressed: whether each record is compressed.
         broken: as in :func:`decompress`.
     """
@@ -92,7 +91,6 @@ def decompress(stored: PackedRecords | MappedRecords, broken: set[int] | None = 
     """Return records decompressed, all in one call that releases the interpreter lock.
 
     Args:
-        stored: the records as they are stored.
         broken: receives the rows of records that do not decompress, which are empty in the result; None to raise an
             error that names the first of them.
     """

@@ -69,7 +69,6 @@ def open_file(path: Path, *, checks: bool) -> RecordFile:
     checksum of chunks.
 
     Args:
-        path: the path of the file.
         checks: whether the checksum of each chunk that is read is checked.
     """
     mapped = map_file(path)
@@ -135,8 +134,6 @@ class RangedFile:
     Args:
         path: the name of the file in errors.
         name: the name of the object.
-        nbytes: the size of the file.
-        read_ranges: reads ranges of objects.
     """
 
     def __init__(self, path: str, name: str, nbytes: int, read_ranges: ReadRanges) -> None:
@@ -176,8 +173,6 @@ class ArrayRecordFile:
     The structure of the file is checked, but not its bytes: the checksums of chunks are HighwayHashes.
 
     Args:
-        file: the file.
-        footer: the footer of the file.
         stock: the path at which array_record's reader reads chunks that ours cannot; None to refuse such chunks.
     """
 

@@ -96,8 +96,6 @@ class MappedRange:
         """Map an open file, and check its size. Its descriptor may be closed afterwards.
 
         Args:
-            path: the path of the file, for errors.
-            descriptor: the open file.
             start: where the file begins in the range: a multiple of the unit.
             nbytes: the size that the file must have.
         """
@@ -175,7 +173,6 @@ class MappedFile:
         """Open a file and map it.
 
         Args:
-            path: the path of the file.
             nbytes: the size that the file must have; None for any size.
 
         Raises:

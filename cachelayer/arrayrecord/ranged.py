@@ -82,7 +82,6 @@ def fetch_ranges(
     """Fetch ranges of ArrayRecord files, all at once. Ranges that lie together are one request.
 
     Args:
-        read_ranges: reads ranges of objects.
         names: the names of the objects.
         file_of: for each range, which of ``names`` it is in.
         logical: the logical offset of each range. All ranges lie in their files.
@@ -115,7 +114,6 @@ class RangedShards:
     """Reads records by ranges, a whole batch at once. Every record is compared with its checksum. Thread-safe.
 
     Args:
-        read_ranges: reads ranges of objects.
         shards: returns the shard of a number.
         records: the number of records of each shard.
         bundle: the object that holds all indices one after another; None if there is none.

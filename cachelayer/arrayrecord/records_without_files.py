@@ -91,8 +91,6 @@ def records_without_files(
 
     Args:
         lengths: the bytes of each record.
-        name: returns what errors call a record, by its row.
-        fetch: fetches ranges of the records.
         files_of: finds the files in records from their first bytes.
         least: how many first bytes of a record it needs.
         checksums: the CRC32C of each record.
@@ -142,8 +140,6 @@ def joined_checksums(firsts: Ints, seconds: Ints, nbytes: Ints) -> Ints:
     """Return the CRC32C of two byte strings, one after the other.
 
     Args:
-        firsts: the CRC32C of the first byte string.
-        seconds: the CRC32C of the second byte string.
         nbytes: the bytes of the second byte string.
     """
     shifted = firsts.copy()

@@ -90,9 +90,7 @@ class ShardWriter:
     the lock.
 
     Args:
-        path: the file to write.
         index_path: the index, which is written when the shard is finished.
-        compression: how records are stored.
         lengths_path: the file of lengths, which is written then, if there are leaves of varying length.
         codec: reads the lengths of these leaves; None for no file of lengths.
     """

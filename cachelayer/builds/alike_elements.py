@@ -70,7 +70,6 @@ def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, l
     makes the next element.
 
     Args:
-        first: the first element.
         elements: the elements after it. No more are drawn than make a batch.
 
     Returns:
@@ -97,7 +96,6 @@ def _fill(
 
     Args:
         columns: for each leaf an array with ``most`` rows, or a list.
-        elements: the elements, the first among them.
         structure: the first element.
         nbytes: about the bytes of an element, without texts.
         most: how many elements make a batch.

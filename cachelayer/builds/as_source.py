@@ -59,7 +59,6 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """Return the source of what a user passes.
 
     Args:
-        obj: what the user passes.
         unbatch: each element of ``obj`` is a batch, whose rows are the elements of the source.
         element_spec: the spec that the user declares; None for none.
 

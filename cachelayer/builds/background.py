@@ -34,7 +34,6 @@ class _Task:
     """Builds a version, in a process that has this task.
 
     Args:
-        request: what to build.
         hosts: the hosts that build it together; None for one.
         facts: the facts of the plan that the program has made.
     """

@@ -78,7 +78,6 @@ def build_once(
     """Build and publish a version, once among all processes that ask for it.
 
     Args:
-        request: what to build.
         hosts: the hosts that build it together; None if one process builds it.
         plan: the plan, if it is made already.
         waits: whether to wait for a process that builds it by itself.
@@ -106,7 +105,6 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
 
     Args:
         request: what to build. The user's source is not touched before it is this process's turn.
-        plan: the plan, if it is made already.
         waits: whether to wait while another process builds it; if False, None is returned then.
     """
     claims = Claims(request.log.folder.folder(paths.builds(request.version)))
@@ -193,7 +191,6 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
     """Publish what was built.
 
     Args:
-        plan: the plan of the build.
         built: the shards, or the file of columns.
         result: what is known of the elements besides.
         target: puts further files that the version needs.

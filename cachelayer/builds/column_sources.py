@@ -37,10 +37,8 @@ def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *,
     """Return the source of the columns that a function makes of the records of a version.
 
     Args:
-        ref: the version.
         function: takes an element and returns a dict with its values of the columns. With ``batched`` it takes a batch,
             whose leaves are stacked on a leading axis, and returns a dict of columns with this axis.
-        batched: whether the function takes a batch.
     """
     plan = {"of": records_of(ref).digests.elements, "batched": batched}
     if not batched:
@@ -144,9 +142,6 @@ class Join:
     def filler(self, codec: Codec) -> PackedRow:
         """Return the row of a record that finds none in the table. Its values are in ``fill``, and its key is None.
 
-        Args:
-            codec: the codec of the table's rows.
-
         Raises:
             InvalidArgumentError: if ``fill`` has a value for no column that is added, or one that does not fit.
         """
@@ -207,7 +202,6 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
         source: the table, which has the fields of the key among its columns.
         declared: the spec that the user declares of the table's rows; None for none.
         keys: the key of each record.
-        join: how rows are found.
 
     Raises:
         InvalidArgumentError: if two rows have the same key, or a record that must find a row finds none; it names the

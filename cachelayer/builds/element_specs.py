@@ -28,7 +28,6 @@ def known_spec(source: Source, options: BuildOptions) -> Tree | None:
     A source that can be read again is read here. A source that is read once is not: its writer finds the spec.
 
     Args:
-        source: the source.
         options: the options, with the spec that the user declares.
     """
     declared = options.element_spec
@@ -91,7 +90,6 @@ def spec_of_batches(
     """Return the spec that the first elements show, and an iterator over all batches, the first among them.
 
     Args:
-        batches: the batches.
         declared: the spec that the user declares, which may be partial; None for none.
         as_json: whether a field is JSON if its structure changes among the first elements.
 
@@ -120,7 +118,6 @@ def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
     """Raise if the elements of a source cannot be appended to a version.
 
     Args:
-        name: the version.
         spec: the spec of the version. A dimension that is None takes any size.
         added: the spec that the source has; None if only its elements show it.
     """

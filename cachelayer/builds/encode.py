@@ -51,7 +51,6 @@ class Encoder:
     """Encodes the batches of a source one after another.
 
     Args:
-        codec: the codec.
         on_error: ``"raise"`` raises an error for an element that does not fit the spec; ``"skip"`` leaves out such
             elements, and elements with an image or sound that does not decode.
         first: the number of the first element in the source.
@@ -124,9 +123,6 @@ def encode_with_workers(
 
     Args:
         source: the source, which can be read from any record. It is pickled, by value if the main program defines it.
-        spec: the element spec.
-        on_error: what to do with elements that do not fit.
-        workers: the number of processes.
         parts: for each part, by its number, the numbers of its elements.
 
     Yields:

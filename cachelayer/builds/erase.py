@@ -45,11 +45,9 @@ class Erasure:
     """Erases records from a version, and from all versions of the dataset that have them in the same shards.
 
     Args:
-        version: the version.
         records: the numbers of the records, counted over the shards of the version.
         reason: why they are erased; it is stored and shown.
         grace: for how many seconds the old files stay, for programs that read them.
-        progress: whether to show the progress.
     """
 
     def __init__(
@@ -124,10 +122,7 @@ class Erasure:
         """Put the shards and manifests of all versions without the records, and return a snapshot that names them.
 
         Args:
-            head: the newest snapshot.
             rows: what :meth:`_rows` returns.
-            target: puts the shards.
-            progress: counts the records that are erased.
         """
         target = replace(target, generation=head.generation)
         infos = [
@@ -210,9 +205,7 @@ def write_anew(
     Args:
         version: a version with the shard.
         stored: the records of the version, or the group of its columns, that the shard belongs to.
-        shard: the shard.
         rows: the numbers of the records in the shard that become empty.
-        target: puts the new shard.
 
     Raises:
         CorruptionError: if the shard is not what was published.

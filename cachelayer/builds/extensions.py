@@ -69,9 +69,6 @@ class Extension(Protocol):
 
         Args:
             built: the records that were built.
-            provenance: the provenance of the new version.
-            target: puts files.
-            options: the options of the build.
         """
 
 
@@ -294,10 +291,7 @@ def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget)
     """Write columns of fixed size to one file, and put it.
 
     Args:
-        source: the source of the columns.
-        spec: the spec of the columns.
         records: how many rows the columns must have.
-        target: puts the file.
     """
     encoder = Encoder(codec_for(spec), "raise")
     within = frozenset(NullBits.of(spec).values.values())

@@ -145,7 +145,6 @@ def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
     of them that would fill a shard.
 
     Args:
-        source: the source.
         length: how many elements are taken from it.
         options: the options, with the spec of the elements.
     """
@@ -180,7 +179,6 @@ def divide(source: Source, options: BuildOptions) -> Parts | None:
     """Return the parts of a source; None if it cannot be divided.
 
     Args:
-        source: the source.
         options: the options, with the spec of the elements.
     """
     if source.parts is not None:

@@ -75,8 +75,6 @@ class Recipe:
         """Return the recipe of a source, or of a function that makes it.
 
         Args:
-            source: the source.
-            options: the options of the build.
             record: the names of the arguments that are stored in clear.
             is_call: whether the source is a ``functools.partial`` with all arguments of a call.
         """

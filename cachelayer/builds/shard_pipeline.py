@@ -51,7 +51,6 @@ class ShardPipeline:
     """Writes records as shards, part after part, and puts and notes these in other threads.
 
     Args:
-        target: puts shards into the store.
         options: the options of the build, with the spec of the elements.
         notes: gets a note of each finished part; None to note nothing.
     """
@@ -131,7 +130,6 @@ class ShardPipeline:
         """End the part, so that the next record begins a shard. The part is noted when all of its shards are put.
 
         Args:
-            number: the number of the part.
             result: the result of the part, without its shards.
         """
         self._end_shard()

@@ -77,8 +77,6 @@ def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) ->
     """Yield where the shards of a build go; remove the working folder at the end.
 
     Args:
-        dataset: the folder of the dataset.
-        copies: keeps local copies; None for none.
         generation: the generation of the log now.
     """
     group = None if copies is None else _group(copies, dataset)
@@ -100,10 +98,6 @@ def records_of_shard(version: StoredVersion, shard: ShardFile) -> Iterator[tuple
     """Yield the records of a shard with their numbers in it, some MiB at a time.
 
     Each record is compared with its checksum: who writes damaged records anew would give them a checksum that fits.
-
-    Args:
-        version: a version of the dataset.
-        shard: a shard of the dataset.
 
     Raises:
         CorruptionError: if the shard is not what was put.

@@ -28,7 +28,6 @@ class SourceRecords:
     Args:
         source: the source; one thread reads it at a time.
         length: the number of elements that are taken from it.
-        spec: the spec of the elements.
     """
 
     def __init__(self, source: Source, length: int, spec: Tree) -> None:

@@ -37,8 +37,6 @@ def write_source(source: Source, target: ShardTarget, options: BuildOptions) -> 
     """Write a source that cannot be divided.
 
     Args:
-        source: the source.
-        target: puts the shards.
         options: the options. Without an element spec, it is inferred from the first elements.
 
     Returns:
@@ -68,9 +66,7 @@ def write_parts(
     """Write parts of a source, in this order, and return their results by number.
 
     Args:
-        parts: all parts.
         part_numbers: the numbers of the parts to write.
-        target: puts the shards.
         options: the options, with the element spec.
         notes: gets a note of each finished part; None to note nothing.
     """

@@ -121,7 +121,6 @@ def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> 
     """Print the error of a command on stderr, and return its exit code.
 
     Args:
-        error: the error.
         parameters: the parameters of the command, by name.
     """
     code = ExitCode.INTERRUPTED if isinstance(error, click.Abort) else code_of(error)
@@ -163,7 +162,6 @@ def _in_options(text: str, parameters: Mapping[str, click.Parameter]) -> str:
     Arguments of Python become options of the command. A remedy that only Python has is left out if there is another.
 
     Args:
-        text: the message.
         parameters: the parameters of the command, by name.
     """
 

@@ -164,7 +164,6 @@ def version_result(ref: DataRef[Any], done: str, before: Mapping[str, VersionInf
     """Return the result of a command that makes a version, unless it exists.
 
     Args:
-        ref: the version.
         done: what the command does: ``published``, ``copied``, ``written``.
         before: the versions that existed before the command.
     """

@@ -118,7 +118,6 @@ def pickled(
     Args:
         task: the task. What the main program defines is pickled by value, because other processes cannot import it.
         what: what errors call the task.
-        dumps: pickles the task.
         otherwise: what a user does if the task cannot be pickled.
     """
     try:

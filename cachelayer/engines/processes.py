@@ -70,7 +70,6 @@ class ProcessPool:
 
     Args:
         function: the function, which is pickled once to each process.
-        count: the most processes.
         what: what errors call the function.
     """
 
@@ -127,7 +126,6 @@ class ChildProcess:
     """A process that makes one call, and ends with the process that started it.
 
     Args:
-        call: the call.
         name: what errors call its work.
         what: what errors call the call if it cannot be pickled.
         otherwise: what a user does then.

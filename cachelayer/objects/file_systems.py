@@ -176,14 +176,7 @@ class FileSystem:
 
 
 def _open_client(kind: str, url: str, options: Mapping[str, Any], timeout: float) -> CloudClient:
-    """Open the file system of a URL.
-
-    Args:
-        kind: one of the kinds of buckets, or the scheme of any other URL.
-        url: any URL in it.
-        options: the keyword arguments of its class, such as credentials and endpoint.
-        timeout: seconds after which an operation fails if the store does not answer.
-    """
+    """Open the file system of a URL."""
     try:
         cloud = CLOUDS.get(kind)
         return _open_other(url, options) if cloud is None else cloud.open_client(url, options, timeout / 4)
@@ -212,8 +205,6 @@ def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: 
 
     Args:
         kind: ``gcs``, ``s3`` or ``azure``, or another kind, for which there is no reader.
-        fs: the file system of fsspec.
-        options: the options that it was opened with.
         read_timeout: seconds after which a store that sends nothing counts as away.
     """
     if obstore_is_lost() or importlib.util.find_spec("obstore") is None:
@@ -226,12 +217,7 @@ def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: 
 
 
 class _RangeReader:
-    """Reads ranges of objects by obstore, in any bucket of a store.
-
-    Args:
-        open_bucket: opens a bucket.
-        read_timeout: seconds after which a store that sends nothing counts as away.
-    """
+    """Reads ranges of objects by obstore, in any bucket of a store."""
 
     def __init__(self, open_bucket: OpenBucket, read_timeout: float) -> None:
         self._open_bucket = open_bucket
@@ -284,7 +270,6 @@ def in_order(calls: Iterable[Callable[[], T]], ahead: int | None = None) -> Iter
     """Make calls in the threads of this process for requests, and yield their results in the order of the calls.
 
     Args:
-        calls: the calls.
         ahead: how many calls are made at once; None for all.
     """
     if not _pool:

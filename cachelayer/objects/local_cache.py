@@ -177,12 +177,7 @@ class CopyOutcome(Enum):
 
 
 class CopyGroup:
-    """The local copies of one group. While this object lives, no process removes them.
-
-    Args:
-        folder: the folder of all copies.
-        name: the name of the group.
-    """
+    """The local copies of one group. While this object lives, no process removes them."""
 
     def __init__(self, folder: CacheFolder, name: str) -> None:
         self._folder = folder
@@ -269,8 +264,6 @@ class CopyGroup:
         """Make a copy unless it exists.
 
         Args:
-            name: the object.
-            nbytes: its size.
             fill: writes the copy into the existing file at the path that it is given, and checks it.
 
         Returns:
@@ -394,7 +387,6 @@ def _locked(path: Path, how: int) -> Iterator[int | None]:
     """Hold a lock on a file, made if it does not exist, and yield its descriptor; None if another holds the lock.
 
     Args:
-        path: the file.
         how: as :func:`fcntl.flock` takes it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)

@@ -68,7 +68,6 @@ def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[Buffer]
     """Return the bytes of each range.
 
     Args:
-        ranges: the wanted ranges.
         spans: the spans that :func:`coalesce` returned for these ranges.
         bodies: the bytes of each span.
     """

@@ -36,7 +36,6 @@ class Surveys:
         """Return the statistics of some records of a version; None if nobody has asked for any yet.
 
         Args:
-            ref: the version.
             records: how many records; None for as many as the last time, or for all records of a small version.
         """
         is_small = 0 < len(ref) <= SMALL_RECORDS and ref.nbytes <= SMALL_NBYTES

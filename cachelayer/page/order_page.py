@@ -115,10 +115,8 @@ def _drawn_groups(
     """Return the groups of records on a page: the heading, the records of the group in the batch, and those drawn.
 
     Args:
-        raw: the version.
         rows: the numbers of the records of the batch, with the headings of their groups.
         first: the first row on the page.
-        options: how records are drawn.
     """
     counts = Counter(heading for _, heading in rows)
     rows_here = rows[first : first + PAGE]

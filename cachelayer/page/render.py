@@ -123,7 +123,6 @@ class OpenVersions:
         """Return the options for drawing records of a version.
 
         Args:
-            ref: the version.
             side: the most pixels of a side of a picture.
             leaves: the most leaves of a record.
         """

@@ -25,7 +25,6 @@ def arguments_of(source: Callable[..., Any], *, is_call: bool) -> dict[str, Any]
     Positional arguments of a function of unknown parameters, such as one written in C, have their positions as names.
 
     Args:
-        source: the function.
         is_call: whether all arguments of a call are bound.
     """
     function, args, kwargs = _without_partials(source)

@@ -43,12 +43,7 @@ def user() -> str:
 
 
 def event(kind: str, **details: Any) -> dict[str, Any]:
-    """Return the event of an entry of the log: what it changes, and who made it when.
-
-    Args:
-        kind: the kind of change, such as ``"publish"``.
-        details: what is changed.
-    """
+    """Return the event of an entry of the log: what it changes, and who made it when."""
     who = {"time": now(), "user": user(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, **details, **who}
 

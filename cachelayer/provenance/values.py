@@ -275,11 +275,6 @@ class _Reader:
 
         Each item may use an equal share of the budget that is left. What the first item used tells how many such items
         the budget pays for.
-
-        Args:
-            values: the items.
-            count: the number of items.
-            read_one: reads an item.
         """
         left = self._items_left
         if count == 0:

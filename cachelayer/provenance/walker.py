@@ -101,7 +101,6 @@ def account_of(
     """Walk from a function that makes a source, or from a source object, and return everything that was found.
 
     Args:
-        maker: the function or object.
         arguments: the arguments that are bound to the function, by name.
         look_into_table: hashes the columns of tables.
         code: functions and classes that count besides.
@@ -252,7 +251,6 @@ class _Walk:
         """Record the hash of some code, and take what it uses.
 
         Args:
-            code: the code.
             module: the names of its module.
             held: the variables of functions around it that it uses; of a generator that has begun, its own.
         """
@@ -276,8 +274,6 @@ class _Walk:
         """Take a value that code refers to by a name.
 
         Args:
-            name: the name.
-            value: the value.
             attributes: the attributes that the code asks of any object: of a module, only these count.
             group: the group of the account in which the value is recorded; "" for the constants or the state.
             depth: how many objects the value lies in.

@@ -55,7 +55,6 @@ def leaf_charts(leaf: LeafStats, field: str = "", names: Names = _NO_NAMES) -> l
     """Return the distributions of a leaf.
 
     Args:
-        leaf: the statistics of the leaf.
         field: the name of the leaf in conditions; "" for bars without conditions.
         names: the names of classes, which stand beside the numbers of labels.
     """

@@ -102,7 +102,6 @@ class Survey:
     """Reads the records of a ref in order, batch by batch, and collects their statistics; see ``ref.stats``.
 
     Args:
-        ref: the ref.
         records: how many records to read; None for all.
     """
 

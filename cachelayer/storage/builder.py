@@ -191,7 +191,6 @@ def for_each_split(source: Any, dataset_id: str, make: Callable[[Any, str], Data
     """Make the version of a source, or one for each of its splits.
 
     Args:
-        source: the source, or its path.
         dataset_id: the dataset; the dataset of a split is ``<dataset id>.<split>``.
         make: returns a version, given the source and its dataset.
 

@@ -81,8 +81,6 @@ def _version_of_call(
 
     Args:
         version: what the user says of names: ``"auto"``, a format string, a function or a name.
-        recipe: the recipe of the call.
-        args, kwargs: the arguments of the call.
     """
     if version == AUTO:
         return _automatic(recipe)

@@ -60,7 +60,6 @@ def version_elsewhere(version: StoredVersion, place: Storage | DataRef[Any] | st
     """Return a version in another place that has the same records.
 
     Args:
-        version: the version.
         place: a storage or its URL, or a version there.
 
     Raises:
@@ -104,7 +103,6 @@ def built_again(version: StoredVersion, source: Any, options: Mapping[str, Any])
 
     Args:
         version: the version. It says with which options it was built, unless its manifest is lost.
-        source: the source, as in :meth:`cachelayer.Storage.submit`.
         options: the options of the build that differ from those of the version.
 
     Raises:
@@ -162,13 +160,7 @@ def _advice(manifest: Manifest | None) -> str:
 
 
 def damaged_copies(version: StoredVersion, copies: CacheFolder | None, *, dry_run: bool) -> tuple[str, ...]:
-    """Remove the damaged local copies of the shards of a version, and return their paths.
-
-    Args:
-        version: the version.
-        copies: the local copies of the storage; None if there are none.
-        dry_run: remove nothing.
-    """
+    """Remove the damaged local copies of the shards of a version, and return their paths."""
     manifest = manifest_of(version)
     if copies is None or manifest is None:
         return ()

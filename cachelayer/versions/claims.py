@@ -61,7 +61,6 @@ class Claims:
         """Hold a claim, unless another process holds it; yield whether it is held.
 
         Args:
-            claim: the claim.
             progress: the progress of the work, which the claim shows to others; None to show nothing.
         """
         holder = os.getpid()
@@ -160,8 +159,6 @@ def claim_state(folder: Store, claim: str, idle: float) -> ClaimState:
     """Look at a claim once, and return its state.
 
     Args:
-        folder: the folder of the claim.
-        claim: the claim.
         idle: the seconds since it was written.
     """
     beat = folder.read(claim)
@@ -198,7 +195,6 @@ def has_running_build(folder: Store, age: Callable[[str], float]) -> bool:
     """Return whether a version of a dataset may be under construction.
 
     Args:
-        folder: the folder of the dataset.
         age: returns the seconds since an object was written, by the clock of the store.
     """
     return any(claim_state(folder, claim, age(claim)).state == "running" for claim in _claims_of(folder))

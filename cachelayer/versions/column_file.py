@@ -84,9 +84,7 @@ class ColumnFile:
         """Raise unless consecutive ranges of :data:`CHECKED_NBYTES` bytes have their checksums.
 
         Args:
-            raw: the bytes of the ranges.
             first: the number of the first range.
-            name: the name of the file, for errors.
         """
         for number, start in enumerate(range(0, len(raw), CHECKED_NBYTES), first):
             if google_crc32c.value(bytes(raw[start : start + CHECKED_NBYTES])) != self.crc32cs[number]:
@@ -97,9 +95,7 @@ def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes
     """Write a column file, make it durable, and return its facts.
 
     Args:
-        path: the file.
         spec: the columns, a dict.
-        records: the number of rows.
         rows: the rows in order, in arrays uint8 of shape ``[rows, bytes of a row]``.
         generation: the generation of the log when the file is put.
     """

@@ -29,10 +29,8 @@ class VersionCopy:
     another version, to an interrupted copy, or to a copy that runs now.
 
     Args:
-        source: the version.
         to: the folder of the dataset that gets the copy.
         version: the name of the copy.
-        progress: as in :class:`~cachelayer.progress.Progress`.
     """
 
     def __init__(self, source: StoredVersion, to: Store, version: str, progress: bool | None) -> None:

@@ -27,8 +27,6 @@ def named_there(files: Sequence[StoredFile], log: Log, expected: Iterable[Stored
     """Return files of one dataset under the names that the same files have, or will have, in another dataset.
 
     Args:
-        files: the files.
-        log: the log of the other dataset.
         expected: files that versions of the other dataset name, though they may be missing.
     """
     names = log.folder.names(paths.SHARDS)
@@ -51,10 +49,7 @@ def copy_files(
     """Copy the objects of files that the destination does not have, or has damaged.
 
     Args:
-        source: the dataset that has the files.
-        to: the dataset that gets them.
         files: each file with its copy.
-        progress: counts the records that are copied.
         skips_damaged: if a file is damaged in the source, go on with the others; else raise its error.
 
     Returns:

@@ -32,10 +32,7 @@ def derive(
     """Publish a version with some of the records of another version. No record is copied.
 
     Args:
-        base: the other version.
-        version: the name of the new version.
         selection: the numbers of the records in the shards of the base.
-        description: a text that is stored with the version.
         metadata: JSON values that are stored with the version, and update the metadata of the base.
         where: the conditions by which the records were chosen.
     """
@@ -103,7 +100,6 @@ def with_new_token(manifest: Manifest, version: StoredVersion) -> Manifest:
     """Return a manifest with another token, ready to be published for the same records.
 
     Args:
-        manifest: the manifest.
         version: a version with these records.
     """
     has_file = manifest.kept is not None and manifest.kept.has_file

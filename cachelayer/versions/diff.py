@@ -248,13 +248,7 @@ class Side(NamedTuple):
 
 
 def compare(one: Side, other: Side, rows: RowDiff | None) -> Diff:
-    """Compare two versions, of the same storage or of two.
-
-    Args:
-        one: the first version.
-        other: the other version.
-        rows: how their rows differ; None if rows are not compared.
-    """
+    """Compare two versions, of the same storage or of two."""
     shards = one.version.manifest.shards
     other_shards = other.version.manifest.shards
     keys = Counter(map(_key, shards))

@@ -102,10 +102,7 @@ def garbage(listing: Listing, needs: Needs, age: Age, grace: float, left_over: C
     """Return the garbage in a listing: the reason why nobody needs an object or a folder, by its name.
 
     Args:
-        listing: the objects.
-        needs: what the versions need.
         age: the ages of objects; asked only about what no version names.
-        grace: the age, in seconds, from which garbage is collected.
         left_over: working folders whose processes have ended.
     """
     reasons = {file: f"version {released.version!r} was deleted" for file, released in needs.released.items()}
@@ -212,9 +209,7 @@ def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted
     While a build of a version may be running, only the files that deleted versions alone needed are deleted.
 
     Args:
-        dataset: the folder of the dataset.
         grace: the age, in seconds, from which garbage is collected.
-        dry_run: delete and write nothing.
         only_deleted: delete only the files that deleted versions alone needed.
     """
     age = _ages_of(dataset, dry_run=dry_run)
@@ -319,12 +314,6 @@ def collect_erased(dataset: Store) -> None:
 
 def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: bool | None = None) -> list[Collected]:
     """Collect the garbage of every dataset in a store. Warn of a dataset that cannot be read, and leave it alone.
-
-    Args:
-        store: the store.
-        grace: the age, in seconds, from which garbage is collected.
-        dry_run: write and delete nothing.
-        progress: as in :class:`~cachelayer.progress.Progress`.
 
     Raises:
         StorageError: if no dataset can be reached.

@@ -94,11 +94,7 @@ def event_of(entry: Snapshot) -> LogEvent:
 
 
 class Log:
-    """The log of one dataset. This object remembers the newest entry that it has read, and looks on from there.
-
-    Args:
-        folder: the folder of the dataset.
-    """
+    """The log of one dataset. This object remembers the newest entry that it has read, and looks on from there."""
 
     def __init__(self, folder: Store) -> None:
         self.folder = folder

@@ -195,7 +195,6 @@ class Manifest:
             records: the numbers of the erased records among the records of the shards.
             rows: the rows, with 0 bytes for these records.
             columns: the groups of columns, likewise.
-            reason: why the records were erased.
         """
         new = sorted({*records} - {*self.erased})
         remaining = {file.file for stored in (rows, *columns) for file in stored.files}
@@ -276,7 +275,6 @@ class Manifest:
         """Return the manifest in the bytes that :meth:`encode` returned.
 
         Args:
-            raw: the bytes.
             name: the URL of the manifest, for errors.
         """
         with json_values.decoding(name, "manifest"):

@@ -80,8 +80,6 @@ class Notes:
     """The notes of all builds of a version that have the same plan.
 
     Args:
-        dataset: the folder of the dataset.
-        version: the version.
         plan: what is built and how, as JSON values.
     """
 

@@ -48,9 +48,6 @@ def publish(
     """Publish a version and return it. All of its files were put before.
 
     Args:
-        log: the log of the dataset.
-        version: the name of the version.
-        manifest: its manifest.
         change: what the log says about the change.
         base: a version of the same dataset, some of whose files the new version has; None for none.
         time: when the version is published; by default the time in its provenance.
@@ -119,10 +116,8 @@ def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: s
     """Raise if a version that was read to make a new version was deleted, or records were erased from it.
 
     Args:
-        read: the version that was read.
         log: the log of the new version.
         head: the head on which the new version is published.
-        version: the new version.
         needs_files: whether the new version has files of the version that was read: then its manifest must be the same.
     """
     is_here = read.folder.url == log.folder.url

@@ -90,11 +90,9 @@ def repair(
     """Find the missing or damaged objects of a version, and put them again.
 
     Args:
-        version: the version.
         opened: opens a version with the same records, or builds it; entered only if something is damaged. None for a
             dry run.
         local_copies: the damaged local copies that were removed.
-        progress: as in :meth:`cachelayer.Storage.submit`.
     """
     claims = Claims(version.folder.folder(paths.builds(version.info.version)))
     with Progress(f"repair {version.name}", None, progress) as shown:
@@ -119,10 +117,8 @@ def mend(
     file: then the version gets another manifest, which names that file. So it does if its own manifest is lost.
 
     Args:
-        version: the version.
         source: a version with the same digest; or with the same shards, and without the columns that were added.
         damage: the missing or damaged objects. If the manifest is one of them, others may be found on the way.
-        progress: counts what is mended.
 
     Raises:
         CorruptionError: if the source lacks some of the objects, or they are damaged there too; the others are mended.

@@ -166,8 +166,6 @@ class Snapshot:
 
         Args:
             infos: the versions as they are now, without the records.
-            reason: why the records were erased.
-            event: what the log says about the change.
             deletions: all deleted versions; also the versions that were replaced, as they were.
         """
         changed = {info.version: info for info in infos}
@@ -222,9 +220,7 @@ class Snapshot:
 
         Args:
             version: the version. It may be deleted already: then the new grace counts if it is shorter.
-            event: what the log says about the change.
             force: whether to remove the tags of the version too.
-            grace: seconds for which the files stay.
 
         Raises:
             RefusedError: if the version has tags, and ``force`` is False.
@@ -264,7 +260,6 @@ class Snapshot:
         """Return the snapshot in the bytes of a log entry.
 
         Args:
-            raw: the bytes.
             name: the URL of the entry, for errors.
             sequence: the number in its name.
         """

@@ -96,7 +96,6 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
     A folder that cannot be read is left out, with a warning that names it.
 
     Args:
-        store: the storage.
         published: the datasets that have versions.
     """
     begun = {}

@@ -155,9 +155,7 @@ def _checked_batches(
     """Check a shard batch by batch; yield the number of records and the bytes of each batch that is right.
 
     Args:
-        version: the version.
         stored: the rows of the version, or a group of columns.
-        shard: the shard.
         first: the number of the first record of the shard.
     """
     stats = shard.stats

@@ -188,7 +188,6 @@ def rows_call(method: str, indices: NDArray[Any]) -> ViewCall:
     """Return the call of ``select`` or ``exclude`` with record numbers, or with a mask.
 
     Args:
-        method: ``"select"`` or ``"exclude"``.
         indices: int64 numbers, or one bool for each record.
     """
     if indices.dtype == np.bool_:
