@@ -24,6 +24,35 @@ OpenBucket = Callable[[str, dict[str, Any]], Any]
 """Opens a bucket of a store with the options of its HTTP client."""
 
 
+class Buckets:
+    """The buckets of a store, which obstore opens when they are first used. Threads may share it.
+
+    Args:
+        open_bucket: opens a bucket.
+        read_timeout: seconds after which a server that sends nothing counts as away.
+    """
+
+    def __init__(self, open_bucket: OpenBucket, read_timeout: float) -> None:
+        self._open_bucket = open_bucket
+        seconds = timedelta(seconds=read_timeout)
+        self._client = {"connect_timeout": seconds, "read_timeout": seconds, "timeout": timedelta(days=1)}
+        self._opened: dict[str, Any] = {}
+
+    def at(self, path: str) -> tuple[Any, str]:
+        """Return the bucket of a path, and the key in it."""
+        bucket, _, key = path.partition("/")
+        if bucket not in self._opened:
+            self._opened[bucket] = self._open_bucket(bucket, self._client)
+        return self._opened[bucket], key
+
+    def read_range(self, path: str, start: int, stop: int) -> memoryview:
+        """Return a range of an object. Only a thread that ends before the interpreter may call this."""
+        import obstore
+
+        bucket, key = self.at(path)
+        return memoryview(obstore.get_range(bucket, key, start=start, end=stop))
+
+
 @dataclass(frozen=True)
 class CloudClient:
     """A file system of fsspec, opened."""

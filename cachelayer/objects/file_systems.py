@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -26,7 +25,7 @@ from cachelayer.counting import count, counted
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.logs import logger_of
 from cachelayer.objects import azure, gcs, s3
-from cachelayer.objects.cloud_client import CONNECTIONS, FIXED, Cloud, CloudClient, OpenBucket, obstore_is_lost
+from cachelayer.objects.cloud_client import CONNECTIONS, FIXED, Buckets, Cloud, CloudClient, obstore_is_lost
 from cachelayer.objects.failures import Kind, RequestError, asking
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
 from cachelayer.system_threads import Pool
@@ -145,7 +144,7 @@ class FileSystem:
         refusal = None
         if ranges is not None:
             try:
-                return self._ask(what, path, partial(ranges.read, path, start, stop))
+                return self._ask(what, path, partial(ranges.read_range, path, start, stop))
             # obstore may raise anything.
             except Exception as error:
                 refusal = RequestError.of(error)
@@ -200,7 +199,7 @@ def _open_other(url: str, options: Mapping[str, Any]) -> CloudClient:
     return CloudClient(fs, url, fs._info if fs.async_impl else fs.info)
 
 
-def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> _RangeReader | None:
+def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> Buckets | None:
     """Return a reader of ranges by obstore; None if obstore may not reach the store like the file system does.
 
     Args:
@@ -213,30 +212,7 @@ def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: 
     if cloud is None or not cloud.OBSTORE_OPTIONS.issuperset(options):
         return None
     open_bucket = cloud.open_obstore(fs, options)
-    return None if open_bucket is None else _RangeReader(open_bucket, read_timeout)
-
-
-class _RangeReader:
-    """Reads ranges of objects by obstore, in any bucket of a store."""
-
-    def __init__(self, open_bucket: OpenBucket, read_timeout: float) -> None:
-        self._open_bucket = open_bucket
-        self._client = {
-            "connect_timeout": timedelta(seconds=read_timeout),
-            "read_timeout": timedelta(seconds=read_timeout),
-            "timeout": timedelta(days=1),
-        }
-        self._buckets: dict[str, Any] = {}
-
-    def read(self, path: str, start: int, stop: int) -> Buffer:
-        """Return a range of an object. Only a thread that ends before the interpreter may call this."""
-        import obstore
-
-        bucket, _, key = path.partition("/")
-        store = self._buckets.get(bucket)
-        if store is None:
-            store = self._buckets[bucket] = self._open_bucket(bucket, self._client)
-        return memoryview(obstore.get_range(store, key, start=start, end=stop))
+    return None if open_bucket is None else Buckets(open_bucket, read_timeout)
 
 
 _PLAIN = (str, bytes, int, float, dict, type(None))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
-from threading import Lock
 from typing import Any, Literal
 
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
-from cachelayer.objects.cloud_client import OpenBucket, obstore_client, obstore_is_lost
+from cachelayer.objects.cloud_client import Buckets, OpenBucket, obstore_client, obstore_is_lost
 
 _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", "token"})
 _METADATA_SERVICE = "169.254.169.254"
@@ -77,21 +75,10 @@ class ObstoreS3:
                 "processes by spawn or forkserver, or install cachelayer[s3]"
             )
         self.endpoint, self.open_bucket = open_buckets(options)
-        seconds = timedelta(seconds=read_timeout)
-        self._client = {"connect_timeout": seconds, "read_timeout": seconds, "timeout": timedelta(days=1)}
-        self._buckets: dict[str, Any] = {}
-        self._opening = Lock()
+        self._buckets = Buckets(self.open_bucket, read_timeout)
 
     def _strip_protocol(self, url: str) -> str:
         return url.partition("://")[2].rstrip("/")
-
-    def _at(self, path: str) -> tuple[Any, str]:
-        """Return the bucket of a path, and the key in it."""
-        bucket, _, key = path.partition("/")
-        with self._opening:
-            if bucket not in self._buckets:
-                self._buckets[bucket] = self.open_bucket(bucket, self._client)
-            return self._buckets[bucket], key
 
     def look_at_bucket(self, bucket: str) -> None:
         """Raise FileNotFoundError if there is no bucket of a name."""
@@ -101,7 +88,7 @@ class ObstoreS3:
         """Write an object; with the mode ``create`` only if there is none."""
         import obstore
 
-        store, key = self._at(path)
+        store, key = self._buckets.at(path)
         with _errors():
             obstore.put(store, key, value, mode=mode, use_multipart=False if mode == "create" else None)
 
@@ -109,7 +96,7 @@ class ObstoreS3:
         """Write an object from a file, in parts of so many bytes if it is large, so many at once."""
         import obstore
 
-        store, key = self._at(path)
+        store, key = self._buckets.at(path)
         with _errors():
             obstore.put(store, key, Path(file), chunk_size=chunksize, max_concurrency=max_concurrency)
 
@@ -117,17 +104,17 @@ class ObstoreS3:
         """Return an object, or a range of it."""
         import obstore
 
-        store, key = self._at(path)
+        store, key = self._buckets.at(path)
         with _errors():
             if start is None or end is None:
                 return bytes(obstore.get(store, key).bytes())
-            return bytes(obstore.get_range(store, key, start=start, end=end))
+            return bytes(self._buckets.read_range(path, start, end))
 
     def info(self, path: str) -> dict[str, Any]:
         """Return the facts that the store tells about an object."""
         import obstore
 
-        store, key = self._at(path)
+        store, key = self._buckets.at(path)
         with _errors():
             facts = obstore.head(store, key)
         return {"type": "file", "size": facts["size"], "mtime": facts["last_modified"]}
@@ -136,7 +123,7 @@ class ObstoreS3:
         """Delete an object."""
         import obstore
 
-        store, key = self._at(path)
+        store, key = self._buckets.at(path)
         with _errors():
             obstore.delete(store, key)
 
@@ -144,7 +131,7 @@ class ObstoreS3:
         """Return the paths of what lies directly below a folder."""
         import obstore
 
-        store, key = self._at(path)
+        store, key = self._buckets.at(path)
         with _errors():
             listing = obstore.list_with_delimiter(store, key or None)
         bucket = path.partition("/")[0]
@@ -155,7 +142,7 @@ class ObstoreS3:
         """Return the paths of all objects below a folder."""
         import obstore
 
-        store, key = self._at(path)
+        store, key = self._buckets.at(path)
         with _errors():
             return [f"{path.partition('/')[0]}/{one['path']}" for chunk in obstore.list(store, key) for one in chunk]
 
