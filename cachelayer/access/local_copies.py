@@ -78,7 +78,7 @@ class LocalCopies:
 
     @cached_property
     def _group(self) -> CopyGroup:
-        return self._folder.of_dataset(self._dataset.url)
+        return self._folder.group(self._dataset.url)
 
     def has(self, number: int) -> bool:
         """Return whether there are complete copies of a shard, its index and its lengths."""

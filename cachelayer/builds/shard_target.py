@@ -88,7 +88,7 @@ def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) ->
 def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
     """Return the local copies of a dataset; None, with a warning, if the folder cannot be used."""
     try:
-        return copies.of_dataset(dataset.url)
+        return copies.group(dataset.url)
     except StorageError as error:
         warn(f"no local copy is kept of what is built: {error}", room="copies")
         return None

@@ -35,7 +35,6 @@ from cachelayer.counting import count
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.locks import cached_property
 from cachelayer.logs import logger_of
-from cachelayer.objects import paths
 from cachelayer.objects.local import absolute, storage_errors
 
 _log = logger_of("copies")
@@ -61,14 +60,8 @@ class CacheFolder:
     """Bytes that all copies may take together; None for 80 % of the disk space that would be free without them."""
 
     def group(self, url: str) -> CopyGroup:
-        """Return the copies of the objects below a URL."""
-        group = CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
-        group.note_url(url)
-        return group
-
-    def of_dataset(self, url: str) -> CopyGroup:
-        """Return the copies of the shards of the dataset at a URL; see :meth:`group`."""
-        return self.group(f"{url}/{paths.SHARDS}")
+        """Return the copies of the shards of the dataset at a URL."""
+        return CopyGroup(self, url)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -179,9 +172,10 @@ class CopyOutcome(Enum):
 class CopyGroup:
     """The local copies of one group. While this object lives, no process removes them."""
 
-    def __init__(self, folder: CacheFolder, name: str) -> None:
+    def __init__(self, folder: CacheFolder, url: str) -> None:
         self._folder = folder
-        self._path = folder.path / name
+        self._url = url
+        self._path = folder.path / hashlib.sha256(url.encode()).hexdigest()[:32]
         with storage_errors(_WRITING, self._path):
             # The folder itself may be a link that its user made; nothing within it may be one.
             _make_private(folder.path, folder.path.stat)
@@ -191,10 +185,7 @@ class CopyGroup:
             # A process that removes copies holds the lock exclusively, for a moment.
             fcntl.flock(self._in_use, fcntl.LOCK_SH)
             os.utime(self._path / _IN_USE)
-
-    def note_url(self, url: str) -> None:
-        """Write the URL of the dataset into the group, for people."""
-        with storage_errors(_WRITING, self._path):
+            # For people.
             os.pwrite(self._in_use, url.encode(), 0)
 
     def path(self, name: str) -> Path:
@@ -305,7 +296,7 @@ class CopyGroup:
         return CopyOutcome.HERE
 
     def __reduce__(self) -> tuple[type[CopyGroup], tuple[CacheFolder, str]]:
-        return CopyGroup, (self._folder, self._path.name)
+        return CopyGroup, (self._folder, self._url)
 
 
 def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
@@ -364,7 +355,7 @@ def _report_eviction(copy: Path) -> None:
 
 
 def _url_of(group: Path) -> str:
-    return (group / _IN_USE).read_text("utf-8", "replace").removesuffix(f"/{paths.SHARDS}") or group.name
+    return (group / _IN_USE).read_text("utf-8", "replace") or group.name
 
 
 def _make_private(folder: Path, status_of: Callable[[], os.stat_result]) -> None:

@@ -164,7 +164,7 @@ def damaged_copies(version: StoredVersion, copies: CacheFolder | None, *, dry_ru
     manifest = manifest_of(version)
     if copies is None or manifest is None:
         return ()
-    group = copies.of_dataset(version.folder.url)
+    group = copies.group(version.folder.url)
     files = {Path(name).name: facts for file in manifest.files for name, facts in file.files.items()}
     damaged = [
         name

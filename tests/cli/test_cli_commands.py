@@ -85,7 +85,7 @@ def test_a_build_tells_who_runs_it_and_how_far_it_is(tmp_path: Path, monkeypatch
 
 def test_a_long_url_stands_whole_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"s3://bucket/{'a-long-folder/' * 12}d"
-    used = CacheFolder(tmp_path / "copies").of_dataset(url)
+    used = CacheFolder(tmp_path / "copies").group(url)
     used.make("shard", 2000, lambda path: path.write_bytes(bytes(2000)) and None)
     other = cachelayer.Storage(tmp_path / ("long" * 30))
     other.submit([1], "d", "v1")
@@ -223,7 +223,7 @@ def test_repair_fetches_what_is_damaged_from_elsewhere(storage: cachelayer.Stora
 def test_local_copies_are_listed_and_cleared(tmp_path: Path) -> None:
     folder = tmp_path / "copies"
     assert document("local", "--local-cache", folder)["nbytes"] == 0
-    used = CacheFolder(folder).of_dataset("gs://bucket/caches/d")
+    used = CacheFolder(folder).group("gs://bucket/caches/d")
     used.make("shard", 2000, lambda path: path.write_bytes(bytes(2000)) and None)
     listed = invoke("local", "--local-cache", folder).stdout
     assert all(text in listed for text in ("gs://bucket/caches/d\n", "2.0 kB"))
