@@ -223,15 +223,14 @@ class Waiting:
 
     Args:
         enabled: False says nothing.
-        after: seconds before it says something for the first time.
     """
 
-    def __init__(self, title: str, enabled: bool | None, *, after: float = 0.0) -> None:
+    def __init__(self, title: str, enabled: bool | None) -> None:
         self._title = title
         self._enabled = enabled
         self._began = time.monotonic()
-        self._next = self._began + after
-        self._warns_next = self._next
+        self._next = self._began
+        self._warns_next = self._began
 
     def wait_for(self, who: str) -> None:
         """Say for whom the work is waiting, if it is time to. Call this whenever the work has looked in vain."""

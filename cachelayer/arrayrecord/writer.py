@@ -92,7 +92,7 @@ class ShardWriter:
     Args:
         index_path: the index, which is written when the shard is finished.
         lengths_path: the file of lengths, which is written then, if there are leaves of varying length.
-        codec: reads the lengths of these leaves; None for no file of lengths.
+        codec: reads the lengths of these leaves.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class ShardWriter:
         path: Path,
         index_path: Path,
         compression: Compression,
-        lengths_path: Path | None = None,
-        codec: Codec | None = None,
+        lengths_path: Path,
+        codec: Codec,
     ) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -142,8 +142,7 @@ class ShardWriter:
 
     def _count(self, records: Records) -> None:
         """Note the lengths of records, and of their leaves."""
-        if self._codec is not None:
-            self._leaf_lengths.append(self._codec.lengths(records).astype(LENGTH))
+        self._leaf_lengths.append(self._codec.lengths(records).astype(LENGTH))
         self._lengths.append(records.lengths)
 
     def _append(self, lists: Iterable[list[bytes]]) -> None:
@@ -222,7 +221,7 @@ class ShardWriter:
 
     def _write_lengths(self) -> tuple[LengthsFile | None, int | None]:
         """Write the file of lengths, if a leaf varies in length; return the facts about it, and its checksum."""
-        if self._codec is None or self._lengths_path is None or not self._codec.varying:
+        if not self._codec.varying:
             return None, None
         none = np.empty((0, len(self._codec.varying)), LENGTH)
         lengths = np.concatenate([none, *self._leaf_lengths])

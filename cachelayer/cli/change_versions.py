@@ -64,7 +64,7 @@ def build(
 
 
 @command("import", "Build", "'train-*.parquet' gs://bucket/caches/rows@v1", "photos cache/pets@v1 --format images")
-@options.several("files", "FILES...", "Paths, 'patterns' or URLs of files, or one folder.")
+@argument("files", "FILES...", "Paths, 'patterns' or URLs of files, or one folder.", nargs=-1, required=True)
 @options.target
 @options.file_format
 @options.field_types

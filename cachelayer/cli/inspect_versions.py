@@ -255,7 +255,7 @@ def diff(
     type=options.host_name,
     multiple=True,
 )
-@option("token_file", "FILE", "Holds the token of the URL; made if there is no such file.", type=options.file)
+@option("token_file", "FILE", "Holds the token of the URL; made if there is no such file.", type=options.path)
 def view(
     place: str,
     no_open: bool,

@@ -60,24 +60,19 @@ def record_range(text: str) -> range:
     return numbers
 
 
-def folder(text: str) -> Path:
-    """Parse the path of a folder."""
+def path(text: str) -> Path:
+    """Parse the path of a folder or a file."""
     if not text.strip():
-        raise click.BadParameter("write the path of a folder")
+        raise click.BadParameter("write a path")
     return Path(text)
-
-
-def file(text: str) -> Path:
-    """Parse the path of a file."""
-    return folder(text)
 
 
 def root_path(text: str) -> str:
     """Parse the prefix of all paths of a server: ``/data``."""
-    path = text.strip("/")
-    if not re.fullmatch(r"[A-Za-z0-9._~/-]*", path) or "//" in path:
+    steps = text.strip("/")
+    if not re.fullmatch(r"[A-Za-z0-9._~/-]*", steps) or "//" in steps:
         raise click.BadParameter(f"{text!r}: write the beginning of a path, such as /data")
-    return f"/{path}" if path else ""
+    return f"/{steps}" if steps else ""
 
 
 def host_name(text: str) -> str:
@@ -127,11 +122,6 @@ def argument(name: str, metavar: str, text: str, **settings: Any) -> Callable[[F
     return click.argument(name, metavar=metavar, help=text, **settings)
 
 
-def several(name: str, metavar: str, text: str, **settings: Any) -> Callable[[F], F]:
-    """Declare an argument that is given once or several times."""
-    return argument(name, metavar, text, nargs=-1, required=True, **settings)
-
-
 def flag(name: str, text: str, *names: str) -> Callable[[F], F]:
     """Declare an option without a value."""
     return click.option(*names or (f"--{name.replace('_', '-')}",), name, is_flag=True, help=text)
@@ -170,7 +160,7 @@ to_client_options = option(
 from_client_options = option(
     "from_option", "KEY=VALUE", "An option of the client of the storage after --from.", type=pair, multiple=True
 )
-local_cache = option("local_cache", "FOLDER", "The folder for local copies of remote shards.", type=folder)
+local_cache = option("local_cache", "FOLDER", "The folder for local copies of remote shards.", type=path)
 storage_access = options(client_options, local_cache)
 
 progress = option(

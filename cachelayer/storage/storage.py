@@ -22,7 +22,7 @@ from cachelayer.access.sequences.packs import PackArguments, checked_pack_argume
 from cachelayer.access.view import View
 from cachelayer.arguments import boolean, explains_options, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
-from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES
+from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions, SubmitOptions
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
@@ -45,7 +45,6 @@ from cachelayer.versions.verify import VerifyReport, check
 
 # The modules that build are imported when something is built: most processes only read.
 if TYPE_CHECKING:
-    from cachelayer.builds.build_options import SubmitOptions
     from cachelayer.builds.sharded_source import Sharded
     from cachelayer.engines import Engine
     from cachelayer.storage.builder import Builder
@@ -143,6 +142,11 @@ class Storage:
     def _fetch(self, reference: Reference) -> DataRef[Any]:
         return self._catalog.open(self._catalog.resolve(reference))
 
+    def _base_and_new(self, dataset_id: str, base: str | None, new: str | None) -> tuple[Reference, str]:
+        """Return the version that a new one is made from, and the name of the new one."""
+        reference = self._catalog.parse(dataset_id, base, "base", "base")
+        return reference, Reference.parse(reference.dataset_id, new, "new", "new").name
+
     def submit(
         self,
         source: Any,
@@ -211,8 +215,6 @@ class Storage:
             Traceback (most recent call last):
             cachelayer.errors.ElementError: record 1, ...
         """
-        from cachelayer.builds.build_options import BuildOptions
-
         name = self._catalog.parse(dataset_id, version, "new")
         checked = BuildOptions.of(options, "version", "record")
         return self._builder.submit(source, name.dataset_id, name.name, checked, record)
@@ -298,7 +300,6 @@ class Storage:
             >>> growing.read([8, 0])["n"].tolist(), growing.digest == storage.fetch("numbers@v1").digest
             ([8, 0], True)
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.staleness import checked_on_change
 
         name = self._catalog.parse(dataset_id, version, "new")
@@ -359,7 +360,6 @@ class Storage:
             >>> list(storage.versions("numbers"))
             ['up-to-3', 'up-to-4']
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
 
@@ -409,10 +409,7 @@ class Storage:
             >>> list(longer), list(storage.fetch("letters@v1"))
             (['a', 'b', 'c'], ['a', 'b'])
         """
-        from cachelayer.builds.build_options import BuildOptions
-
-        reference = self._catalog.parse(dataset_id, base, "base", "base")
-        name = Reference.parse(reference.dataset_id, new, "new", "new").name
+        reference, name = self._base_and_new(dataset_id, base, new)
         checked = BuildOptions.of(options, "base", "new", "record", "fill")
         return self._builder.append(required("source", source), reference, name, checked, record, fill or {})
 
@@ -470,12 +467,10 @@ class Storage:
             >>> ref.read([0, 1, 2])["age"].tolist()
             [30, -1, 30]
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.builds.column_sources import Join
         from cachelayer.storage.add_columns import add_columns
 
-        reference = self._catalog.parse(dataset_id, base, "base", "base")
-        name = Reference.parse(reference.dataset_id, new, "new", "new").name
+        reference, name = self._base_and_new(dataset_id, base, new)
         checked = BuildOptions.of(options, "base", "new", "batched", "on", "how", "fill", "replace", "hosts")
         return add_columns(
             self._builder,
@@ -538,8 +533,7 @@ class Storage:
         """
         from cachelayer.storage.derive import derive_version
 
-        reference = self._catalog.parse(dataset_id, base, "base", "base")
-        name = Reference.parse(reference.dataset_id, new, "new", "new").name
+        reference, name = self._base_and_new(dataset_id, base, new)
         if (keep is None) == (exclude is None):
             raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
         derived = derive_version(
@@ -608,7 +602,6 @@ class Storage:
             >>> list(shuffled) == [{"text": row["text"]} for row in ref.stream(shuffle=True, seed=0)]
             True
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.rewrite import rewrite
 
         as_base = compression == AS_BASE
@@ -1007,7 +1000,6 @@ class Storage:
             >>> storage.repair("numbers@v1", source=range(3)).repaired, storage.fetch("numbers@v1")[2]
             (True, np.int64(2))
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.repair import repair_version
 
         BuildOptions.of(options, "version", "from_", "source", "dry_run")

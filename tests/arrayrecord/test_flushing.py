@@ -17,8 +17,10 @@ import cachelayer
 from cachelayer.arrayrecord import writer as shard_writer
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardWriter
+from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.records.spec import ArraySpec
 
 
 @pytest.fixture
@@ -86,7 +88,13 @@ def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_writer, "_SYNCED_NBYTES", 1)
-    writer = ShardWriter(tmp_path / "shard", tmp_path / "index", Compression())
+    writer = ShardWriter(
+        tmp_path / "shard",
+        tmp_path / "index",
+        Compression(),
+        tmp_path / "lengths",
+        codec_for(ArraySpec("uint8", (1000,))),
+    )
     writer.write(Frames.of(PackedRecords.of_bytes([bytes(1000)])))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
