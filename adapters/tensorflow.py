@@ -25,10 +25,10 @@ from cachelayer.errors import (
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.composite_leaves import ArrayLeaf, RaggedLeaf, SparseLeaf
+from cachelayer.records.composite_codecs import ArrayLeafCodec, RaggedLeafCodec, SparseLeafCodec
 from cachelayer.records.infer import overlaid
+from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column, FlatRows
-from cachelayer.records.leaves import leaf_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec, is_static
 from cachelayer.records.tree import Tree
 
@@ -195,17 +195,17 @@ def _without_graph_rewrites(dataset: Any) -> Any:
 
 
 def _column(spec: LeafSpec, parts: Any) -> Column:
-    leaf = leaf_of(spec)
-    if isinstance(leaf, RaggedLeaf):
+    codec = leaf_codec_for(spec)
+    if isinstance(codec, RaggedLeafCodec):
         *levels, inner, values = parts
-        return Column(leaf.parts_of_flat_rows(_dense(inner), [*map(_flat, levels), _flat(values)]))
+        return Column(codec.parts_of_flat_rows(_dense(inner), [*map(_flat, levels), _flat(values)]))
     shapes = _dense(parts[0])
     varying = [_flat(part) for part in parts[1:]]
-    if isinstance(leaf, (ArrayLeaf, SparseLeaf)):
-        return Column(leaf.parts_of_flat_rows(shapes, varying))
+    if isinstance(codec, (ArrayLeafCodec, SparseLeafCodec)):
+        return Column(codec.parts_of_flat_rows(shapes, varying))
     if is_static(spec):
         return Column((varying[0].values.reshape(len(shapes), *(dim or 0 for dim in spec.shape)),))
-    return Column(tuple(varying)) if spec.shape else Column(leaf.encode(varying[0].values.tolist()))
+    return Column(tuple(varying)) if spec.shape else Column(codec.encode(varying[0].values.tolist()))
 
 
 def _flat(tensor: Any) -> FlatRows:

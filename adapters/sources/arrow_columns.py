@@ -18,8 +18,8 @@ from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeErr
 from cachelayer.records import dtypes, json_text, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import nested_spec, overlaid
+from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import NULL_DICT, Column, FlatRows, PartRows
-from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import (
     ArraySpec,
@@ -314,9 +314,9 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     if isinstance(spec, JsonSpec):
         return replace(_json_column(path, lists.values), nulls=lists.nulls)
     if kinds.is_null(lists.values.type) and not lists.levels:
-        leaf = leaf_of(spec)
+        codec = leaf_codec_for(spec)
         rows = len(lists.values)
-        return Column(leaf.encode([leaf.filler()] * rows), lists.row_nulls)
+        return Column(codec.encode([codec.filler()] * rows), lists.row_nulls)
     if kinds.is_null(lists.values.type):
         kind = pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype)
         lists = lists.of(lists.values.cast(kind))
@@ -350,7 +350,7 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     if dtypes.is_string(spec.dtype):
         return Column(_string_lists(spec, _strings(values), lists), lists.nulls, _null_values(spec, lists))
     stacked = _stacked(spec, _numbers(values, np.dtype(spec.dtype)), lists)
-    return Column(leaf_of(spec).encode_batch(stacked), lists.nulls, _null_values(spec, lists))
+    return Column(leaf_codec_for(spec).encode_batch(stacked), lists.nulls, _null_values(spec, lists))
 
 
 def _null_values(spec: LeafSpec, lists: Lists) -> FlatRows | None:
@@ -391,7 +391,7 @@ def _json_column(path: str, values: pa.Array) -> Column:
 def _string_lists(spec: LeafSpec, strings: FlatRows, lists: Lists) -> tuple[PartRows, ...]:
     """Return the parts of lists of strings: their lengths, laid out like numbers, and the bytes of all strings."""
     numbers = replace(spec, dtype=np.dtype(np.uint32))
-    *others, counts = leaf_of(numbers).encode_batch(_stacked(numbers, strings.lengths.astype(np.uint32), lists))
+    *others, counts = leaf_codec_for(numbers).encode_batch(_stacked(numbers, strings.lengths.astype(np.uint32), lists))
     if isinstance(counts, np.ndarray):
         others = [np.tile(np.array(counts.shape[1:], np.uint32), (len(counts), 1))]
         counts = FlatRows(counts.reshape(-1), np.arange(len(counts) + 1) * prod(counts.shape[1:]))

@@ -24,9 +24,9 @@ from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records.codec import Codec, codec_named
+from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import chosen_spec
-from cachelayer.records.leaves import leaf_of
 from cachelayer.records.media import sized_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
@@ -222,7 +222,7 @@ class RecordElements(StoredElements):
         """The bytes of the chosen leaves; None if all are chosen, or one has no known shape."""
         if self.chosen is None:
             return None
-        parts = [part for _, leaf in leaves(self.codec.spec) for part in leaf_of(leaf).parts]
+        parts = [part for _, leaf in leaves(self.codec.spec) for part in leaf_codec_for(leaf).parts]
         if any(part.shape is None for part in parts):
             return None
         return sum(part.nbytes for part in parts)

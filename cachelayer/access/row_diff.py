@@ -134,7 +134,7 @@ class _Side:
     def leaves(self, rows: Ints) -> dict[str, LeafRows]:
         """Return the stored values of some rows, by the path of each leaf."""
         columns = self.elements.columns(self.numbers(rows))
-        plans = self.elements.codec.leaves
+        plans = self.elements.codec.plans
         return {plan.path: LeafRows(plan, column, len(rows)) for plan, column in zip(plans, columns, strict=True)}
 
 

@@ -265,7 +265,7 @@ def _added_columns(frames: Frames, codec: Codec, rows: Ints, on: Sequence[str]) 
         on: the fields of the key.
     """
     of_key = {leaf_number(codec.spec, name) for name in on}
-    others = codec.chosen([leaf.number for leaf in codec.leaves if leaf.number not in of_key])
+    others = codec.chosen([plan.number for plan in codec.plans if plan.number not in of_key])
     columns = others.decode(PackedRecords(frames.buffer, frames.starts, frames.lengths)[rows])
     return codec_for(others.spec).encode(columns, len(rows)), others.spec
 

@@ -29,6 +29,7 @@ from cachelayer.records import dtypes, tree
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.layout import Layout, LeafPart, padded
+from cachelayer.records.leaf_codecs import FixedLeafCodec, leaf_codec_for
 from cachelayer.records.leaf_columns import (
     NULL,
     NULL_DICT,
@@ -40,7 +41,6 @@ from cachelayer.records.leaf_columns import (
 )
 from cachelayer.records.leaf_names import chosen_spec, varying_leaves
 from cachelayer.records.leaf_plan import LeafPlan, batch_of, column_of, values_of
-from cachelayer.records.leaves import FixedLeaf, leaf_of
 from cachelayer.records.memory import (
     MAX_SHARED_NBYTES,
     Bytes,
@@ -100,7 +100,7 @@ class Codec:
     name: str
     """The name of the codec in manifests."""
     layout: Layout
-    leaves: tuple[LeafPlan, ...]
+    plans: tuple[LeafPlan, ...]
     """The plan of each leaf of the elements."""
     null_bit_count: int
     """How many null bits a record has."""
@@ -111,17 +111,17 @@ class Codec:
     def of(cls, spec: Tree, name: str = TYPED) -> Self:
         """Return the codec of records that hold elements of a spec."""
         specs = tree.leaves(spec)
-        leaves = [leaf_of(leaf) for _, leaf in specs]
+        codecs = [leaf_codec_for(leaf) for _, leaf in specs]
         bits = NullBits.of(spec)
-        layout = Layout.plain() if name == PLAIN else Layout.of([leaf.parts for leaf in leaves], bits.count)
+        layout = Layout.plain() if name == PLAIN else Layout.of([codec.parts for codec in codecs], bits.count)
         plans = []
-        for number, ((path, leaf_spec), leaf, places) in enumerate(zip(specs, leaves, layout.places, strict=True)):
+        for number, ((path, leaf), codec, places) in enumerate(zip(specs, codecs, layout.places, strict=True)):
             plan = LeafPlan(
                 number=number,
                 path=path,
-                spec=leaf_spec,
-                leaf=leaf,
-                parts=tuple(zip(places, leaf.parts, strict=True)),
+                spec=leaf,
+                codec=codec,
+                parts=tuple(zip(places, codec.parts, strict=True)),
                 dicts_around=bits.dicts_around(number),
                 values_bit=bits.values.get(number),
             )
@@ -129,35 +129,36 @@ class Codec:
         with_null_values = tuple(plan for plan in plans if plan.spec.nullable_values)
         return cls(spec, name, layout, tuple(plans), bits.count, with_null_values)
 
-    def chosen(self, leaves: Sequence[int]) -> Self:
-        """Return the codec that reads the same records, as elements that have only these leaves, ascending."""
-        return replace(self, spec=chosen_spec(self.spec, leaves), leaves=tuple(self.leaves[leaf] for leaf in leaves))
+    def chosen(self, numbers: Sequence[int]) -> Self:
+        """Return the codec that reads the same records, as elements with the leaves of these numbers, ascending."""
+        plans = tuple(self.plans[number] for number in numbers)
+        return replace(self, spec=chosen_spec(self.spec, numbers), plans=plans)
 
     def decoding(self) -> Self:
         """Return the codec that decodes images and sounds; this codec if elements have none."""
-        if not any(isinstance(leaf.spec, EncodedSpec) for leaf in self.leaves):
+        if not any(isinstance(plan.spec, EncodedSpec) for plan in self.plans):
             return self
         spec = tree.map_structure(self.spec, lambda _, leaf: decoded_leaf(leaf))
-        return replace(self, spec=spec, leaves=tuple(leaf.decoding() for leaf in self.leaves))
+        return replace(self, spec=spec, plans=tuple(plan.decoding() for plan in self.plans))
 
     @cached_property
     def has_videos(self) -> bool:
         """True if some of the leaves are videos."""
-        return any(leaf.has_file for leaf in self.leaves)
+        return any(plan.has_file for plan in self.plans)
 
     @cached_property
     def reads_videos(self) -> bool:
         """True if elements have the bytes of videos."""
-        return any(leaf.has_file and leaf.files is None for leaf in self.leaves)
+        return any(plan.has_file and plan.files is None for plan in self.plans)
 
     @cached_property
     def varying(self) -> dict[int, tuple[int, np.dtype[Any]]]:
         """By the number of each leaf that has lengths: the varying part that has its values, and the dtype of these."""
-        return {number: self.leaves[number].first_varying for number in varying_leaves(self.spec)}
+        return {number: self.plans[number].first_varying for number in varying_leaves(self.spec)}
 
     @cached_property
     def _can_be_null(self) -> bool:
-        return bool(self.with_null_values) or any(leaf.null_mask for leaf in self.leaves)
+        return bool(self.with_null_values) or any(plan.null_mask for plan in self.plans)
 
     @cached_property
     def _pack(self) -> Callable[[Iterator[Any]], Any]:
@@ -179,7 +180,7 @@ class Codec:
         Raises:
             ElementError: if an element does not fit the spec; the record of the error is the index in ``elements``.
         """
-        return list(map(column_of, self.leaves, tree.flatten_rows(self.spec, elements)))
+        return list(map(column_of, self.plans, tree.flatten_rows(self.spec, elements)))
 
     def batch_columns(self, batch: Any) -> list[Column]:
         """Return the column of each leaf of a batch: a structure like an element, with stacked leaves.
@@ -187,11 +188,11 @@ class Codec:
         A leaf that is None in some rows is an array of objects, or a Nullable with its filler in those rows.
         """
         columns = tree.flatten_batch(self.spec, batch)
-        for leaf, values in zip(self.leaves, columns, strict=True):
+        for plan, values in zip(self.plans, columns, strict=True):
             # The keys of a dict, or the parts of a tuple or list, are no rows.
-            if isinstance(values, (Mapping, tuple)) or (isinstance(values, list) and not takes_none(leaf.spec)):
-                raise ElementError(describe_leaf(leaf.spec), tree.describe(values), path=leaf.path, record=0)
-        return list(map(column_of, self.leaves, columns))
+            if isinstance(values, (Mapping, tuple)) or (isinstance(values, list) and not takes_none(plan.spec)):
+                raise ElementError(describe_leaf(plan.spec), tree.describe(values), path=plan.path, record=0)
+        return list(map(column_of, self.plans, columns))
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         """Return the records of ``rows`` elements."""
@@ -247,7 +248,7 @@ class Codec:
     def rows_by_null_bit(self, columns: Sequence[Column]) -> dict[int, NDArray[np.bool_]]:
         """Return in which rows each null bit is set, by the numbers of the bits that these columns may set."""
         rows: dict[int, NDArray[np.bool_]] = {}
-        for plan, column in zip(self.leaves, columns, strict=True):
+        for plan, column in zip(self.plans, columns, strict=True):
             if column.nulls is not None:
                 rows[plan.number] = column.nulls == NULL
                 # Nulls that are bools have no marks of dicts.
@@ -290,7 +291,7 @@ class Codec:
         null_bits: Any = self._null_bits(records) if self._can_be_null else None
         fixed_rows = _separate_fixed_rows if separate_rows else _fixed_rows
         columns = []
-        for plan in self.leaves:
+        for plan in self.plans:
             parts: list[Any] = []
             for place, part in plan.parts:
                 if part.shape is not None:
@@ -315,17 +316,17 @@ class Codec:
         """Return columns whose readers of videos know the numbers of their records, for errors."""
         return [
             column if plan.files is None else plan.files.with_record_numbers(column, numbers)
-            for plan, column in zip(self.leaves, columns, strict=True)
+            for plan, column in zip(self.plans, columns, strict=True)
         ]
 
     def elements(self, columns: Sequence[Column], rows: int) -> list[Any]:
         """Return the elements of columns."""
-        values = [values_of(plan, column) for plan, column in zip(self.leaves, columns, strict=True)]
+        values = [values_of(plan, column) for plan, column in zip(self.plans, columns, strict=True)]
         return self._pack_rows(values, rows)
 
     def batch(self, columns: Sequence[Column]) -> Any:
         """Return the batch of columns: a structure like an element, with leaves stacked on a leading axis."""
-        batches = [batch_of(plan, column) for plan, column in zip(self.leaves, columns, strict=True)]
+        batches = [batch_of(plan, column) for plan, column in zip(self.plans, columns, strict=True)]
         return self._pack(iter(batches))
 
     def element(self, record: bytearray) -> Any:
@@ -363,27 +364,27 @@ class Codec:
         least_shared_nbytes = size // 2 if size > MAX_SHARED_NBYTES else 0
         memory = memoryview(record)
         values: list[Any] = []
-        for leaf in self.leaves:
-            if null_bits & leaf.null_mask:
-                values.append(leaf.null_value(null_bits))
+        for plan in self.plans:
+            if null_bits & plan.null_mask:
+                values.append(plan.null_value(null_bits))
                 continue
             arrays = []
-            for place, part in leaf.parts:
+            for place, part in plan.parts:
                 if part.shape is not None:
                     array: NDArray[Any] = np.ndarray(part.shape, part.dtype, record, place)
                 else:
                     array = np.frombuffer(memory[starts[place] : starts[place] + lengths[place]], part.dtype)
                 arrays.append(array if array.nbytes >= least_shared_nbytes else array.copy())
-            values.append(leaf.value_of(*arrays))
+            values.append(plan.value_of(*arrays))
         return self._pack(iter(values))
 
     @cached_property
     def _element_of_fixed(self) -> Callable[[bytearray], Any] | None:
         """The quick way from a record to its element; None unless all leaves have known shapes and are never None."""
-        are_fixed = all(isinstance(leaf.leaf, FixedLeaf) and leaf.files is None for leaf in self.leaves)
-        if not self.leaves or not are_fixed or self._can_be_null:
+        are_fixed = all(isinstance(plan.codec, FixedLeafCodec) and plan.files is None for plan in self.plans)
+        if not self.plans or not are_fixed or self._can_be_null:
             return None
-        arrays = [(part.shape or (), part.dtype, place) for leaf in self.leaves for place, part in leaf.parts]
+        arrays = [(part.shape or (), part.dtype, place) for plan in self.plans for place, part in plan.parts]
         pack = self._pack
 
         def element(record: bytearray) -> Any:
@@ -411,9 +412,9 @@ class Codec:
             records: the records; their fixed parts are read.
         """
         places = self._varying_places(records)
-        leaves = sorted((leaf.parts[-1][0], leaf.parts[0][0]) for leaf in self.leaves if leaf.has_file)
+        places_of_parts = sorted((plan.parts[-1][0], plan.parts[0][0]) for plan in self.plans if plan.has_file)
         files = []
-        for file, checksum in leaves:
+        for file, checksum in places_of_parts:
             checksums = records.same_range(checksum, 4).view("<u4").reshape(-1).astype(np.int64)
             files.append((places.starts[:, file], places.nbytes[:, file], checksums))
         return files
@@ -457,9 +458,9 @@ class Codec:
         Returns:
             An array of the dtype of the leaf; uint8 for ``bytes`` and ``str``.
         """
-        leaf = self.leaves[number].spec
-        if dtypes.is_string(leaf.dtype) and leaf.shape:
-            raise InvalidArgumentError(f"leaf {number} is {describe_leaf(leaf)}: its values have no fixed size")
+        spec = self.plans[number].spec
+        if dtypes.is_string(spec.dtype) and spec.shape:
+            raise InvalidArgumentError(f"leaf {number} is {describe_leaf(spec)}: its values have no fixed size")
         part, dtype = self.varying[number]
         places = self._varying_places(records)
         begins = places.starts[:, part]
@@ -484,7 +485,7 @@ class Codec:
             records: the records.
             number: the number of the leaf.
         """
-        plan = self.leaves[number]
+        plan = self.plans[number]
         [(place, part)] = plan.parts
         values = _fixed_rows(records, place, part)
         return Nullable(values, plan.column_nulls(self._null_bits(records)) == 0) if plan.null_mask else values

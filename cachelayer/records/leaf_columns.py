@@ -86,7 +86,7 @@ class Column:
     """One leaf of many elements."""
 
     parts: tuple[PartRows, ...]
-    """The parts of the leaf, as :mod:`cachelayer.records.leaves` lists them."""
+    """The parts of the leaf, as :mod:`cachelayer.records.leaf_codecs` lists them."""
     nulls: NDArray[Any] | None = None
     """Which rows are null, and why: bool or uint8 of shape ``[rows]``; None if there are no nulls.
 

@@ -1,7 +1,8 @@
 """The plan of one leaf: where its parts and its null bits lie in records, and its columns of values with nulls.
 
 Three things may be null: a leaf, a dict around it, and a value within it. A column has a filler in place of each, and
-says beside its parts what is null; see :class:`cachelayer.records.leaf_columns.Column`. So leaves know no nulls.
+says beside its parts what is null; see :class:`cachelayer.records.leaf_columns.Column`. So no codec of a leaf
+knows nulls.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from cachelayer.errors import ElementError
 from cachelayer.records import dtypes
 from cachelayer.records.conform import separate_nulls
 from cachelayer.records.layout import LeafPart
+from cachelayer.records.leaf_codecs import LeafCodec
 from cachelayer.records.leaf_columns import NULL, NULL_DICT, Column, FlatRows, PartRows
-from cachelayer.records.leaves import Leaf
 from cachelayer.records.media import Files, files_of
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import InnerDict
@@ -38,7 +39,7 @@ class LeafPlan:
     """Where the leaf is in an element, as errors name it."""
     spec: LeafSpec
     """The spec of the values that the records store."""
-    leaf: Leaf
+    codec: LeafCodec
     """Translates between values and parts; its values are arrays if ``files`` decodes images or sounds."""
     parts: tuple[tuple[int, LeafPart], ...]
     """The parts of the leaf, each with its place: of a fixed part the offset, of a varying part the number."""
@@ -57,14 +58,14 @@ class LeafPlan:
         bits = [self.number] if self.spec.nullable else []
         bits += [inner.bit for inner in self.dicts_around if inner.nullable]
         object.__setattr__(self, "null_mask", sum(1 << bit for bit in bits))
-        object.__setattr__(self, "value_of", self.leaf.value if self.files is None else self.files.value)
+        object.__setattr__(self, "value_of", self.codec.value if self.files is None else self.files.value)
 
     def decoding(self) -> LeafPlan:
         """Return the plan of the leaf with its images or sounds decoded; this plan if it has none."""
         if not isinstance(self.spec, EncodedSpec):
             return self
         files = files_of(self.path, self.spec)
-        return replace(self, leaf=files.leaf, files=files)
+        return replace(self, codec=files.codec, files=files)
 
     @property
     def null_bits(self) -> frozenset[int]:
@@ -149,7 +150,7 @@ def column_of(plan: LeafPlan, values: Any) -> Column:
         values = list(values)
     try:
         if not isinstance(values, list):
-            return Column(plan.leaf.encode_batch(values), nulls)
+            return Column(plan.codec.encode_batch(values), nulls)
         if nulls is None:
             values, nulls = _with_fillers(plan, values)
         return _column_of_rows(plan, values, nulls)
@@ -180,7 +181,7 @@ def _with_fillers(plan: LeafPlan, values: list[Any]) -> tuple[list[Any], NDArray
         return values, None
     nulls = np.zeros(len(values), np.uint8)
     filled = list(values)
-    filler = plan.leaf.filler()
+    filler = plan.codec.filler()
     for row, value in enumerate(values):
         if value is None and not none_is_a_value:
             nulls[row] = NULL
@@ -195,14 +196,14 @@ def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[Any] | Non
     """Return the column of values. None of them is None, though values within them may be."""
     null_values = None
     try:
-        parts = plan.leaf.encode(values)
+        parts = plan.codec.encode(values)
     except ElementError:
         # Only what does not fit is searched for nulls, so that other elements cost nothing extra.
         separated = None if plan.values_bit is None else separate_nulls(plan.spec, values)
         if separated is None:
             raise
         values, null_values = separated
-        parts = plan.leaf.encode(values)
+        parts = plan.codec.encode(values)
     if null_values is None and plan.spec.nullable_values:
         null_values = np.zeros(plan.value_splits(parts)[-1], np.bool_)
     return Column(parts, nulls, None if null_values is None else FlatRows(null_values, plan.value_splits(parts)))
@@ -211,7 +212,7 @@ def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[Any] | Non
 def values_of(plan: LeafPlan, column: Column) -> list[Any]:
     """Return the value of each row of a column: to keep one keeps at most 64 KiB of other rows alive."""
     is_decoded = len(column.parts) == 1 and isinstance(column.parts[0], list)
-    values: list[Any] = column.parts[0] if is_decoded else plan.leaf.values(column.parts)
+    values: list[Any] = column.parts[0] if is_decoded else plan.codec.values(column.parts)
     if column.null_values is not None:
         values = list(_rows_with_null_values(values, column.null_values))
     if column.nulls is not None:
@@ -223,7 +224,7 @@ def values_of(plan: LeafPlan, column: Column) -> list[Any]:
 
 def batch_of(plan: LeafPlan, column: Column) -> Any:
     """Return the values of all rows of a column, stacked on a leading axis."""
-    batch = plan.leaf.batch(column.parts)
+    batch = plan.codec.batch(column.parts)
     nulls = column.nulls
     if column.null_values is not None:
         batch = _batch_with_null_values(batch, column.null_values)

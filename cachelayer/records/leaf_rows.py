@@ -48,7 +48,7 @@ class LeafRows:
         first, *more = self.column.parts
         if isinstance(first, np.ndarray) and not more:
             return _plain(first)  # type: ignore[no-any-return]
-        return [_plain(value) for value in self.plan.leaf.values(self.column.parts)]
+        return [_plain(value) for value in self.plan.codec.values(self.column.parts)]
 
 
 def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:

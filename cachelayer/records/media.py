@@ -30,9 +30,9 @@ from cachelayer.errors import (
 from cachelayer.records import tree
 from cachelayer.records.conform import conform
 from cachelayer.records.decoding_threads import in_threads
+from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import leaf_numbers
-from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import (
     AudioSpec,
@@ -47,7 +47,7 @@ from cachelayer.records.spec import (
     describe_leaf,
 )
 from cachelayer.records.tree import Tree
-from cachelayer.records.video_leaf import VideoReaders
+from cachelayer.records.video_codec import VideoReaders
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -78,8 +78,8 @@ class MediaFiles:
         self._path = path
         self._spec = spec
         self._decoded = decoded_leaf(spec)
-        self.leaf = leaf_of(self._decoded)
-        """The leaf of the decoded files."""
+        self.codec = leaf_codec_for(self._decoded)
+        """The codec of the decoded files."""
 
     @property
     def _decode(self) -> Callable[[bytes], NDArray[Any]]:
@@ -98,11 +98,11 @@ class MediaFiles:
 
         def value_of(row: int) -> Any:
             if nulls is not None and nulls[row]:
-                return self.leaf.filler()
+                return self.codec.filler()
             return self._array(flat.row(row).tobytes(), row, self._decode)
 
         values = in_threads(value_of, rows)
-        return Column((values,) if separate_rows else self.leaf.encode(values), nulls)
+        return Column((values,) if separate_rows else self.codec.encode(values), nulls)
 
     def with_record_numbers(self, column: Column, numbers: Ints) -> Column:  # noqa: ARG002
         """Return a column of decoded files: it has no readers."""

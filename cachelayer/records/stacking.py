@@ -78,9 +78,9 @@ class Stacking:
         allowed = marks(self.spec)
         for number, are_null in self._codec.rows_by_null_bit(columns).items():
             if number not in allowed and are_null.any():
-                leaf = next(leaf for leaf in self._codec.leaves if number in leaf.null_bits)
+                plan = next(plan for plan in self._codec.plans if number in plan.null_bits)
                 row = int(are_null.argmax())
-                raise ElementError(describe_leaf(leaf.spec), "None", path=leaf.path, record=row, hint=_NULLABLE)
+                raise ElementError(describe_leaf(plan.spec), "None", path=plan.path, record=row, hint=_NULLABLE)
         return self._codec.elements(columns, len(elements))
 
     @property

@@ -19,8 +19,8 @@ from cachelayer.json_values import Count, Sha256
 from cachelayer.objects import paths
 from cachelayer.records import tree
 from cachelayer.records.codec import TYPED, Codec, codec_named
+from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_names import names_of_leaves
-from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Bytes
 from cachelayer.records.tree import Tree
 from cachelayer.versions.shard_table import FileChecksum
@@ -153,12 +153,12 @@ def _header(dtype: np.dtype[Any], records: int) -> bytes:
 
 def _row_dtype(codec: Codec) -> np.dtype[Any]:
     layout = codec.layout
-    leaves = [leaf_of(leaf).parts for _, leaf in tree.leaves(codec.spec)]
+    parts = [leaf_codec_for(leaf).parts for _, leaf in tree.leaves(codec.spec)]
     names = names_of_leaves(codec.spec)
     if len(set(names)) < len(names) or "" in names:
         names = [path for path, _ in tree.leaves(codec.spec)]
     fields = []
-    for name, (place,), (part,) in zip(names, layout.places, leaves, strict=True):
+    for name, (place,), (part,) in zip(names, layout.places, parts, strict=True):
         # numpy writes no other dtypes into headers.
         is_standard = part.dtype.type.__module__ == "numpy"
         dtype = part.dtype if is_standard else np.dtype((np.void, part.dtype.itemsize))

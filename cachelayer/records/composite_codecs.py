@@ -1,4 +1,4 @@
-"""Leaves of several parts: arrays of varying shape or of strings, ragged arrays, sparse arrays."""
+"""Codecs of leaves of several parts: arrays of varying shape or of strings, ragged arrays, sparse arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Arrays = tuple[NDArray[Any], ...]
 
 
 class _SeveralParts(ABC):
-    """A leaf of several parts, whose rows are encoded and decoded one by one."""
+    """The codec of a leaf of several parts, whose rows are encoded and decoded one by one."""
 
     parts: tuple[LeafPart, ...]
 
@@ -77,7 +77,7 @@ class _SeveralParts(ABC):
         return [self.value(*row) for row in zip(*map(separate_rows_of, parts), strict=True)]
 
 
-class ArrayLeaf(_SeveralParts):
+class ArrayLeafCodec(_SeveralParts):
     """Arrays of several dimensions, some of them unknown; and arrays of strings."""
 
     def __init__(self, spec: LeafSpec) -> None:
@@ -118,7 +118,7 @@ class ArrayLeaf(_SeveralParts):
         return ragged if levels == 1 else replace(ragged, row_shapes=dims[:, :levels])
 
 
-class RaggedLeaf(_SeveralParts):
+class RaggedLeafCodec(_SeveralParts):
     """A ragged array: the shape of its inner values, the row lengths of each level, and the flat values."""
 
     def __init__(self, spec: RaggedSpec) -> None:
@@ -221,7 +221,7 @@ class RaggedLeaf(_SeveralParts):
         return Ragged.from_nested(values.reshape(int(splits[-1][-1]), *self._inner), splits)
 
 
-class SparseLeaf(_SeveralParts):
+class SparseLeafCodec(_SeveralParts):
     """A sparse array: its dense shape, the indices of its values, and the values."""
 
     def __init__(self, spec: SparseSpec) -> None:

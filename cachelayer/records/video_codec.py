@@ -1,4 +1,4 @@
-"""Videos as a leaf of several parts: the checksum and the index of a file, then the file, behind all other parts.
+"""The codec of videos, of several parts: the checksum and the index of a file, then the file, behind all other parts.
 
 ::
 
@@ -26,7 +26,7 @@ from cachelayer.records.video_index import VideoIndex, indexed
 _I64 = np.dtype("<i8")
 
 
-class VideoLeaf:
+class VideoLeafCodec:
     """Files of videos as bytes, as they are stored, and as ``ref.raw()`` returns them.
 
     The first varying part has an item for each frame, so the length of the leaf is the number of frames.
@@ -87,7 +87,7 @@ class VideoReaders:
     def __init__(self, path: str, spec: VideoSpec) -> None:
         self._path = path
         self._size = spec.size if isinstance(spec, SizedVideoSpec) else None
-        self.leaf = _Readers(spec)
+        self.codec = _Readers(spec)
 
     def decode(self, files: Column, *, separate_rows: bool) -> Column:  # noqa: ARG002
         """Return the column of Videos, from the column of their indices and of files that are not read yet."""
@@ -111,7 +111,7 @@ class VideoReaders:
         return Video(VideoFile(VideoIndex.of_parts(*index), stored, self._path, size=self._size))
 
 
-class _Readers(VideoLeaf):
+class _Readers(VideoLeafCodec):
     """Videos as readers get them, which are stacked as objects."""
 
     def values(self, parts: tuple[Any, ...]) -> list[Any]:

@@ -1,32 +1,32 @@
-r"""The kinds of leaves, and the parts that a record stores of each.
+r"""The codecs of the kinds of leaves, and the parts that a record stores of each.
 
-=============  ============================  ================================  =====================================
-leaf           what it holds                 fixed parts                       varying parts
-=============  ============================  ================================  =====================================
-FixedLeaf      numbers of known shape        the array                         \-
-VaryingLeaf    numbers of shape ``[None]``   \-                                values
-StringLeaf     one ``bytes`` or ``str``      \-                                its bytes
-JsonLeaf       a value of JSON               \-                                the bytes of its text
-ArrayLeaf      other arrays                  u32: the shape                    values
-RaggedLeaf     a ragged array                u32: shape of the inner values    u32 row lengths of each level; values
-SparseLeaf     a sparse array                i64: the dense shape              i64 places, value by value; values
-VideoLeaf      the file of a video           u32: its CRC32C                   its index; the file, behind all others
-=============  ============================  ================================  =====================================
+================  ============================  ================================  =====================================
+codec             what it holds                 fixed parts                       varying parts
+================  ============================  ================================  =====================================
+FixedLeafCodec    numbers of known shape        the array                         \-
+VaryingLeafCodec  numbers of shape ``[None]``   \-                                values
+StringLeafCodec   one ``bytes`` or ``str``      \-                                its bytes
+JsonLeafCodec     a value of JSON               \-                                the bytes of its text
+ArrayLeafCodec    other arrays                  u32: the shape                    values
+RaggedLeafCodec   a ragged array                u32: shape of the inner values    u32 row lengths of each level; values
+SparseLeafCodec   a sparse array                i64: the dense shape              i64 places, value by value; values
+VideoLeafCodec    the file of a video           u32: its CRC32C                   its index; the file, behind all others
+================  ============================  ================================  =====================================
 
 *values* are one part of the dtype. Of strings they are two parts: the u32 byte lengths, and the bytes of all strings.
 So there are two primitives, and everything else is several of them::
 
-    leaf                            value                            parts
-    FixedLeaf,   int16 [2]          [1, 2]                           0100 0200
-    VaryingLeaf, int16 [None]       [1, 2, 3]                        0100 0200 0300
-    StringLeaf,  str                "hé"                             68 c3a9
-    JsonLeaf                        {"b": 1, "a": [2]}               {"a":[2],"b":1}
-    ArrayLeaf,   int16 [None, 2]    [[1, 2]]                         1 2 | 0100 0200
-    ArrayLeaf,   str [None]         ["a", "bc"]                      2 | 1 2 | abc
-    RaggedLeaf,  int16 [None, None] [[1], [], [2, 3]]                (no inner shape) | 1 0 2 | 0100 0200 0300
-    SparseLeaf,  int16 [None]       7 at place 5 of 9                9 | 5 | 0700
+    codec and spec                       value                            parts
+    FixedLeafCodec,   int16 [2]          [1, 2]                           0100 0200
+    VaryingLeafCodec, int16 [None]       [1, 2, 3]                        0100 0200 0300
+    StringLeafCodec,  str                "hé"                             68 c3a9
+    JsonLeafCodec                        {"b": 1, "a": [2]}               {"a":[2],"b":1}
+    ArrayLeafCodec,   int16 [None, 2]    [[1, 2]]                         1 2 | 0100 0200
+    ArrayLeafCodec,   str [None]         ["a", "bc"]                      2 | 1 2 | abc
+    RaggedLeafCodec,  int16 [None, None] [[1], [], [2, 3]]                (no inner shape) | 1 0 2 | 0100 0200 0300
+    SparseLeafCodec,  int16 [None]       7 at place 5 of 9                9 | 5 | 0700
 
-A leaf translates many values at once, for batches, and single values, for ``ref[i]``::
+A codec translates many values at once, for batches, and single values, for ``ref[i]``::
 
     rows, a list of values  -- encode -------->           -- value, values -->  values of rows
     batch, stacked values   -- encode_batch -->  parts    -- batch ---------->  a batch
@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import dtypes, json_text
-from cachelayer.records.composite_leaves import ArrayLeaf, RaggedLeaf, SparseLeaf
+from cachelayer.records.composite_codecs import ArrayLeafCodec, RaggedLeafCodec, SparseLeafCodec
 from cachelayer.records.conform import conform, conform_batch, is_plain, same_arrays, stacked_rows
 from cachelayer.records.layout import U8, LeafPart
 from cachelayer.records.leaf_columns import (
@@ -57,10 +57,10 @@ from cachelayer.records.memory import splits_of
 from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec, describe_leaf, is_static
 from cachelayer.records.tree import describe
 from cachelayer.records.values import Ragged, wrong_row
-from cachelayer.records.video_leaf import VideoLeaf
+from cachelayer.records.video_codec import VideoLeafCodec
 
 
-class Leaf(Protocol):
+class LeafCodec(Protocol):
     """Translates one leaf between values and parts.
 
     Values are never None here: the caller puts the filler in place of None.
@@ -91,24 +91,24 @@ class Leaf(Protocol):
         """Return the values of all rows stacked on a leading axis."""
 
 
-def leaf_of(spec: LeafSpec) -> Leaf:
-    """Return the translator of a leaf of this spec."""
+def leaf_codec_for(spec: LeafSpec) -> LeafCodec:
+    """Return the codec of a leaf of this spec."""
     if isinstance(spec, RaggedSpec):
-        return RaggedLeaf(spec)
+        return RaggedLeafCodec(spec)
     if isinstance(spec, SparseSpec):
-        return SparseLeaf(spec)
+        return SparseLeafCodec(spec)
     if isinstance(spec, JsonSpec):
-        return JsonLeaf(spec)
+        return JsonLeafCodec(spec)
     if isinstance(spec, VideoSpec):
-        return VideoLeaf(spec)
+        return VideoLeafCodec(spec)
     if dtypes.is_string(spec.dtype):
-        return ArrayLeaf(spec) if spec.shape else StringLeaf(spec)
+        return ArrayLeafCodec(spec) if spec.shape else StringLeafCodec(spec)
     if is_static(spec):
-        return FixedLeaf(spec)
-    return VaryingLeaf(spec) if spec.shape == (None,) else ArrayLeaf(spec)
+        return FixedLeafCodec(spec)
+    return VaryingLeafCodec(spec) if spec.shape == (None,) else ArrayLeafCodec(spec)
 
 
-class FixedLeaf:
+class FixedLeafCodec:
     """Numbers of known shape: one fixed part."""
 
     def __init__(self, spec: LeafSpec) -> None:
@@ -144,7 +144,7 @@ class FixedLeaf:
         return parts[0]
 
 
-class VaryingLeaf:
+class VaryingLeafCodec:
     """Numbers of one dimension whose length varies: one varying part."""
 
     def __init__(self, spec: LeafSpec) -> None:
@@ -180,7 +180,7 @@ class VaryingLeaf:
         return Ragged(parts[0].values, parts[0].splits)
 
 
-class StringLeaf:
+class StringLeafCodec:
     """One ``bytes`` or ``str``: its bytes are one varying part."""
 
     parts: tuple[LeafPart, ...] = (LeafPart(U8),)
@@ -215,7 +215,7 @@ class StringLeaf:
         return np.fromiter(rows, dtype=object, count=len(rows))
 
 
-class JsonLeaf:
+class JsonLeafCodec:
     """A value of JSON: the bytes of its canonical text are one varying part."""
 
     parts: tuple[LeafPart, ...] = (LeafPart(U8),)
