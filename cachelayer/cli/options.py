@@ -117,9 +117,20 @@ def once(option: str, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, s
     return pairs
 
 
+class Argument(click.Argument):
+    """An argument that the help of its command explains, as Click's own are from 8.5 on."""
+
+    def __init__(self, *args: Any, help: str, **settings: Any) -> None:  # noqa: A002
+        super().__init__(*args, **settings)
+        self.help = help
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:  # noqa: ARG002
+        return str(self.metavar), str(self.help)
+
+
 def argument(name: str, metavar: str, text: str, **settings: Any) -> Callable[[F], F]:
     """Declare an argument of a command."""
-    return click.argument(name, metavar=metavar, help=text, **settings)
+    return click.argument(name, cls=Argument, metavar=metavar, help=text, **settings)
 
 
 def flag(name: str, text: str, *names: str) -> Callable[[F], F]:
