@@ -23,10 +23,10 @@ from cachelayer.builds.source import Source, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,
-    MissingDependencyError,
     RecordIndexError,
     StateError,
 )
+from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
@@ -39,10 +39,8 @@ from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.streams.stream_options import Shuffle
 from cachelayer.user_warnings import warn
 
-try:
+with packages_of("grain", "this needs Grain"):
     import grain
-except ImportError as error:
-    raise MissingDependencyError("this needs Grain: pip install 'cachelayer[grain]'") from error
 
 __all__ = ["Sampler", "as_source", "iter_dataset"]
 

@@ -27,12 +27,13 @@ from cachelayer.arguments import explains_options
 from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.source import Source
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.extras import packages_of
 from cachelayer.protocols import Dataset, records_of
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 
-try:
+with packages_of("huggingface", "this needs Hugging Face datasets"):
     import datasets
     import pyarrow as pa
 
@@ -52,8 +53,6 @@ try:
         table_of,
     )
     from cachelayer.adapters.sources.pictures import with_files
-except ImportError as error:
-    raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
 
 __all__ = ["as_source", "to_datasets"]
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_no_videos, check_stream
 from cachelayer.arguments import explains_options, integer
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError
+from cachelayer.extras import packages_of
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import end_threads
 from cachelayer.streams.checkpoint import Awaited, save_state
@@ -23,11 +24,9 @@ from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.step_numbers import step_sizes
 from cachelayer.streams.stream import Stream, reader_of
 
-try:
+with packages_of("jax", "this needs JAX"):
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
-except ImportError as error:
-    raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
 
 __all__ = ["GlobalBatchIterator", "GlobalBatches", "global_batches", "shard_by_process"]
 

@@ -26,9 +26,9 @@ from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,
     InvalidTypeError,
-    MissingDependencyError,
     RecordIndexError,
 )
+from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 from cachelayer.streams.epochwise import Epochwise
@@ -37,10 +37,8 @@ from cachelayer.streams.step_numbers import short_sizes, steps_per_epoch
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream import Stream, is_endless, reader_of, stream_of
 
-try:
+with packages_of("keras", "this needs Keras and a backend"):
     import keras
-except ImportError as error:
-    raise MissingDependencyError("this needs Keras and a backend: pip install 'cachelayer[keras]'") from error
 
 __all__ = ["Resume", "StreamDataset", "as_source", "to_keras"]
 

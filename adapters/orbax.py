@@ -10,14 +10,13 @@ import json
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cachelayer.errors import InvalidTypeError, MissingDependencyError
+from cachelayer.errors import InvalidTypeError
+from cachelayer.extras import packages_of
 from cachelayer.streams.checkpoint import read_state, write_state
 
-try:
+with packages_of("orbax", "this needs Orbax"):
     import jax
     import orbax.checkpoint as ocp
-except ImportError as error:
-    raise MissingDependencyError("this needs Orbax: pip install 'cachelayer[orbax]'") from error
 
 __all__ = ["CheckpointRestore", "CheckpointSave"]
 

@@ -18,8 +18,8 @@ from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
     InvalidTypeError,
-    MissingDependencyError,
 )
+from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
@@ -31,10 +31,8 @@ from cachelayer.user_warnings import warn
 if TYPE_CHECKING:
     import pyarrow as pa
 
-try:
+with packages_of("pandas", "this needs pandas"):
     import pandas as pd
-except ImportError as error:
-    raise MissingDependencyError("this needs pandas: pip install 'cachelayer[pandas]'") from error
 
 __all__ = ["as_source", "to_pandas"]
 

@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 from cachelayer.access.view import View
 from cachelayer.arguments import explains_options
 from cachelayer.builds.source import Source
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.extras import packages_of
 from cachelayer.records.tree import Tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-try:
+with packages_of("polars", "this needs Polars"):
     import polars as pl
-except ImportError as error:
-    raise MissingDependencyError("this needs Polars: pip install 'cachelayer[polars]'") from error
 
 __all__ = ["as_source", "to_polars"]
 

@@ -26,16 +26,15 @@ from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, batch_records
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
-from cachelayer.errors import InvalidArgumentError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.extras import packages_of
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 
-try:
+with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa
     import pyarrow.dataset as pa_dataset
     import pyarrow.parquet as pq
-except ImportError as error:
-    raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 __all__ = ["as_source", "from_csv", "from_ipc", "from_json", "from_parquet", "to_arrow"]
 

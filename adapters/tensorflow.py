@@ -19,9 +19,9 @@ from cachelayer.errors import (
     CacheLayerError,
     InvalidArgumentError,
     InvalidTypeError,
-    MissingDependencyError,
     SourceError,
 )
+from cachelayer.extras import packages_of
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
@@ -32,13 +32,11 @@ from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec, is_static
 from cachelayer.records.tree import Tree
 
-try:
+with packages_of("tensorflow", "this needs TensorFlow"):
     import tensorflow as tf
 
     from cachelayer.adapters.frameworks.tensorflow_out import can_batch
     from cachelayer.adapters.frameworks.tensorflow_out import to_tf as to_tf
-except ImportError as error:
-    raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
 
 __all__ = ["as_source", "to_tf"]
 

@@ -11,18 +11,17 @@ import numpy as np
 
 from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.source import Source, ranges_to_read, source_of_items
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, RaggedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import leaf_spec
 
-try:
+with packages_of("tfds", "this needs TensorFlow Datasets"):
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.data_sources.base import BaseDataSource
     from tensorflow_datasets.core.decode import DeserializeMethod
-except ImportError as error:
-    raise MissingDependencyError("this needs TensorFlow Datasets: pip install 'cachelayer[tfds]'") from error
 
 __all__ = ["as_source"]
 

@@ -18,7 +18,8 @@ from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.extras import packages_of
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
@@ -72,10 +73,8 @@ def from_tfrecord(
             f"features={features!r}: pass a dict such as {{'label': tf.io.FixedLenFeature((), tf.int64)}}, or None for "
             "records as bytes"
         )
-    try:
+    with packages_of("tensorflow", "features need TensorFlow"):
         import tensorflow  # noqa: F401, ICN001
-    except ImportError as error:
-        raise MissingDependencyError("features need TensorFlow: pip install 'cachelayer[tensorflow]'") from error
     examples = _Examples(files, compression, dict(features))
     return source_of_files(files, examples.source, {"features": dict(features)})
 

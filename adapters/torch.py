@@ -22,7 +22,8 @@ from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import Source, length_of, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.extras import packages_of
 from cachelayer.protocols import T
 from cachelayer.records import tree
 from cachelayer.records.null_marks import marks
@@ -37,15 +38,13 @@ from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.user_warnings import warn
 
-try:
+with packages_of("torch", "this needs PyTorch"):
     import torch
     from torch.utils import data
 
     from cachelayer.adapters.frameworks.torch_samplers import BatchSampler, Sampler
     from cachelayer.adapters.frameworks.torch_tensors import check_dtypes, tensors
     from cachelayer.adapters.frameworks.torch_workers import WorkerChunks
-except ImportError as error:
-    raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
 
 __all__ = ["BatchSampler", "Loader", "Sampler", "as_source", "loader", "tensors", "to_torch"]
 _MANY_WORKERS = (

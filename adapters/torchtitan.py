@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,21 +16,17 @@ from numpy.typing import NDArray
 import cachelayer
 from cachelayer.access.mix import Mixture
 from cachelayer.access.view import View
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.extras import packages_of
 from cachelayer.records.spec import ArraySpec
 from cachelayer.streams.stream import Stream
 
-try:
+with packages_of("torchtitan", "this needs torchtitan 0.3"):
     import torch
     import tyro
     from torchtitan.components.dataloader import BaseDataLoader
 
     from cachelayer.adapters.torch import Loader, loader
-except ImportError as error:
-    reason = "this needs torchtitan"
-    if find_spec("torchtitan") is not None and (error.name or "").startswith("torchtitan."):
-        reason = f"this is for torchtitan 0.3, and the torchtitan that is installed has no {error.name}"
-    raise MissingDependencyError(f"{reason}: pip install 'cachelayer[torchtitan]'") from error
 
 __all__ = ["TokenDataLoader"]
 

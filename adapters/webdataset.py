@@ -25,19 +25,17 @@ from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
     InvalidTypeError,
-    MissingDependencyError,
     SourceError,
 )
+from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.infer import infer_spec
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec, describe_leaf
 from cachelayer.records.tree import Tree
 
-try:
+with packages_of("webdataset", "this needs webdataset"):
     from webdataset.shardlists import expand_urls
     from webdataset.tariterators import group_by_keys
-except ImportError as error:
-    raise MissingDependencyError("this needs webdataset: pip install 'cachelayer[webdataset]'") from error
 
 __all__ = ["from_webdataset"]
 

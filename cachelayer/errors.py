@@ -155,7 +155,7 @@ class InvalidTypeError(CacheLayerError, TypeError):
 
 
 class MissingDependencyError(CacheLayerError, ImportError):
-    """A package that the call needs is not installed; the message says what to install.
+    """A package that the call needs is not installed, or its version does not fit; the message says what to install.
 
     Examples:
         >>> cachelayer.open("dropbox://folder/numbers@v1")

@@ -13,7 +13,8 @@ from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.adapters.sources.arrow_columns import is_list
 from cachelayer.adapters.sources.arrow_schema import kept_fields
-from cachelayer.errors import InvalidTypeError, MissingDependencyError
+from cachelayer.errors import InvalidTypeError
+from cachelayer.extras import packages_of
 from cachelayer.protocols import records_of
 from cachelayer.records import json_text, tree
 from cachelayer.records.memory import Ints
@@ -23,12 +24,10 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.user_warnings import warn
 
-try:
+with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as kinds
-except ImportError as error:
-    raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 Nulls = NDArray[np.bool_] | None
 

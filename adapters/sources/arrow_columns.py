@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.extras import packages_of
 from cachelayer.records import dtypes, json_text, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import nested_spec, overlaid
@@ -35,12 +36,10 @@ from cachelayer.records.spec import (
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged
 
-try:
+with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as kinds
-except ImportError as error:
-    raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 _NUMBERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)) - {"float8"}
 Nulls = NDArray[Any] | None

@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachelayer.adapters.sources.arrow_columns import is_list, spec_of
-from cachelayer.errors import CacheLayerError, MissingDependencyError
+from cachelayer.errors import CacheLayerError
+from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.spec import without_nulls
 from cachelayer.records.tree import Tree
 
-try:
+with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa
     import pyarrow.types as kinds
-except ImportError as error:
-    raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 METADATA = "arrow_schema"
 _CATEGORIES = b"cachelayer.categories"

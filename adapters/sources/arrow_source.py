@@ -28,19 +28,17 @@ from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
     InvalidTypeError,
-    MissingDependencyError,
     SourceError,
 )
+from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.leaf_columns import Column
 from cachelayer.records.spec import JsonSpec
 from cachelayer.records.tree import Tree
 
-try:
+with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa
-except ImportError as error:
-    raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 _BATCHES_AT_ONCE = 8
 

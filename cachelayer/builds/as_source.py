@@ -31,7 +31,7 @@ from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import Source, errors_named, has_items, length_of, ranges_to_read, source_of_items
 from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import unbatched
-from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import Dataset, has_records, records_of
 from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
@@ -164,11 +164,18 @@ def _refuse_if_begun(iterator: Any) -> None:
 def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Adapted:
     """Ask the adapters whose framework is imported, and return the result of the first that knows an object."""
     for entry in entry_points_of(ENTRY_POINTS):
-        if sys.modules.get(entry.name) is not None:
+        if sys.modules.get(entry.name) is None:
+            continue
+        try:
             adapter: Callable[..., Adapted] = entry.load()
-            source = adapter(obj, unbatch=unbatch, element_spec=element_spec)
-            if source is not None:
-                return source
+        except MissingDependencyError:
+            # A framework that is too old takes no objects; it is imported for something else, maybe.
+            if any(base.__module__.partition(".")[0] == entry.name for base in type(obj).__mro__):
+                raise
+            continue
+        source = adapter(obj, unbatch=unbatch, element_spec=element_spec)
+        if source is not None:
+            return source
     return None
 
 

@@ -25,7 +25,8 @@ from cachelayer.cli.functions import load
 from cachelayer.cli.options import argument, flag, option
 from cachelayer.cli.output import Result, bold, cell, facts, table, text_of, version_document
 from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, MissingDependencyError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError
+from cachelayer.extras import packages_of
 from cachelayer.records import dtypes, spec_json, tree
 from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.statistics import survey
@@ -270,11 +271,9 @@ def view(
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
     # Records are read in ranges: a look at a bucket downloads no shard.
     storage, name = open_place(place, option, local_cache_bytes=0)
-    try:
+    with packages_of("view", "the page needs Jinja2, Starlette and uvicorn"):
         from cachelayer.page.render import OpenVersions, path_of
         from cachelayer.page.server import PageServer
-    except ImportError as error:
-        raise MissingDependencyError(f"the page needs {error.name}: pip install 'cachelayer[view]'") from error
     open_versions = OpenVersions(storage, None if detokenize is None else load(detokenize))
     path = "/"
     if name is not None:

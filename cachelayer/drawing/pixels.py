@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError, MissingDependencyError
+from cachelayer.errors import ElementError
+from cachelayer.extras import packages_of
 from cachelayer.records.media import why_cut
 
 Pixels = NDArray[np.uint8]
@@ -106,10 +107,8 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
 def picture(data: bytes, side: int) -> Pixels:
     """Decode the file of an image to ``[h, w, 3]`` pixels of at most ``side``, after a check of its size."""
-    try:
+    with packages_of("image", "images need Pillow"):
         from PIL import Image, ImageOps
-    except ImportError as error:
-        raise MissingDependencyError("images need Pillow: pip install 'cachelayer[image]'") from error
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             width, height = image.size
@@ -130,10 +129,8 @@ def picture(data: bytes, side: int) -> Pixels:
 
 def sound(data: bytes) -> bytes:
     """Decode the first minute of a sound file to a WAV file of 16 bits a sample."""
-    try:
+    with packages_of("audio", "sounds need soundfile"):
         import soundfile
-    except (ImportError, OSError) as error:
-        raise MissingDependencyError("sounds need soundfile: pip install 'cachelayer[audio]'") from error
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             if cut := why_cut(file, data):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cachelayer.engines.engine import as_worker, errors_of, name_of, pickled, unpickled
-from cachelayer.errors import MissingDependencyError, SourceError
+from cachelayer.errors import SourceError
+from cachelayer.extras import packages_of
 
 R = TypeVar("R")
 
@@ -39,11 +40,9 @@ class Beam:
             MissingDependencyError: if Beam is not installed.
         """
         function = pickled(task)
-        try:
+        with packages_of("beam", "engine='beam' needs Apache Beam"):
             import apache_beam
             from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-        except ImportError as error:
-            raise MissingDependencyError("engine='beam' needs Apache Beam: pip install 'cachelayer[beam]'") from error
         options = PipelineOptions([]) if self._options is None else self._options
         runner = options.view_as(StandardOptions).runner or _IN_PROCESS
         pipeline = apache_beam.Pipeline(runner=runner, options=options)

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from cachelayer.engines.engine import errors_of, name_of, outcome, pickled, result, unpickled
-from cachelayer.errors import MissingDependencyError, SourceError, StorageError
+from cachelayer.errors import SourceError, StorageError
+from cachelayer.extras import packages_of
 
 R = TypeVar("R")
 
@@ -72,10 +73,8 @@ def _run(function: bytes, number: int) -> bytes:
 @contextmanager
 def _connected() -> Iterator[Any]:
     """Yield the module ``ray``, connected to a cluster. It ends the connection or cluster that it has made."""
-    try:
+    with packages_of("ray", "engine='ray' needs Ray"):
         import ray
-    except ImportError as error:
-        raise MissingDependencyError("engine='ray' needs Ray: pip install 'cachelayer[ray]'") from error
     is_ours = not ray.is_initialized()
     try:
         if is_ours:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from cachelayer.counting import count, counted
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
+from cachelayer.extras import check_versions
 from cachelayer.logs import logger_of
 from cachelayer.objects import azure, gcs, s3
 from cachelayer.objects.cloud_client import CONNECTIONS, FIXED, Buckets, Cloud, CloudClient, obstore_is_lost
@@ -176,8 +177,10 @@ class FileSystem:
 
 def _open_client(kind: str, url: str, options: Mapping[str, Any], timeout: float) -> CloudClient:
     """Open the file system of a URL."""
+    cloud = CLOUDS.get(kind)
+    if cloud is not None:
+        check_versions(kind)
     try:
-        cloud = CLOUDS.get(kind)
         return _open_other(url, options) if cloud is None else cloud.open_client(url, options, timeout / 4)
     # Not only ModuleNotFoundError: fsspec raises its base for file systems of other packages.
     except ImportError as error:

@@ -25,8 +25,8 @@ from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
     InvalidTypeError,
-    MissingDependencyError,
 )
+from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.conform import conform
 from cachelayer.records.decoding_threads import in_threads
@@ -210,10 +210,8 @@ def decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
 
 
 def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
-    try:
+    with packages_of("image", "images need Pillow"):
         from PIL import ExifTags, Image, ImageOps
-    except ImportError as error:
-        raise MissingDependencyError("images need Pillow: pip install 'cachelayer[image]'") from error
 
     # Hues lie on a circle, so the mean of two hues may be far from both: an image is resized before it becomes HSV.
     mode = "RGB" if spec.mode == "HSV" and isinstance(spec, SizedImageSpec) else spec.mode
@@ -296,10 +294,8 @@ def _decode_samples(spec: AudioSpec, numbers: Ints, data: bytes) -> NDArray[Any]
 
 
 def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:
-    try:
+    with packages_of("audio", "sounds need soundfile"):
         import soundfile
-    except (ImportError, OSError) as error:
-        raise MissingDependencyError("sounds need soundfile: pip install 'cachelayer[audio]'") from error
 
     def decode(data: bytes) -> NDArray[Any]:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
@@ -367,11 +363,7 @@ def _states_frames(file: Any, data: bytes) -> bool:
 
 
 def _resampled(samples: NDArray[Any], rate: int, wanted: int) -> NDArray[Any]:
-    try:
+    with packages_of("audio", f"resampling a sound from {rate} to {wanted} Hz needs soxr"):
         import soxr
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"resampling a sound from {rate} to {wanted} Hz needs soxr: pip install 'cachelayer[audio]'"
-        ) from error
     resampled: NDArray[Any] = soxr.resample(samples, rate, wanted)
     return resampled

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CacheLayerError, ElementError, MissingDependencyError
+from cachelayer.extras import packages_of
 from cachelayer.locks import cached_property
 from cachelayer.records.decoding_threads import in_threads
 from cachelayer.records.json_text import text_of
@@ -41,11 +42,9 @@ _DECODERS = {"av1": "libdav1d"}
 
 def pyav() -> Any:
     """Return PyAV."""
-    try:
+    with packages_of("video", "videos need PyAV"):
         import av
         import av.video.reformatter
-    except ImportError as error:
-        raise MissingDependencyError("videos need PyAV: pip install 'cachelayer[video]'") from error
     return av
 
 

@@ -55,4 +55,4 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytes
     for module in [name for name in sys.modules if name.startswith("cachelayer.page")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "needs uvicorn: pip install 'cachelayer[view]'" in refused("view", tmp_path, "--no-open")
+    assert "uvicorn: pip install 'cachelayer[view]'" in refused("view", tmp_path, "--no-open")
