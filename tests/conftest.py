@@ -13,13 +13,12 @@ import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import samples
-from optional_packages import lacking
+from optional_packages import is_installed, lacking
 from servers import Server, azure_server, gcs_server, install_azurite, s3_server
 
 import cachelayer
@@ -128,7 +127,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     A process that a shell runs in the background ignores Ctrl-C, and so do its children.
     """
     for mark in item.iter_markers("needs"):
-        if lacking := [package for package in mark.args if not find_spec(package)]:
+        if lacking := [package for package in mark.args if not is_installed(package)]:
             pytest.skip(f"needs {', '.join(lacking)}")
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

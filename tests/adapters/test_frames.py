@@ -35,6 +35,7 @@ from cachelayer.errors import (
 )
 from cachelayer.testing import SourceTests
 
+TEXT = "str" if pd.__version__ >= "3" else "object"
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 
 
@@ -51,7 +52,7 @@ def pandas_frame(count: int) -> pd.DataFrame:
             "id": i,
             "half": np.where(i % 3 == 1, np.nan, i / 2).astype(np.float32),
             "maybe": pd.array([None if n % 5 == 1 else n for n in range(count)], dtype="Int16"),
-            "text": pd.array([None if n % 7 == 3 else f"näme {n}" * (n % 3) for n in range(count)], dtype="str"),
+            "text": pd.Series([None if n % 7 == 3 else f"näme {n}" * (n % 3) for n in range(count)], dtype=TEXT),
             "array": pd.Series([np.arange(n % 4, dtype=np.int8) for n in range(count)], dtype=object),
             "kind": pd.Categorical(["even" if n % 2 == 0 else "odd" for n in range(count)]),
             "arrow": pd.array([None if n % 5 == 2 else n for n in range(count)], dtype="int64[pyarrow]"),
@@ -389,6 +390,7 @@ def test_frames_keep_their_categories_and_times(storage: Storage) -> None:
     assert to_polars(odd)["t"].to_physical().to_list() == [1]
 
 
+@pytest.mark.needs("pandas>=3")  # Older ones have objects for text, of which no rows show the dtype.
 def test_a_frame_without_rows_keeps_its_columns(storage: Storage) -> None:
     table = pa.table({"id": pa.array([], pa.int64()), "pair": pa.array([], pa.list_(pa.int16(), 2))})
     for frame in (pandas_frame(3).drop(columns=["array"])[:0], polars_frame(3).clear(), table):

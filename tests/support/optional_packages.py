@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from importlib.util import find_spec
+
+from packaging.requirements import Requirement
+
 # What the extra `test` brings beyond `test-core`. Any other package that is missing fails the tests that import it.
 OPTIONAL = {
     "PIL", "adlfs", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "jinja2", "keras", "moto",
@@ -9,6 +14,12 @@ OPTIONAL = {
     "soundfile", "soxr", "starlette", "tensorflow", "tensorflow_datasets", "torch", "torchdata", "torchtitan", "tyro",
     "uvicorn", "uvloop", "webdataset",
 }  # fmt: skip
+
+
+def is_installed(need: str) -> bool:
+    """Return whether a package is installed, in a version that fits if ``need`` states some: ``pandas>=3``."""
+    needed = Requirement(need)
+    return find_spec(needed.name) is not None and (not needed.specifier or version(needed.name) in needed.specifier)
 
 
 def lacking(error: BaseException | None) -> str:
