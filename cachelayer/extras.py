@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, requires, version
-
-from packaging.requirements import Requirement
-from packaging.version import Version
+from typing import TYPE_CHECKING
 
 from cachelayer.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 
 @contextmanager
@@ -39,6 +39,11 @@ def packages_of(extra: str, need: str) -> Iterator[None]:
 @cache
 def check_versions(extra: str) -> None:
     """Raise a MissingDependencyError if a package is installed in a version that an extra does not allow."""
+    # Imported here because most processes import no framework.
+    from importlib.metadata import PackageNotFoundError, version
+
+    from packaging.version import Version
+
     for requirement in _requirements():
         if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
             continue
@@ -58,8 +63,12 @@ def check_versions(extra: str) -> None:
 
 @cache
 def _requirements() -> list[Requirement]:
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from packaging.requirements import Requirement
+
     try:
         return [Requirement(text) for text in requires("cachelayer") or ()]
     except PackageNotFoundError:
-        # A checkout that is not installed says nothing.
+        # A checkout that is not installed states no bounds.
         return []
