@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mutations import DEEP, mutated
 from samples import some
@@ -30,12 +31,14 @@ from cachelayer.protocols import Digests
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_named
+from cachelayer.records.selection import Selection
 from cachelayer.records.tree import leaves, namedtuple_class
 from cachelayer.streams.checkpoint import FILE, read_state
 from cachelayer.streams.state import restore, state_of
 from cachelayer.streams.stream_options import make_options
+from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import event_of
-from cachelayer.versions.manifest import KeptRecords, Manifest
+from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo
@@ -51,14 +54,15 @@ SHARDS = ShardTable(ShardFile(STATS, generation) for generation in range(3))
 INFO = VersionInfo("v1", "0" * 64, 2, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
 
 
-def a_manifest(kept: KeptRecords) -> Any:
+def a_manifest(kept: Selection) -> Any:
     provenance = {"time": "now", "metadata": {"a": [1]}}
-    return json.loads(Manifest(ShardSet.of("typed/1", VARYING, SHARDS), provenance, "token", (8, 4), kept).encode())
+    whole = Manifest(ShardSet.of("typed/1", VARYING, SHARDS), provenance, "token", (8, 4))
+    return json.loads(keeping(whole, kept).encode())
 
 
 MANIFESTS = {
-    "a step": a_manifest(KeptRecords(3, "cd" * 32, 9, -2)),
-    "a file": a_manifest(KeptRecords(3, "cd" * 32)),
+    "a step": a_manifest(Selection(range(9, 3, -2))),
+    "a file": a_manifest(Selection(np.array([9, 3, 4]))),
 }
 
 
