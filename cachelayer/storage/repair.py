@@ -137,7 +137,7 @@ def _options_of(manifest: Manifest) -> dict[str, Any]:
     """Return the options that a version was built with, as far as its provenance says."""
     provenance = manifest.provenance
     options: dict[str, Any] = {"allow_empty": True}
-    if "base" in provenance:
+    if _made_from(manifest) is not None:
         # Its options are those of adding columns, or of what was appended.
         return options
     known = provenance.get("options") or {}
@@ -153,10 +153,16 @@ def _options_of(manifest: Manifest) -> dict[str, Any]:
 
 def _advice(manifest: Manifest | None) -> str:
     """Return what to do if a source gives other records than those of a version."""
-    base = None if manifest is None else manifest.provenance.get("base")
+    base = None if manifest is None else _made_from(manifest)
     if base is None:
         return "Pass the source, and the options that it was built with, such as shard_bytes"
-    return f"It was made from {base['version']}: repair that from its source, and this version from a copy"
+    return f"It was made from {base}: repair that from its source, and this version from a copy"
+
+
+def _made_from(manifest: Manifest) -> str | None:
+    """Return the name of the version that a version was made from; None if it was built from a source, such as a ref."""
+    version = (manifest.provenance.get("base") or {}).get("version")
+    return None if version is None else str(version)
 
 
 def damaged_copies(version: StoredVersion, copies: CacheFolder | None, *, dry_run: bool) -> tuple[str, ...]:

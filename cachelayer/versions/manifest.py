@@ -314,8 +314,10 @@ class Manifest:
 
 def _provenance(value: Any) -> dict[str, Any]:
     provenance = json_values.mapping("provenance", json_values.shallow("provenance", value))
-    for name in ("metadata", "arguments"):
+    for name in ("metadata", "arguments", "base", "options", "code", "identity"):
         json_values.mapping(name, provenance.get(name) or {})
+    # States of a version that was being built hold it in place of a digest.
+    json_values.decoded(Sha256 | None, "plan", provenance.get("plan"))
     json_values.decoded(tuple[_Erasure, ...], "erasures", provenance.get("erasures") or [])
     return provenance
 

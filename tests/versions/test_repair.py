@@ -236,6 +236,15 @@ def test_added_columns_and_kept_numbers_do_not_come_from_a_source(storage: Stora
         assert storage.repair("d", version, whole).repaired
 
 
+def test_a_version_that_was_built_from_a_ref_is_built_from_it_again(storage: Storage) -> None:
+    ref = storage.cache(storage.fetch("d@v1")[:30], "e", "v1", shard_bytes=300, max_records=20)
+    damage(storage, f"e/{ref._base.version.manifest.shards[1].name}")
+    with pytest.raises(cachelayer.DigestMismatchError, match="Pass the source"):
+        storage.repair("e@v1", source=ROWS[5:])
+    assert storage.repair("e@v1", source=storage.fetch("d@v1")[:30]).repaired
+    storage.verify("e@v1").raise_if_bad()
+
+
 def test_damaged_local_copies_are_removed(tmp_path: Path) -> None:
     storage = fill(Storage(f"memory://{uuid.uuid4().hex}", local_cache=tmp_path / "copies"))
     whole = fill(Storage(tmp_path / "whole"))
