@@ -160,7 +160,7 @@ def _advice(manifest: Manifest | None) -> str:
 
 
 def _made_from(manifest: Manifest) -> str | None:
-    """Return the name of the version that a version was made from; None if it was built from a source, such as a ref."""
+    """Return the name of the version that this one was made from; None if it was built from a source, even a ref."""
     version = (manifest.provenance.get("base") or {}).get("version")
     return None if version is None else str(version)
 

@@ -16,8 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cachelayer.arguments import explains_options, integer
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.order.orders import Order, describe
 from cachelayer.streams.order.permutation import Indices, permuted_at, round_keys
+from cachelayer.streams.steps import MOST_POSITIONS
 
 ARRIVAL_VERSION = 1
 _KEY = 5
@@ -33,10 +35,10 @@ class Arrival:
     epochs are in the exact order.
 
     Args:
-        window: number of consecutive records that are shuffled with each other.
+        window: number of consecutive records that are shuffled with each other, at most 2**62.
 
     Raises:
-        InvalidArgumentError: if it is less than 1.
+        InvalidArgumentError: if it is out of range.
         InvalidTypeError: if it is not an integer.
 
     Examples:
@@ -49,7 +51,10 @@ class Arrival:
     window: int = 1024
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "window", integer("Arrival: window", self.window, 1))
+        number = integer("Arrival: window", self.window, 1)
+        if number > MOST_POSITIONS:
+            raise InvalidArgumentError(f"Arrival: window {number}: it must be at most 2**62")
+        object.__setattr__(self, "window", number)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,14 @@ def test_without_reshuffle_every_epoch_is_that_of_the_arrival() -> None:
     assert epochs[0].tolist() == epochs[1].tolist()
 
 
+def test_a_window_is_any_number_that_positions_can_have() -> None:
+    whole = NUMBERS.stream(100, shuffle=Arrival(2**62), seed=1)
+    assert whole[0].tolist() == NUMBERS.stream(100, shuffle=Arrival(100), seed=1)[0].tolist()
+    for window in (0, 2**62 + 1, 2**70):
+        with pytest.raises(InvalidArgumentError, match="Arrival: window"):
+            Arrival(window)
+
+
 def test_what_has_no_order_of_arrival_refuses_it_by_name(tmp_path: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="mixture"):
         cachelayer.mix([(NUMBERS, 1)]).stream(2, shuffle="arrival", seed=0)
