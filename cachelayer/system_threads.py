@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import thread as pool_threads
 from typing import ParamSpec, TypeVar
 
 from cachelayer.errors import StorageError
@@ -49,8 +50,14 @@ class Pool(ThreadPoolExecutor):
             raise _refused("to work in", error) from error
 
 
+def program_ends() -> bool:
+    """Return whether the program has begun to end: from then on no thread starts, and pools take no work."""
+    # A program that ends first waits for the threads of pools: so they know it first.
+    return bool(getattr(pool_threads, "_shutdown", False))
+
+
 def _refused(purpose: str, error: RuntimeError) -> StorageError:
     advice = "raise the limit of threads"
-    if not threading.main_thread().is_alive():
+    if program_ends():
         advice = "the main thread of the program has ended: have it wait for the others"
     return StorageError(f"there is no thread {purpose}: {error}: {advice}")

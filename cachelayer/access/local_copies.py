@@ -32,7 +32,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome
 from cachelayer.objects.store import Store
 from cachelayer.records.memory import Bytes, Ints, distinct
-from cachelayer.system_threads import Pool, start
+from cachelayer.system_threads import Pool, program_ends, start
 from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import FileChecksum, ShardTable
 
@@ -181,14 +181,14 @@ class LocalCopies:
                 number = self._queue.popleft()
             try:
                 outcome = self._copy(number)
-            except CacheLayerError as error:
+            except (CacheLayerError, RuntimeError) as error:
+                # A program that ends starts no threads, which downloads need.
+                if program_ends():
+                    return
+                if not isinstance(error, CacheLayerError):
+                    raise
                 self._note_failure(number, error)
                 continue
-            except RuntimeError:
-                # The interpreter is exiting and starts no threads, which downloads need.
-                if threading.main_thread().is_alive():
-                    raise
-                return
             self._failures = 0
             if outcome is CopyOutcome.BUSY:
                 time.sleep(_BUSY_SECONDS)
@@ -298,6 +298,8 @@ class LocalCopies:
         return raw
 
     def _warn_once(self, error: CacheLayerError) -> None:
+        if program_ends():
+            return
         with self._lock.of_process():
             if self._has_warned:
                 return

@@ -11,7 +11,6 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import thread
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -21,6 +20,7 @@ from cachelayer.counting import Counters, count, counting_into, of_thread
 from cachelayer.errors import CacheLayerError
 from cachelayer.logs import logger_of
 from cachelayer.stalls import Wait
+from cachelayer.system_threads import program_ends
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ def retried(what: str, attempt: Callable[[float], T], seconds: float, nbytes: in
                 failure = RequestError.of(error)
                 is_late = time.monotonic() + pause > begin + seconds * 3 / 4
                 # A program that ends does not wait for stores.
-                if failure.kind is not Kind.TRANSIENT or is_late or _program_ends():
+                if failure.kind is not Kind.TRANSIENT or is_late or program_ends():
                     raise failure from error
             note_retry(what, pause, failure)
             time.sleep(pause)
@@ -195,11 +195,6 @@ def note_retry_of_client(pause: float, failure: RequestError) -> None:
     """Log and count a retry that a client makes itself."""
     what, counters = _ASKED.get()
     counting_into(counters, partial(note_retry, what, pause, failure))
-
-
-def _program_ends() -> bool:
-    # A program that ends first waits for the threads of pools: so they know it first.
-    return bool(getattr(thread, "_shutdown", False))
 
 
 def pauses() -> Iterator[float]:

@@ -395,6 +395,20 @@ def test_a_process_ends_while_copies_are_made(seen: Seen, tmp_path: Path) -> Non
     assert outcome(order) == {"warnings": []}
 
 
+def test_a_program_that_ends_blames_no_limit_for_the_copies_that_are_left(
+    seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = seen.open(local_cache=tmp_path)
+    copies = ref._base.shards.copies
+    # From here on, pools take no work.
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)
+    for _ in range(5):
+        copies.copy_in_background(range(SHARDS))
+        copies.wait()
+    assert not caplog.records
+    assert not objects(tmp_path)
+
+
 def test_threads_read_what_is_there_while_copies_are_made(seen: Seen, tmp_path: Path) -> None:
     ref = seen.open(local_cache=tmp_path)
     with ThreadPoolExecutor(8) as threads:
