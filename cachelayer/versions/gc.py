@@ -105,7 +105,11 @@ def garbage(listing: Listing, needs: Needs, age: Age, grace: float, left_over: C
         age: the ages of objects; asked only about what no version names.
         left_over: working folders whose processes have ended.
     """
-    reasons = {file: f"version {released.version!r} was deleted" for file, released in needs.released.items()}
+    reasons = {}
+    for file, released in needs.released.items():
+        # Erasing and copying put another version in the place of one.
+        what = "replaced" if released.version in needs.head.versions else "deleted"
+        reasons[file] = f"version {released.version!r} was {what}"
     plans = {f"{paths.PLANS}/{info.digest[:32]}" for info in needs.head.versions_with_files}
     for name in listing.keys() - needs.files - plans - reasons.keys():
         least_age, reason = _rule(name, needs.head, grace)
