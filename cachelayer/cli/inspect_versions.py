@@ -201,10 +201,9 @@ def verify(whole: str, option: Pairs, progress: bool | None) -> Result:
     verdict = "all is well" if report.ok else counted(len(report.problems), "problem")
     summary = f"{report.reference}: {verdict}: {counted(report.records, 'record')} in {counted(report.shards, 'shard')}"
     shown = [*report.problems, *report.damaged, summary]
-    if report.ok:
-        return Result(report.to_json(), shown)
-    shown.append(f"to repair it: cachelayer repair {text} --from STORAGE")
-    return Result(report.to_json(), shown, ExitCode.FINDING)
+    if report.damaged:
+        shown.append(f"to repair it: cachelayer repair {text} --from STORAGE")
+    return Result(report.to_json(), shown, ExitCode.SUCCESS if report.ok else ExitCode.FINDING)
 
 
 @command("diff", "Check", "cache/docs@v1 cache/docs@v2 --key url", "cache/docs@v2 gs://bucket/caches/docs@v2 --no-rows")

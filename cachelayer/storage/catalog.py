@@ -133,11 +133,13 @@ class Catalog:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""
         folders = self._folders()
         failed = {name: error for name, error in folders.items() if isinstance(error, StorageError)}
-        if failed and True not in folders.values():
-            raise next(iter(failed.values()))
+        # A folder that this user may not read need not be a dataset.
+        refused = {name for name, error in failed.items() if isinstance(error.__cause__, PermissionError)}
+        if failed.keys() - refused and True not in folders.values():
+            raise next(error for name, error in failed.items() if name not in refused)
         for name, error in failed.items():
             warn(f"{name} cannot be read: {error}", room="log")
-        return [name for name, is_dataset in folders.items() if is_dataset]
+        return [name for name, is_dataset in folders.items() if is_dataset and name not in refused]
 
     def _names(self) -> list[str]:
         """Return the folders that have the name of a dataset, sorted."""

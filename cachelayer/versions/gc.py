@@ -406,7 +406,8 @@ def pending_in_storage(store: Store) -> list[PendingDeletion]:
     pending = []
     for name in filter(paths.is_dataset_id, store.names("")):
         dataset = store.folder(name)
-        with suppress(*_UNREADABLE):
+        # Garbage collection has warned of those that it could not read.
+        with suppress(*_UNREADABLE, StorageError):
             if has_log(dataset):
                 pending += pending_in_dataset(dataset)
     return pending

@@ -100,12 +100,17 @@ class VerifyReport:
 
 
 def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyReport:
-    """Read every record of a version, and compare it with every checksum that is stored."""
+    """Read every record of a version, and compare it with every checksum that is stored.
+
+    Raises:
+        StorageError: if nothing is damaged, but not everything could be read.
+    """
     reference = version.name
     folder = version.folder
     problems: list[str] = []
     damaged: list[str] = []
     records = 0
+    unread: StorageError | None = None
     try:
         manifest = version.manifest
     except (CorruptionError, FormatError) as error:
@@ -126,6 +131,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
                         shown.update(batch if is_rows else 0, nbytes)
                 except (CacheLayerError, OSError) as error:
                     problems.append(str(error))
+                    unread = error if isinstance(error, StorageError) else unread
                     damaged += _damaged(version, shard)
                 first += shard.stats.records
             if stored.array is not None:
@@ -135,6 +141,9 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
                     problems += [f"{folder.url}/{name}: {problem}" for name, problem in wrong.items()]
                 except StorageError as error:
                     problems.append(str(error))
+                    unread = error
+    if unread is not None and not damaged:
+        raise unread
     for text in problems:
         _log.warning("damage in %s: %s", reference, text)
     names = tuple(f"{folder.name}/{name}" for name in damaged)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from forks import in_a_fork
 
 import cachelayer
 from cachelayer.cli.app import app
@@ -90,3 +92,37 @@ def test_a_storage_whose_datasets_all_fail_is_an_error_and_one_is_none(storage: 
         linked(Path(storage.url) / name / "_log")
     with pytest.raises(cachelayer.StorageError, match="is a link"):
         storage.datasets()
+
+
+def test_what_this_user_may_not_read_is_neither_absent_nor_damaged() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        storage = cachelayer.Storage(folder)
+        for dataset_id in ("a", "b"):
+            storage.submit([1, 2], dataset_id, "v1")
+        # Nobody cannot import where Python lies in root's home: whatever the calls import, they import before.
+        assert storage.verify("a@v1")
+        assert (storage.gc(), storage.datasets()) == ([], ["a", "b"])
+        closed = (Path(folder, "a/shards"), Path(folder, "b/_log"))
+        Path(folder).chmod(0o755)
+
+        def seen_by_nobody() -> list[str]:
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            with (
+                pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'a' is collected"),
+                pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'b' is collected"),
+            ):
+                storage.gc()
+            with pytest.raises(cachelayer.StorageError, match="shards"):
+                storage.verify("a@v1")
+            with pytest.warns(cachelayer.CacheLayerWarning, match="b cannot be read"):
+                return storage.datasets()
+
+        try:
+            for path in closed:
+                path.chmod(0)
+            assert in_a_fork(seen_by_nobody) == ["a"]
+        finally:
+            for path in closed:
+                path.chmod(0o755)
