@@ -105,6 +105,8 @@ def folds(
     """
     count = integer("k", count, 2)
     key = check_seed(required("seed", seed))
+    if count > len(view):
+        raise InvalidArgumentError(f"{count} folds of {len(view)} records: a fold would be empty; pass fewer folds")
     fractions = (1 / count,) * count
     if by is not None:
         _refuse_both(by, stratify)
