@@ -124,6 +124,14 @@ def test_the_modules_that_a_page_names_are_there(page: str) -> None:
     assert [name for name in named if not any((place / name).exists() for place in (ROOT, ROOT / "cachelayer"))] == []
 
 
+def test_the_first_page_names_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "index.md").read_text().partition("| for | extras |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([\w-]+)`", table)) == {
+        extra for extra in extras if not extra.startswith(("test", "lint"))
+    }
+
+
 def test_the_floors_of_contributing_are_those_that_are_checked() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["name"] == "Imports point down")
