@@ -31,7 +31,7 @@ from cachelayer.builds.nested_builds import building
 from cachelayer.builds.part_builds import Hosts
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
-from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
+from cachelayer.errors import AlreadyExistsError, ElementError, InvalidArgumentError
 from cachelayer.objects import paths
 from cachelayer.storage.catalog import Catalog
 from cachelayer.storage.growing import begin_build
@@ -72,7 +72,12 @@ class Builder:
             before = self.catalog.open(self.catalog.resolve(replace(base, dataset_id=split_id)))._base.version
             recipe = Recipe.of(split, options, record)
             extension = Appending(before, fill)
-            return self.build(self.request(split, split_id, version, recipe, options, extension))
+            try:
+                return self.build(self.request(split, split_id, version, recipe, options, extension))
+            except ElementError as error:
+                # Other builds may declare another spec.
+                hint = f"Appended elements have the element spec of {before.name}: convert it, or begin a new dataset."
+                raise error.at(hint=hint) from None
 
         return for_each_split(source, base.dataset_id, append_split)
 

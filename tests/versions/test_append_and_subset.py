@@ -47,6 +47,20 @@ def test_appended_records_come_behind_those_of_the_base_whose_shards_are_not_tou
     assert storage.append("d", "v1", "v3", iter([]), allow_empty=True).digest == base.digest
 
 
+@pytest.mark.parametrize(
+    "element",
+    [{"x": 1.5, "label": "cat"}, {"x": 1}, {"x": 1, "label": "cat", "more": 2}, {"x": "one", "label": None}],
+)
+def test_an_element_that_does_not_fit_the_base_is_refused_without_advice_that_append_would_refuse(
+    storage: Storage, element: Any
+) -> None:
+    storage.submit([{"x": 0, "label": "dog"}], "d", "v1")
+    with pytest.raises(cachelayer.ElementError) as error:
+        storage.append("d@v1", new="v2", source=[element])
+    assert "d@v1" in str(error.value)
+    assert "element_spec=" not in str(error.value)
+
+
 OTHERS: dict[str, Any] = {
     "x": {**rows(0, 3), "x": np.zeros(3, np.int32)},
     "image": {**rows(0, 3), "image": np.zeros((3, 8), np.uint8)},
