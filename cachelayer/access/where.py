@@ -387,8 +387,12 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
     reader = FieldReader(view, "where()")
     mask = np.zeros(len(view), np.bool_)
     if condition.names is None:
-        with np.errstate(invalid="ignore"):
-            holds = condition.holds(_WholeColumns(reader), {})
+        try:
+            with np.errstate(invalid="ignore"):
+                holds = condition.holds(_WholeColumns(reader), {})
+        except Exception as error:
+            error.add_note("raised by the function passed to where(), of whole columns; each() passes one element")
+            raise
         mask[reader.rows] = _checked(holds, len(reader.rows), condition)
         return mask
     _check_quotes(condition, names_of_leaves(reader.spec))

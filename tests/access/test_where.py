@@ -391,6 +391,12 @@ def test_a_column_that_does_not_fit_is_refused_with_how_to_write_it(ref: Any, mo
     assert len(ref.where("n >= 0 and word != 'c'")) == 320
 
 
+def test_an_error_of_a_function_of_columns_says_that_it_gets_columns(ref: Any) -> None:
+    with pytest.raises(ValueError, match="ambiguous") as error:
+        ref.where(lambda columns: columns["n"] > 3 and columns["n"] < 9)
+    assert "whole columns" in error.value.__notes__[0]
+
+
 def test_a_function_gets_the_columns_that_it_asks_for(ref: Any) -> None:
     asked: list[set[str]] = []
 
