@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -96,6 +96,22 @@ def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:
     number = integer("format", document["format"], 1)
     if number > newest:
         raise FormatError(f"{what} of format {number}; this release reads up to {newest}: update cachelayer")
+
+
+def check_members(what: str, document: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise unless an object has members of these names alone: what this release does not know, it must not leave out.
+
+    Raises:
+        FormatError: if there are others, as a newer release may write them.
+        ValueError: if one is missing.
+    """
+    unknown = document.keys() - names
+    if unknown:
+        listed = ", ".join(map(repr, sorted(unknown)))
+        raise FormatError(f"{what} has {listed[:_SHOWN]}, which this release does not know: update cachelayer")
+    missing = [name for name in names if name not in document]
+    if missing:
+        raise ValueError(f"{what} has no {', '.join(missing)}")
 
 
 def integer(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
@@ -202,8 +218,7 @@ def decoded(kind: Any, what: str, value: Any) -> Any:
     if isinstance(kind, type) and is_dataclass(kind):
         document = mapping(what, value)
         types = _types_of(kind)
-        if document.keys() != types.keys():
-            raise ValueError(f"{what} has the fields {', '.join(document)}, not {', '.join(types)}"[:_SHOWN])
+        check_members(what, document, types)
         return kind(**{name: decoded(field_type, name, document[name]) for name, field_type in types.items()})
     return text(what, value) if kind is str else shallow(what, value)
 

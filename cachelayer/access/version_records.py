@@ -35,7 +35,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
-from cachelayer.records.codec import Codec, codec_named
+from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.record_buffers import Records
 from cachelayer.versions.shard_set import ShardSet
@@ -137,7 +137,7 @@ class VersionRecords:
 
     @cached_property
     def codec(self) -> Codec:
-        return codec_named(self.shard_set.codec, self.shard_set.element_spec)
+        return self.shard_set.codec_of(self.version.name)
 
     @property
     def home(self) -> StoredVersion | None:

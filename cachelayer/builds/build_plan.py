@@ -22,7 +22,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.records import spec_json
 from cachelayer.versions.log import Log
-from cachelayer.versions.notes import Notes
+from cachelayer.versions.notes import FORMAT, Notes
 
 NOT_RESUMABLE = "build"
 """The key in the facts of a build that nobody may resume."""
@@ -93,6 +93,7 @@ class BuildPlan:
         base = request.extension.base
         spec = options.element_spec
         facts = {
+            "format": FORMAT,
             **recipe.facts,
             "compression": options.compression.zstd_level,
             "shard_bytes": options.shard_bytes,

@@ -69,7 +69,7 @@ def codec_for(spec: Tree) -> Codec:
 def codec_named(name: str, spec: Tree) -> Codec:
     """Return the codec that a manifest names."""
     if name not in (TYPED, PLAIN):
-        raise FormatError(f"unknown codec {name!r}: it may need a newer release of cachelayer")
+        raise FormatError(f"unknown codec {name!r}: if a newer release wrote it, update cachelayer")
     if name == PLAIN and spec != ArraySpec(bytes):
         raise FormatError(f"records of codec {name!r} are bytes objects, not {spec}")
     return Codec.of(spec, name)

@@ -84,7 +84,10 @@ def from_json(node: Any) -> Tree:
     except FormatError:
         raise
     except _MALFORMED as error:
-        raise FormatError(f"not an element spec: {repr(error)[:300]}") from error
+        raise FormatError(
+            f"not an element spec that this release reads: {repr(error)[:300]}: if a newer release wrote it, update "
+            "cachelayer"
+        ) from error
 
 
 def _from_json(node: Any, depth: int) -> Tree:
@@ -92,11 +95,11 @@ def _from_json(node: Any, depth: int) -> Tree:
         raise FormatError(f"an element spec is nested deeper than {DEEPEST} levels")
     kind = mapping("a part of it", node)["kind"]
     if kind not in _KINDS:
-        raise FormatError(f"unknown kind {kind!r} in an element spec: it may need a newer release of cachelayer")
+        raise FormatError(f"unknown kind {kind!r} in an element spec: if a newer release wrote it, update cachelayer")
     keys, read = _KINDS[kind]
     unknown = node.keys() - keys - {"kind"}
     if unknown:
-        raise FormatError(f"unknown {sorted(unknown)} in an element spec: it may need a newer release of cachelayer")
+        raise FormatError(f"unknown {sorted(unknown)} in an element spec: if a newer release wrote it, update cachelayer")
     return read(node, depth + 1)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from cachelayer.errors import StateError
 from cachelayer.protocols import Digests
 from cachelayer.streams.order.blocks import BlockOrder
-from cachelayer.streams.order.orders import Order
+from cachelayer.streams.order.orders import VERSIONS, Order
 from cachelayer.streams.steps import MOST_POSITIONS, Phase
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
@@ -43,6 +43,9 @@ _LABEL_OF = {
     ("buckets", "bounds"): "bounds of buckets",
 }
 """What errors call a field of a state, by the field that it is in and its name."""
+_MEMBERS = {"format", "dataset", "digest", "records", "order", "position", "original", "left_out", "segments"}
+_OF_LOOPS = {"epoch", "stream", "workers"}
+"""What states of loops, and of Grain's workers, have besides."""
 _NOT_COMPARED = ("dataset", "original", "left_out", "segments")
 
 
@@ -83,12 +86,7 @@ def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> 
         StateError: if it is no state, or belongs to other records or another order.
     """
     state = _of_stream(_as_json(state))
-    if not isinstance(state, dict) or "format" not in state or "position" not in state:
-        raise StateError(f"not a sampler state: {_text(state)}")
-    if _count(state["format"], 1, "format") > FORMAT:
-        raise StateError(
-            f"state of format {_text(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
-        )
+    _check_known(state)
     if isinstance(options.order, BlockOrder) and isinstance(state.get("order"), dict):
         options = replace(options, order=options.order.with_sizes_of(state["order"].get("blocks")))
     mine = _as_json(state_of(digests, name, options, 0))
@@ -118,6 +116,32 @@ def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> 
             'ErasedRecordError; map(fn, on_error="replace") has another stand in for it'
         )
     return replace(options, steps=steps), position
+
+
+def _check_known(state: Any) -> None:
+    """Raise if this is no state, or one that only a newer release understands."""
+    if not isinstance(state, dict) or "format" not in state:
+        raise StateError(f"not a sampler state: {_text(state)}")
+    if _count(state["format"], 1, "format") > FORMAT:
+        raise StateError(
+            f"state of format {_text(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
+        )
+    if "position" not in state:
+        raise StateError(f"not a sampler state: {_text(state)}")
+    unknown = sorted(state.keys() - _MEMBERS - _OF_LOOPS)
+    if unknown:
+        raise StateError(f"the state has {_text(unknown)}, which this release does not know: update cachelayer")
+    order = state.get("order")
+    if not isinstance(order, dict):
+        raise StateError(f"not a sampler state: its order is {_text(order)}")
+    kind = order.get("kind")
+    version = order.get("version")
+    newest = VERSIONS.get(kind) if isinstance(kind, str) else None
+    if newest is None or (isinstance(version, int) and version > newest):
+        raise StateError(
+            f"the state has an order of kind {_text(kind)} and version {_text(version)}, which this release does not "
+            "know: update cachelayer"
+        )
 
 
 def _check_same_stream(
@@ -232,7 +256,11 @@ def _differences(
             continue
         theirs = other.get(name)
         if isinstance(value, dict):
-            differences += _differences(value, theirs if isinstance(theirs, dict) else {}, ignored, name)
+            theirs = theirs if isinstance(theirs, dict) else {}
+            differences += _differences(value, theirs, ignored, name)
+            # What a newer release adds to an order decides which record comes next.
+            for more in sorted(theirs.keys() - value.keys() - {*ignored}):
+                differences.append(f"{more[:200]} is {_text(theirs[more])} in the state, and nothing here")
         elif name not in ("format", "position") and value != theirs:
             label = _LABEL_OF.get((within, name), name)
             here = _called(mine) if name == "digest" else ""

@@ -39,6 +39,8 @@ from cachelayer.versions.shard_set import ShardSet, merged_spec
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 FORMAT = 1
+_MEMBERS = "format", "data", "provenance", "token", "supersedes", "unerased_nbytes"
+_MEMBERS_OF_DATA = "rows", "segments", "kept", "erased", "columns"
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,9 @@ class Manifest:
         with json_values.decoding(name, "manifest"):
             document = json_values.parsed(raw)
             json_values.check_format(document, FORMAT, "manifest")
+            json_values.check_members("manifest", document, _MEMBERS)
             data = json_values.mapping("data", document["data"])
+            json_values.check_members("data", data, _MEMBERS_OF_DATA)
             manifest = cls(
                 rows=ShardSet.from_json(data["rows"]),
                 provenance=_provenance(document["provenance"]),

@@ -32,6 +32,8 @@ from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.publish import absent_files, lost_files
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
+FORMAT = 1
+"""The format of notes, which is a part of every plan: a build whose notes have another format has another plan."""
 _log = logger_of("builds")
 _THREADS = 16
 _MOST_SHOWN = 10

@@ -20,7 +20,7 @@ from cachelayer import json_values
 from cachelayer.errors import FormatError
 from cachelayer.locks import cached_property
 from cachelayer.records import spec_json
-from cachelayer.records.codec import TYPED, codec_named
+from cachelayer.records.codec import TYPED, Codec, codec_named
 from cachelayer.records.leaf_names import varying_leaves
 from cachelayer.records.tree import Tree
 from cachelayer.versions.column_file import ColumnFile
@@ -28,6 +28,7 @@ from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 MOST_GROUPS = 16
 """The most groups of columns of a version: each group costs a read."""
+_MEMBERS = "codec", "element_spec", "shards", "array"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,18 @@ class ShardSet:
         elif layout_nbytes(spec) != self.array.record_nbytes:
             raise FormatError(f"rows of {self.array.record_nbytes} bytes are not those of the columns {spec}")
         return spec
+
+    def codec_of(self, name: str) -> Codec:
+        """Return the codec of the records.
+
+        Args:
+            name: the name of the version, for errors.
+
+        Raises:
+            FormatError: if this release does not know such a codec, or such a spec.
+        """
+        with json_values.decoding(name, "element spec"):
+            return codec_named(self.codec, self.element_spec)
 
     @cached_property
     def records(self) -> int:
@@ -108,6 +121,7 @@ class ShardSet:
     def from_json(cls, document: Any) -> ShardSet:
         """Return the set that :meth:`to_json` wrote; raise for values that it cannot have written."""
         facts = json_values.mapping("rows or columns", document)
+        json_values.check_members("rows or columns", facts, _MEMBERS)
         stored = cls(
             json_values.text("codec", facts["codec"]),
             json_values.mapping("element_spec", json_values.shallow("element_spec", facts["element_spec"])),

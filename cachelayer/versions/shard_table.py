@@ -198,8 +198,7 @@ class ShardTable(Sequence[ShardFile]):
 
 def _check(columns: Mapping[str, Any]) -> None:
     """Raise for columns that no build writes. Columns are checked as arrays: there may be very many shards."""
-    if columns.keys() != {*_STATS, "generations"}:
-        raise ValueError(f"the columns of the shards are {', '.join(columns)}")
+    json_values.check_members("the table of shards", columns, [*_STATS, "generations"])
     lists = {name: json_values.items(name, columns[name]) for name in columns}
     of_leaves = {name: [json_values.items(name, column) for column in lists.pop(name)] for name in _OF_LEAVES}
     every = [*lists.values(), *of_leaves["length_crc32cs"], *of_leaves["length_totals"]]

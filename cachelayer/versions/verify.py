@@ -20,12 +20,11 @@ from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, Sto
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
-from cachelayer.records.codec import codec_named
+from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.versions.damage import damage_beside_manifest, problems_of
-from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -113,6 +112,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
     unread: StorageError | None = None
     try:
         manifest = version.manifest
+        codecs = [stored.codec_of(reference) for stored in manifest.sets]
     except (CorruptionError, FormatError) as error:
         # A manifest of a newer release is as it was published.
         damaged += [f"{folder.name}/{version.info.manifest}"] if isinstance(error, CorruptionError) else []
@@ -121,12 +121,12 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
         damaged.append(name)
         problems.append(f"{folder.url}/{name}: {problem}")
     with Progress(f"verify {reference}", manifest.rows.records, progress) as shown:
-        for stored in manifest.sets:
+        for stored, codec in zip(manifest.sets, codecs, strict=True):
             is_rows = stored is manifest.rows
             first = 0
             for shard in stored.shards:
                 try:
-                    for batch, nbytes in _checked_batches(version, stored, shard, first):
+                    for batch, nbytes in _checked_batches(version, codec, shard, first):
                         records += batch if is_rows else 0
                         shown.update(batch if is_rows else 0, nbytes)
                 except (CacheLayerError, OSError) as error:
@@ -159,16 +159,15 @@ def _damaged(version: StoredVersion, shard: ShardFile) -> list[str]:
 
 
 def _checked_batches(
-    version: StoredVersion, stored: ShardSet, shard: ShardFile, first: int
+    version: StoredVersion, codec: Codec, shard: ShardFile, first: int
 ) -> Iterator[tuple[int, int]]:
     """Check a shard batch by batch; yield the number of records and the bytes of each batch that is right.
 
     Args:
-        stored: the rows of the version, or a group of columns.
+        codec: the codec of its records.
         first: the number of the first record of the shard.
     """
     stats = shard.stats
-    codec = codec_named(stored.codec, stored.element_spec)
     erased = np.array(version.manifest.erased, np.int64) - first
     can_be_empty = codec.layout.fixed_nbytes == 0
     lengths = list[NDArray[Any]]()

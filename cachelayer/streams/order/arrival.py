@@ -21,7 +21,6 @@ from cachelayer.streams.order.orders import Order, describe
 from cachelayer.streams.order.permutation import Indices, permuted_at, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
-ARRIVAL_VERSION = 1
 _KEY = 5
 """Which of the keys of seed and epoch 0 permutes the windows."""
 
@@ -72,7 +71,7 @@ class ArrivalOrder(Order):
 
     @property
     def described(self) -> Mapping[str, Any]:
-        return describe("arrival", ARRIVAL_VERSION, self, arrival={"window": self.window})
+        return describe("arrival", self, arrival={"window": self.window})
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         if epoch and self.reshuffle:

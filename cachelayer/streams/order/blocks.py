@@ -30,7 +30,6 @@ from cachelayer.locks import cached_property
 from cachelayer.streams.order.orders import BlockBounds, Order, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, permuted_at, round_keys, sort_by_hash
 
-BLOCKS_VERSION = 1
 MOST_LANES_BITS = 16
 MOST_LANES = 1 << MOST_LANES_BITS
 MOST_BLOCKS = 1 << 20
@@ -214,7 +213,7 @@ class BlockOrder(Order):
 
     @property
     def described(self) -> Mapping[str, Any]:
-        return describe("blocks", BLOCKS_VERSION, self, blocks=self.sizes)
+        return describe("blocks", self, blocks=self.sizes)
 
     @property
     def sizes(self) -> dict[str, Any]:

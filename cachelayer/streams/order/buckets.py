@@ -26,7 +26,6 @@ from cachelayer.locks import cached_property
 from cachelayer.streams.order.orders import Order, describe
 from cachelayer.streams.order.permutation import Indices, permuted_at, round_keys
 
-BUCKETS_VERSION = 1
 MOST_BUCKETS = 32
 LONGEST = 2**31 - 1
 _SHOWN = 'a field and ascending bounds, such as ("tokens", [128, 512, 2048]), or a cachelayer.Buckets(...)'
@@ -134,7 +133,7 @@ class BucketOrder(Order):
         """The order in a state, with the batch size, because that decides which records are a step."""
         buckets = self.table.buckets
         sizes = {"leaves": list(buckets.leaves), "bounds": list(buckets.bounds), "global_batch_size": self.global_batch}
-        return describe("buckets", BUCKETS_VERSION, self, buckets=sizes)
+        return describe("buckets", self, buckets=sizes)
 
     @cached_property
     def _sizes(self) -> Indices:

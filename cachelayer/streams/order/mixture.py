@@ -37,7 +37,6 @@ MOST_TURNS = 65_536
 ENDLESS = MOST_POSITIONS
 """The positions of a mixture that never ends: all of them lie in one epoch, whose end nobody reaches."""
 Stop = Literal["first", "all"]
-MIXTURE_VERSION = 1
 
 
 def turns_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
@@ -217,7 +216,7 @@ class MixedOrder(Order):
         """The order in a state; the sizes of blocks are listed part by part."""
         sizes = [order.sizes for order in self.orders if isinstance(order, BlockOrder)]
         listed = {name: [of_part[name] for of_part in sizes] for name in (sizes[0] if sizes else ())}
-        return describe("mixture", MIXTURE_VERSION, self, **({"blocks": listed} if sizes else {}))
+        return describe("mixture", self, **({"blocks": listed} if sizes else {}))
 
     def past(self, position: int) -> Mapping[str, Any]:
         """Return what a state says of the order before its position; what comes later may change."""

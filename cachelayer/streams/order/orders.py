@@ -20,7 +20,8 @@ import numpy as np
 from cachelayer.locks import cached_property
 from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at, round_keys
 
-EXACT_VERSION = 1
+VERSIONS = {"exact": 1, "blocks": 1, "arrival": 1, "buckets": 1, "weighted": 1, "mixture": 1}
+"""The version of each kind of order, under which its permutations never change."""
 Places = Indices | range
 
 GROUP = 64
@@ -173,7 +174,7 @@ class ExactOrder(Order):
 
     @property
     def described(self) -> Mapping[str, Any]:
-        return describe("exact", EXACT_VERSION, self)
+        return describe("exact", self)
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         if not self.shuffle:
@@ -181,11 +182,11 @@ class ExactOrder(Order):
         return permuted_at(self.records, self.seed or 0, epoch if self.reshuffle else 0, places)
 
 
-def describe(kind: str, version: int, order: Order, **more: Any) -> Mapping[str, Any]:
+def describe(kind: str, order: Order, **more: Any) -> Mapping[str, Any]:
     """Return what a state says of an order."""
     return {
         "kind": kind,
-        "version": version,
+        "version": VERSIONS[kind],
         "seed": order.seed,
         "shuffle": order.shuffle,
         "reshuffle": order.reshuffle,

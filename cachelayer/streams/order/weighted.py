@@ -25,7 +25,6 @@ from cachelayer.streams.order.orders import Order, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
-WEIGHTED_VERSION = 1
 _EPOCH = (1 << 63) - 1
 """The epoch whose keys draw records: no stream has so many epochs, and neither splits nor mixtures use it."""
 _BITS = 52
@@ -61,7 +60,7 @@ class WeightedOrder(Order):
 
     @property
     def described(self) -> Mapping[str, Any]:
-        return describe("weighted", WEIGHTED_VERSION, self, weights=self.weights)
+        return describe("weighted", self, weights=self.weights)
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         first, second, *_ = round_keys(self.seed, _EPOCH)
