@@ -118,7 +118,9 @@ def from_name(name: str) -> DType:
             raise TypeError("no such name")
         return check(np.dtype(name))
     except (AttributeError, OverflowError, TypeError, ValueError, InvalidTypeError) as error:
-        raise FormatError(f"unknown dtype {name!r}: if a newer release wrote it, update cachelayer, or numpy and ml_dtypes") from error
+        raise FormatError(
+            f"unknown dtype {name!r}: if a newer release wrote it, update cachelayer, or numpy and ml_dtypes"
+        ) from error
 
 
 def little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:

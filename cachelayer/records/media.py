@@ -33,7 +33,7 @@ from cachelayer.records.decoding_threads import in_threads
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import leaf_numbers
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import LEAF_NBYTES, Ints
 from cachelayer.records.spec import (
     AudioSpec,
     EncodedSpec,
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 # Of a larger size, readers would think that the file is damaged.
 _MOST_PIXELS = (1 << 16) - 1
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+_PIXEL_NBYTES = 4
+"""The bytes that Pillow takes for a pixel at most."""
+_SAMPLE_NBYTES = 4
 _BITS = 8
 """The bits of a channel that Pillow reads of colours."""
 _TIFF_BITS = 258
@@ -209,6 +212,12 @@ def decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
     raise InvalidTypeError(f"no decoder for {spec!r}: use ImageSpec or AudioSpec")
 
 
+def check_decoded_nbytes(nbytes: int) -> None:
+    """Raise if a file would be decoded to more bytes than a leaf has; called before any of them are."""
+    if nbytes >= LEAF_NBYTES:
+        raise ValueError(f"they would be {nbytes} bytes when they are decoded, and a leaf has less than {LEAF_NBYTES}")
+
+
 def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
     with packages_of("image", "images need Pillow"):
         from PIL import ExifTags, Image, ImageOps
@@ -218,6 +227,9 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
 
     def decode(data: bytes) -> NDArray[Any]:
         image: Image.Image = Image.open(io.BytesIO(data))
+        check_decoded_nbytes(image.width * image.height * _PIXEL_NBYTES)
+        if image.format == "EPS":
+            raise ValueError("EPS is a program, which Ghostscript would run: convert it")
         bits = _bits_of_channel(image, data)
         if isinstance(spec, SizedImageSpec) and image.format in _SCALED_FORMATS:
             size = spec.size.width, spec.size.height
@@ -287,8 +299,10 @@ def _decode_samples(spec: AudioSpec, numbers: Ints, data: bytes) -> NDArray[Any]
     with soundfile.SoundFile(io.BytesIO(data)) as file:
         if file.format in _SEEKABLE_SOUNDS and spec.sampling_rate in (None, file.samplerate):
             first = int(numbers[0])
+            count = int(numbers[-1]) - first + 1
+            check_decoded_nbytes(count * file.channels * _SAMPLE_NBYTES)
             file.seek(first)
-            samples = file.read(int(numbers[-1]) - first + 1, dtype="float32", always_2d=True)[numbers - first]
+            samples = file.read(count, dtype="float32", always_2d=True)[numbers - first]
             return np.asarray(samples.mean(axis=1) if spec.channels == 1 else samples, np.float32)
     return decode(data)[numbers]
 
@@ -301,6 +315,10 @@ def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             stated = file.frames
             rate = file.samplerate
+            # No more frames are read than the header states.
+            check_decoded_nbytes(stated * file.channels * _SAMPLE_NBYTES)
+            if spec.sampling_rate is not None:
+                check_decoded_nbytes(stated * spec.sampling_rate // rate * file.channels * _SAMPLE_NBYTES)
             samples = file.read(dtype="float32", always_2d=True)
             reason = why_cut(file, data)
             if not reason and _states_frames(file, data) and len(samples) < stated:
@@ -365,5 +383,8 @@ def _states_frames(file: Any, data: bytes) -> bool:
 def _resampled(samples: NDArray[Any], rate: int, wanted: int) -> NDArray[Any]:
     with packages_of("audio", f"resampling a sound from {rate} to {wanted} Hz needs soxr"):
         import soxr
-    resampled: NDArray[Any] = soxr.resample(samples, rate, wanted)
+    try:
+        resampled: NDArray[Any] = soxr.resample(samples, rate, wanted)
+    except MemoryError as error:
+        raise ValueError(f"it cannot be resampled from {rate} to {wanted} Hz") from error
     return resampled

@@ -16,6 +16,7 @@ import numpy as np
 from cachelayer.errors import CacheLayerError, FormatError, InvalidArgumentError
 from cachelayer.json_values import DEEPEST, flag, integer, items, mapping, text
 from cachelayer.records import dtypes
+from cachelayer.records.memory import LEAF_NBYTES
 from cachelayer.records.spec import (
     ArraySpec,
     AudioSpec,
@@ -41,8 +42,6 @@ _LEAF_KINDS: dict[type[LeafSpec], str] = {
     JsonSpec: "json",
 }
 _MOST_DIMENSIONS = 64
-_MOST_NBYTES = 2**32
-"""The known dimensions of a leaf make less than this, as a record has fewer bytes."""
 _TEXT_NBYTES = 4
 """Bytes that a text or bytes value takes at least: its length."""
 _MALFORMED = (CacheLayerError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
@@ -99,7 +98,9 @@ def _from_json(node: Any, depth: int) -> Tree:
     keys, read = _KINDS[kind]
     unknown = node.keys() - keys - {"kind"}
     if unknown:
-        raise FormatError(f"unknown {sorted(unknown)} in an element spec: if a newer release wrote it, update cachelayer")
+        raise FormatError(
+            f"unknown {sorted(unknown)} in an element spec: if a newer release wrote it, update cachelayer"
+        )
     return read(node, depth + 1)
 
 
@@ -124,9 +125,9 @@ def _check_size(spec: LeafSpec) -> None:
     itemsize = spec.dtype.itemsize if isinstance(spec.dtype, np.dtype) else _TEXT_NBYTES
     # Arrays with a dimension of 0 have no bytes, and still may not have all others that large.
     nbytes = itemsize * math.prod(dim for dim in spec.shape if dim)
-    if nbytes >= _MOST_NBYTES:
+    if nbytes >= LEAF_NBYTES:
         raise InvalidArgumentError(
-            f"a leaf of {nbytes} bytes in an element spec: a record has less than {_MOST_NBYTES} bytes"
+            f"a leaf of {nbytes} bytes in an element spec: a record has less than {LEAF_NBYTES} bytes"
         )
 
 

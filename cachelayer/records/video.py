@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any, SupportsIndex, overload
 
@@ -24,8 +25,9 @@ from numpy.typing import NDArray
 
 from cachelayer.arguments import explains_options
 from cachelayer.errors import CorruptionError, ElementError, InvalidTypeError, RecordIndexError
+from cachelayer.json_values import decoding
 from cachelayer.locks import cached_property
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import LEAF_NBYTES, Ints
 from cachelayer.records.record_buffers import FileRanges, StoredBytes, read_together
 from cachelayer.records.selection import record_numbers, sliced
 from cachelayer.records.spec import ImageSize, VideoSpec, describe_leaf
@@ -108,19 +110,30 @@ class VideoFile:
     size: ImageSize | None = None
     """The size to which frames are decoded; None for the size of the video."""
 
+    @cached_property
+    def checked_index(self) -> VideoIndex:
+        """The index, which whoever wrote the record may have made up.
+
+        Raises:
+            CorruptionError: if it is no index of a file of this size.
+        """
+        with decoding(self.name, "index of a video"):
+            self.index.check(self.stored.nbytes)
+        return self.index
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.index, self.stored.read(), self.path, self.record, self.size)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """The number of frames, their height, their width, and 3."""
-        facts = self.index.format
+        facts = self.checked_index.format
         height, width = facts["height"], facts["width"]
         if self.size is not None:
             height, width = self.size.height, self.size.width
         elif facts["rotation"] % 180:
             height, width = width, height
-        return len(self.index.times), height, width, 3
+        return len(self.checked_index.times), height, width, 3
 
     @property
     def name(self) -> str:
@@ -147,12 +160,12 @@ class VideoClip:
 
     @cached_property
     def _ranges(self) -> list[PacketRange]:
-        return self.video.index.packet_ranges(np.unique(self.frames))
+        return self.video.checked_index.packet_ranges(np.unique(self.frames))
 
     @cached_property
     def spans(self) -> tuple[Ints, Ints]:
         """The spans of the file that are read: where each begins, and where it ends."""
-        return self.video.index.spans(self._ranges, _GAP)
+        return self.video.checked_index.spans(self._ranges, _GAP)
 
     def _reader(self, bodies: Sequence[memoryview]) -> ReadBytes:
         begins = self.spans[0].tolist()
@@ -166,7 +179,7 @@ class VideoClip:
     def matches(self, bodies: Sequence[memoryview]) -> bool:
         """Return whether the bytes of the spans match the checksums of their packets."""
         read = self._reader(bodies)
-        rows = (self.video.index.packets[packets.first : packets.last + 1].tolist() for packets in self._ranges)
+        rows = (self.video.checked_index.packets[packets.first : packets.last + 1].tolist() for packets in self._ranges)
         return all(
             google_crc32c.value(bytes(read(begin, begin + nbytes))) == checksum
             for begin, nbytes, checksum, _ in chain.from_iterable(rows)
@@ -178,7 +191,7 @@ class VideoClip:
         Raises:
             ElementError: if a frame does not decode.
         """
-        index = self.video.index
+        index = self.video.checked_index
         reformat = pyav().video.reformatter.VideoReformatter().reformat
         turns = index.format["rotation"] // 90
         try:
@@ -192,7 +205,13 @@ class VideoClip:
 
     def decode(self, bodies: Sequence[memoryview]) -> Frames:
         """Return the frames, from the bytes of the spans: uint8 of shape ``[frames, height, width, 3]``."""
-        out = np.empty((len(self.frames), *self.video.shape[1:]), np.uint8)
+        shape = len(self.frames), *self.video.shape[1:]
+        if prod(shape) >= LEAF_NBYTES:
+            raise self.video.problem(
+                f"{shape[0]} frames of {shape[1]} x {shape[2]}, which are {prod(shape)} bytes: read fewer at a time, or "
+                f"smaller ones, to stay below {LEAF_NBYTES}"
+            )
+        out = np.empty(shape, np.uint8)
         order = self.frames.argsort(kind="stable")
         firsts = self.frames[order].searchsorted
         for number, pixels in self.pictures(bodies):
@@ -211,7 +230,10 @@ def _scaled(frame: Any, size: ImageSize | None, *, is_turned: bool) -> tuple[int
     if not size.crop:
         return width, height
     scale = max(width / frame.width, height / frame.height)
-    return max(width, round(frame.width * scale)), max(height, round(frame.height * scale))
+    scaled = max(width, round(frame.width * scale)), max(height, round(frame.height * scale))
+    if prod(scaled) * 3 >= LEAF_NBYTES:
+        raise ValueError(f"frames of {frame.height} x {frame.width} would be scaled to {scaled[1]} x {scaled[0]}")
+    return scaled
 
 
 def _middle(pixels: Frames, size: ImageSize) -> Frames:
@@ -330,7 +352,7 @@ class Video:
             >>> video.fps
             25.0
         """
-        numerator, denominator = self._video.index.format["rate"]
+        numerator, denominator = self._video.checked_index.format["rate"]
         return float(numerator / denominator) if denominator else 0.0
 
     @property
@@ -345,10 +367,10 @@ class Video:
             >>> video.seconds[:4].tolist()
             [0.0, 0.04, 0.08, 0.12]
         """
-        return self._video.index.seconds
+        return self._video.checked_index.seconds
 
     def __len__(self) -> int:
-        return len(self._video.index.times)
+        return len(self._video.checked_index.times)
 
     def __repr__(self) -> str:
         return f"Video(shape={self.shape}, fps={self.fps:.5g})"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -21,6 +22,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer import json_values
 from cachelayer.errors import CacheLayerError, ElementError, MissingDependencyError
 from cachelayer.extras import packages_of
 from cachelayer.locks import cached_property
@@ -38,6 +40,11 @@ _MOST_BYTES_BEFORE = 64
 _LONGEST_FRAME = 0.5
 # Decoders have the names of their formats, but for these.
 _DECODERS = {"av1": "libdav1d"}
+_FACTS = "codec", "extradata", "width", "height", "pix_fmt", "color", "rotation", "time_base", "rate"
+_COLORS = "color_range", "color_primaries", "color_trc", "colorspace"
+_WORD = re.compile(r"\w*", re.ASCII)
+_MOST_PIXELS = 1 << 16
+"""The width, or the height, of a frame is at most this."""
 
 
 def pyav() -> Any:
@@ -119,6 +126,32 @@ class VideoIndex:
         """The facts that a decoder needs, by name."""
         facts: dict[str, Any] = json.loads(self.facts)
         return facts
+
+    def check(self, file_nbytes: int) -> None:
+        """Raise a ValueError, or what json_values raises, unless this can be the index of a file of so many bytes."""
+        facts = json_values.mapping("the facts", self.format)
+        json_values.check_members("the facts", facts, _FACTS)
+        json_values.check_members("color", json_values.mapping("color", facts["color"]), _COLORS)
+        for name in ("codec", "extradata", "pix_fmt"):
+            if facts[name] is not None and not _WORD.fullmatch(json_values.text(name, facts[name])):
+                raise ValueError(f"{name} is {facts[name][:100]!r}")
+        for name in ("width", "height"):
+            json_values.integer(name, facts[name], 1, _MOST_PIXELS)
+        numbers = [facts["rotation"], *facts["color"].values(), *facts["time_base"], *facts["rate"]]
+        if len(numbers) != 1 + len(_COLORS) + 2 + 2:
+            raise ValueError("the time base and the rate are pairs")
+        for number in numbers:
+            json_values.integer("a fact", number, -(2**31), 2**31 - 1)
+        frames = np.arange(len(self.times))
+        shown = self.packets[:, 3][self.packets[:, 3] != NO_FRAME]
+        if not len(frames) or not np.array_equal(np.sort(shown), frames):
+            raise ValueError(f"its packets do not show {len(frames)} frames, each once")
+        keyframes = self.keyframes.astype(np.int64)
+        is_ascending = len(keyframes) and (np.diff(keyframes) > 0).all() and keyframes[-1] < len(self.packets)
+        if not is_ascending or keyframes[0] > self.packet_of.min():
+            raise ValueError("its keyframes are not those of its packets")
+        if (self.packets[:, :2].sum(axis=1, dtype=np.int64) > file_nbytes).any():
+            raise ValueError(f"a packet lies past the end of the file, which has {file_nbytes} bytes")
 
     @cached_property
     def packet_of(self) -> Ints:
@@ -299,7 +332,6 @@ def _first_frame(container: Any, stream: Any) -> Any:
 
 def _facts(stream: Any, first: Any) -> dict[str, Any]:
     context = stream.codec_context
-    colors = ("color_range", "color_primaries", "color_trc", "colorspace")
     rate = stream.average_rate or stream.guessed_rate or 0
     return {
         "codec": context.codec.canonical_name,
@@ -307,7 +339,7 @@ def _facts(stream: Any, first: Any) -> dict[str, Any]:
         "width": first.width,
         "height": first.height,
         "pix_fmt": context.pix_fmt,
-        "color": {name: int(getattr(context, name)) for name in colors},
+        "color": {name: int(getattr(context, name)) for name in _COLORS},
         "rotation": int(first.rotation),
         "time_base": [stream.time_base.numerator, stream.time_base.denominator],
         "rate": [rate.numerator, rate.denominator],

@@ -158,9 +158,7 @@ def _damaged(version: StoredVersion, shard: ShardFile) -> list[str]:
         return []
 
 
-def _checked_batches(
-    version: StoredVersion, codec: Codec, shard: ShardFile, first: int
-) -> Iterator[tuple[int, int]]:
+def _checked_batches(version: StoredVersion, codec: Codec, shard: ShardFile, first: int) -> Iterator[tuple[int, int]]:
     """Check a shard batch by batch; yield the number of records and the bytes of each batch that is right.
 
     Args:

@@ -297,3 +297,46 @@ def test_without_its_package_the_error_names_the_extra_and_raw_still_reads(
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.startswith("b'x' ArraySpec(")
     assert f"cachelayer[{extra}]" in found.stdout
+
+
+def flac(frames_stated: int) -> bytes:
+    """A file of 100 frames, whose header states another number of 36 bits."""
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(100, np.float32), 8000, format="FLAC")
+    raw = bytearray(file.getvalue())
+    raw[21] = raw[21] & 0xF0 | frames_stated >> 32
+    raw[22:26] = struct.pack(">I", frames_stated & 0xFFFF_FFFF)
+    return bytes(raw)
+
+
+def bmp(width: int, height: int) -> bytes:
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, 0, 2835, 2835, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 54, 0, 0, 54) + header
+
+
+TOO_LARGE: dict[str, tuple[bytes, Any]] = {
+    "a sound that states more frames than it has": (flac(2**36 - 1), AudioSpec()),
+    "a sound of one channel": (flac(2**30), AudioSpec(channels=1)),
+    "a rate that makes many samples of few": (wav(SOUNDS[0]), AudioSpec(sampling_rate=2**50)),
+    "an image": (bmp(40_000, 40_000), ImageSpec()),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_file_that_would_be_decoded_to_4_gib_is_refused_by_what_it_states(
+    storage: cachelayer.Storage, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Programs with large images lift the limit of Pillow.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    file, spec = TOO_LARGE[name]
+    ref = storage.submit([{"file": file}], "d", "v1", element_spec={"file": spec})
+    with pytest.raises(ElementError, match=r"leaf \['file'\].*a leaf has less than 4294967296"):
+        ref[0]
+
+
+def test_an_image_that_is_a_program_is_not_run(storage: cachelayer.Storage) -> None:
+    file = io.BytesIO()
+    Image.fromarray(PIXELS[0]).save(file, "EPS")
+    ref = storage.submit([file.getvalue()], "d", "v1", element_spec=ImageSpec())
+    with pytest.raises(ElementError, match="Ghostscript"):
+        ref[0]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from cachelayer import (
     CacheLayerWarning,
     CorruptionError,
     ElementError,
+    FormatError,
     InvalidArgumentError,
     RecordIndexError,
     Storage,
@@ -33,6 +36,7 @@ from cachelayer import (
 )
 from cachelayer.arrayrecord.records_without_files import joined_checksums
 from cachelayer.drawing.drawn_records import DrawOptions, drawn_leaf
+from cachelayer.records.spec import ImageSize
 from cachelayer.records.video_index import VideoIndex
 
 pytest.importorskip("av")
@@ -313,3 +317,59 @@ def test_a_record_that_is_damaged_in_a_bucket_is_found_without_its_video() -> No
     with pytest.raises(CorruptionError, match="checksum"):
         again[0]
     np.testing.assert_array_equal(again[1]["video"][:3], decoded(file)[:3])
+
+
+def facts(**changes: Any) -> Any:
+    return lambda index: {"facts": json.dumps(index.format | changes).encode()}
+
+
+def packets(column: int, value: int) -> Any:
+    def changed(index: VideoIndex) -> dict[str, Any]:
+        table = index.packets.copy()
+        table[-1, column] = value
+        return {"packets": table}
+
+    return changed
+
+
+LIES = {
+    "no frames": lambda index: {"times": index.times[:0]},
+    "more frames than packets": lambda index: {"times": np.append(index.times, index.times)},
+    "a packet past the end": packets(0, 2**31),
+    "a packet longer than the file": packets(1, 2**32 - 1),
+    "a frame twice": packets(3, 0),
+    "a frame that is not there": packets(3, 2**31),
+    "no keyframe": lambda index: {"keyframes": index.keyframes[:0]},
+    "a keyframe that is no packet": lambda index: {"keyframes": np.array([2**31], np.uint32)},
+    "no facts": lambda _: {"facts": b"{}"},
+    "facts that are no JSON": lambda _: {"facts": b"[" * 100_000},
+    "a fact too many": facts(options={"dump": "/etc/passwd"}),
+    "another attribute of the decoder": facts(color={"options": 1, "color_trc": 1, "colorspace": 1, "color_range": 1}),
+    "a size that is no number": facts(width="8"),
+    "a size of the sky": facts(height=2**40),
+    "a codec that is a path": facts(codec="../h264"),
+    "a turn that is no number": facts(rotation=[90]),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_index_that_somebody_made_up_is_refused(files: dict[str, tuple[bytes, Any]], name: str) -> None:
+    honest = Video.of_file(next(iter(files.values()))[0])._video
+    index = replace(honest.index, **LIES[name](honest.index))
+    video = Video(replace(honest, index=index, path="['video']", record=3))
+    for use in (lambda: video.shape, lambda: video.fps, lambda: video[0], lambda: next(iter(video))):
+        with pytest.raises((CorruptionError, FormatError), match=r"record 3, leaf \['video'\]: "):
+            use()
+
+
+def test_no_more_frames_are_decoded_at_once_than_a_leaf_has_bytes(files: dict[str, tuple[bytes, Any]]) -> None:
+    honest = Video.of_file(next(iter(files.values()))[0])._video
+    index = replace(honest.index, **facts(width=1 << 16, height=1 << 15)(honest.index))
+    with pytest.raises(ElementError, match="read fewer at a time"):
+        Video(replace(honest, index=index))[0]
+    size = ImageSize(1 << 15, 1 << 15, crop=True)
+    with pytest.raises(ElementError, match="read fewer at a time"):
+        Video(replace(honest, size=size)).at([0, 1])
+    narrow = VideoSpec().sized(ImageSize(1 << 15, 1, crop=True))
+    with pytest.raises(ElementError, match="would be scaled to 32768 x"):
+        Video(replace(honest, size=narrow.size))[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,8 @@ def change_manifest(root: Path, version: str, change: Change) -> None:
     change(document)
     raw = json.dumps(document).encode()
     facts = {"manifest_sha256": hashlib.sha256(raw).hexdigest()}
-    try:
+    with suppress(FormatError):
         facts["digest"] = Manifest.decode(raw, "m").digest
-    except FormatError:
-        pass
     new = old.with_name(f"{facts['manifest_sha256'][:32]}-{info.generation}.json")
     new.write_bytes(raw)
     change_entry(root, lambda entry: entry["versions"][version].update(facts))

@@ -142,7 +142,7 @@ class ClipRows(BaseDataset):
             return lengths
         # How many samples a sound has is known when it was decoded.
         digest = derived_digest(self.records.digests_of_leaves([leaf]).rows, "sounds", {"leaf": name})
-        maker = PlanMaker(digest, 1, lambda: self._sound_lengths(name), self._is_sound)
+        maker = PlanMaker(digest, 1, self.records.__len__, lambda: self._sound_lengths(name), self._is_sound)
         plan: Ints = plan_of(self.records.leaves_for("clips()").home, maker)[0]
         return plan
 

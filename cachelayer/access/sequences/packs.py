@@ -98,8 +98,11 @@ class PackRows(DocumentRows):
 
     @cached_property
     def plan(self) -> Plan:
-        maker = PlanMaker(self.digests.rows, len(PIECE), self._made_plan, self._is_sound)
+        maker = PlanMaker(self.digests.rows, len(PIECE), self._most_pieces, self._made_plan, self._is_sound)
         return plan_of(self.documents.home, maker)
+
+    def _most_pieces(self) -> int:
+        return len(self.documents) + self.documents.columns[0].total // self.packing.max_length
 
     def _made_plan(self) -> Iterator[Plan]:
         return plan(self.documents.lengths(), self.packing, self.documents.records.segments)

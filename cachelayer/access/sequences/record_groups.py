@@ -75,7 +75,7 @@ class RecordGroups:
     @cached_property
     def _plan(self) -> Ints:
         leaves = self.records.base.leaves
-        maker = PlanMaker(self.digest, _ROWS, self._made_plan, self._is_sound)
+        maker = PlanMaker(self.digest, _ROWS, self.records.__len__, self._made_plan, self._is_sound)
         return plan_of(None if leaves is None else leaves.home, maker)
 
     @property

@@ -25,8 +25,11 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.stored_version import StoredVersion
 
 _CHECKSUM_NBYTES = 4
+_ITEM_NBYTES = 8
 _DIGITS = 32
 _READ_NBYTES = 1 << 24
+_MOST_OF_HEADER = 1 << 12
+"""More bytes than the header of the array has."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class PlanMaker:
     """The digest of the plan, which follows from the records and from all else that decides it."""
     rows: int
     """The number of rows of the plan."""
+    most_columns: Callable[[], int]
+    """Returns the largest number of columns that a plan of these records can have."""
     make: Callable[[], Iterable[Ints]]
     """Returns the columns of the plan, some at a time: int64 of shape ``[rows, some]``."""
     is_sound: Callable[[Ints], bool]
@@ -80,12 +85,16 @@ def joined(rows: int, pieces: Iterable[Ints]) -> Ints:
 
 def _read(store: Store, name: str, maker: PlanMaker) -> Ints:
     """Return a stored plan: mapped, from a bucket after it was downloaded."""
+    nbytes = store.size(name) or 0
+    most = maker.rows * _ITEM_NBYTES * maker.most_columns() + _MOST_OF_HEADER
+    if nbytes > most:
+        raise CorruptionError(f"{name}: a plan of {nbytes} bytes, of records whose plan has at most {most}")
     local = store.local_path(name)
     if local is not None:
         return _checked(read_plan(local, maker.digest, maker.rows), name, maker)
     with scratch_folder() as folder:
         path = folder / Path(name).name
-        store.download(name, path, store.size(name) or 0)
+        store.download(name, path, nbytes)
         return _checked(read_plan(path, maker.digest, maker.rows), name, maker)
 
 

@@ -127,6 +127,7 @@ WRONG: dict[str, Any] = {
     "cut": lambda raw, *_: raw[:-8],
     "another record, that there is": lambda raw, *_: raw[:192] + bytes([raw[192] ^ 1]) + raw[193:],
     "the plan of other packs": lambda _, other, __: other,
+    "more pieces than the documents can have": lambda *given: with_checksum(npy(np.zeros((4, 5000), "i8")), given[2]),
     "no array": lambda *given: with_checksum(b"x" * 1000, given[2]),
     "another array": lambda *given: with_checksum(npy(np.zeros(9)), given[2]),
 }
