@@ -208,8 +208,8 @@ class VideoClip:
         shape = len(self.frames), *self.video.shape[1:]
         if prod(shape) >= LEAF_NBYTES:
             raise self.video.problem(
-                f"{shape[0]} frames of {shape[1]} x {shape[2]}, which are {prod(shape)} bytes: read fewer at a time, or "
-                f"smaller ones, to stay below {LEAF_NBYTES}"
+                f"{shape[0]} frames of {shape[1]} x {shape[2]}, which are {prod(shape)} bytes: read fewer at a time, "
+                f"or smaller ones, to stay below {LEAF_NBYTES}"
             )
         out = np.empty(shape, np.uint8)
         order = self.frames.argsort(kind="stable")

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import platform
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import tarfile
 import tempfile
 import wave
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,10 +50,20 @@ RECORDS, MORE = 24, 8
 TIMES = 5
 SHARD_BYTES = 6000
 STEPS_AFTER = 3
+ML_DTYPES = [
+    *("bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz"),
+    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"),
+    *("int2", "int4", "uint2", "uint4"),
+]
+# Not in every ml_dtypes that this release takes.
+NEW_ML_DTYPES = ["int1", "uint1", "complex32", "bcomplex32"]
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "int4"),
+    *("float16", "float32", "float64", "complex64", "complex128", *ML_DTYPES),
 ]
+
+
+NOTE = re.compile(r"/_builds/.*/(\d{5})\.json$")
 
 
 class Point(NamedTuple):
@@ -66,19 +77,28 @@ SPEC: dict[str, Any] = {
     "numbers": {name: ArraySpec(name) for name in DTYPES},
     "times": (ArraySpec("datetime64[us]"), ArraySpec("timedelta64[s]")),
     "point": Point(ArraySpec("int32"), ArraySpec("float64")),
+    "pair": [ArraySpec("int16"), ArraySpec("S3")],
+    "nothing": None,
     "square": ArraySpec("uint8", (2, 3)),
+    "rows": ArraySpec("float32", (None, 2)),
     "tokens": ArraySpec("int32", (None,)),
     "names": ArraySpec(str, (None,)),
     "blob": ArraySpec(bytes),
+    "blobs": ArraySpec(bytes, (None,)),
     "fixed": ArraySpec("U4"),
     "maybe": ArraySpec("float32", (None,), nullable=True),
     "holes": ArraySpec("int16", (None,), nullable_values=True),
     "dict": cachelayer.NullableDict({"a": ArraySpec("int8"), "b": ArraySpec(str, nullable=True)}),
     "ragged": RaggedSpec("int64", (None, None)),
+    "letters": RaggedSpec(str, (None, None, None), ragged_rank=2, nullable=True, splits_dtype="int32"),
+    "gaps": RaggedSpec("int8", (None, None), nullable_values=True),
     "sparse": SparseSpec("float32", (10,)),
+    "scattered": SparseSpec("int16", (None, 4), nullable=True),
     "json": JsonSpec(),
     "image": ImageSpec(),
+    "grey": ImageSpec("L", nullable=True),
     "sound": AudioSpec(),
+    "mono": AudioSpec(8000, 1, nullable=True),
     "video": VideoSpec(nullable=True),
 }
 
@@ -101,31 +121,42 @@ def picture(number: int) -> bytes:
     return file.getvalue()
 
 
+def number(value: int, dtype: str) -> Any:
+    return np.asarray(value).astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))[()]
+
+
 def element(n: int) -> dict[str, Any]:
     """An element with a value of every kind of leaf."""
-    numbers = {}
-    for name in DTYPES:
-        dtype = np.dtype(getattr(ml_dtypes, name, name))
-        numbers[name] = np.asarray(n % 3).astype(dtype)[()]
+    # float8_e8m0fnu has no 0.
+    numbers = {name: number(1 if name == "float8_e8m0fnu" else n % 2, name) for name in DTYPES}
     return {
         "n": n,
         "group": f"g{n % 3}",
         "numbers": numbers,
         "times": (np.datetime64("2026-01-01T00:00:00.000000") + np.timedelta64(n, "s"), np.timedelta64(n, "s")),
         "point": Point(n, n / 2),
+        "pair": [n, b"p%d" % n],
+        "nothing": None,
         "square": np.full((2, 3), n, np.uint8),
+        "rows": np.full((n % 3, 2), n, np.float32),
         "tokens": np.arange(n % 7, dtype=np.int32) + n,
         "names": [f"é{k}" for k in range(n % 3)],
         "blob": bytes(range(n % 5)),
+        "blobs": [b"b" * k for k in range(n % 4)],
         "fixed": f"f{n}",
         "maybe": None if n % 4 == 0 else np.arange(n % 3, dtype=np.float32),
         "holes": [None if k % 2 else k for k in range(n % 4)],
         "dict": None if n % 5 == 0 else {"a": n, "b": None if n % 2 else "b"},
         "ragged": [list(range(k)) for k in range(n % 3)],
+        "letters": None if n % 4 == 1 else [[["w" * k] for k in range(n % 3)], []],
+        "gaps": [[None, n], [], [3]][: n % 4],
         "sparse": cachelayer.Sparse([[n % 10]], [np.float32(n)], [10]),
+        "scattered": None if n % 3 else cachelayer.Sparse([[n, 2]], [np.int16(n)], [n + 1, 4]),
         "json": {"n": n, "list": [1, None, "x"], "deep": {"t": [n / 2]}},
         "image": picture(n),
+        "grey": None if n % 2 else picture(n),
         "sound": sound(n),
+        "mono": None if n % 2 else sound(n),
         "video": VIDEO if n % 6 == 0 else None,
     }
 
@@ -133,6 +164,11 @@ def element(n: int) -> dict[str, Any]:
 def score(row: dict[str, Any]) -> dict[str, Any]:
     """The columns that are added."""
     return {"score": np.float32(row["n"] / 4), "words": np.arange(row["n"] % 3, dtype=np.int16)}
+
+
+def size(row: dict[str, Any]) -> dict[str, Any]:
+    """Columns of fixed size: they are stored as an array."""
+    return {"size": np.int32(len(row["tokens"])), "half": np.float16(row["n"] / 2)}
 
 
 OPTIONS: dict[str, Any] = {"element_spec": SPEC, "shard_bytes": SHARD_BYTES, "progress": False}
@@ -147,6 +183,18 @@ CHANGES: dict[str, Callable[[Storage], Any]] = {
         "kinds@built", new="compressed", compression="zstd", shuffle_seed=3, progress=False
     ),
     "chosen": lambda storage: storage.derive("kinds@longer", new="chosen", keep="n % 2 == 0"),
+    "picked": lambda storage: storage.derive("kinds@longer", new="picked", keep=[5, 1, 5, 30]),
+    "measured": lambda storage: storage.add_columns("kinds@compressed", new="measured", columns=size, progress=False),
+    "grown": lambda storage: storage.append(
+        "kinds@compressed", new="grown", source=[element(RECORDS + n) for n in range(MORE)], progress=False
+    ),
+    "plain": lambda storage: storage.submit([b"", b"a", b"bc" * 300], "kinds", "plain", progress=False),
+    "new-dtypes": lambda storage: storage.submit(
+        [{name: number(n, name) for name in NEW_ML_DTYPES} for n in range(2)], "kinds", "new-dtypes", progress=False
+    ),
+    "empty": lambda storage: storage.submit(
+        [], "kinds", "empty", element_spec={"n": ArraySpec("int64")}, allow_empty=True, progress=False
+    ),
 }
 ERASED = [3]
 ORDERS: dict[str, Callable[[Storage], Any]] = {
@@ -186,7 +234,29 @@ ORDERS: dict[str, Callable[[Storage], Any]] = {
     "concat": lambda storage: cachelayer.concat([built(storage), built(storage)[::2]]).stream(
         4, shuffle=True, seed=1, num_epochs=3
     ),
+    "mixture in blocks": lambda storage: cachelayer.mix([(built(storage), 0.5), (built(storage)[::2], 0.5)]).stream(
+        4, shuffle=Blocks(records=3, window=2, lanes=2), seed=1
+    ),
+    "windows of all leaves": lambda storage: (
+        built(storage).windows(["tokens"], 4, remainder="pad", segments=True, beside="n").stream(2, num_epochs=3)
+    ),
+    "packs with a seed": lambda storage: (
+        built(storage).packed("tokens", 8, seed=3, beside="n", long="truncate").stream(2, num_epochs=3)
+    ),
+    "clips": lambda storage: (
+        built(storage).fields("n", "sound").clips("sound", 4, beside="n").stream(4, shuffle=True, seed=1, num_epochs=3)
+    ),
+    "strata": lambda storage: built(storage).folds(3, seed=5, stratify="group")[2][0].stream(4, num_epochs=3),
+    "folds": lambda storage: built(storage).folds(3, seed=5)[1][0].stream(4, shuffle=True, seed=1, num_epochs=3),
+    "kept records": lambda storage: storage.fetch("kinds@chosen").stream(3, shuffle=True, seed=1, num_epochs=3),
+    "columns": lambda storage: storage.fetch("kinds@measured").stream(4, shuffle=True, seed=1, num_epochs=3),
+    "left out": lambda storage: (
+        built(storage).stream(4, shuffle=True, seed=1, num_epochs=3).without(steps=[3], records=[9])
+    ),
+    "erased since": lambda storage: storage.fetch("kinds@longer").stream(4, shuffle=True, seed=SEED, num_epochs=3),
 }
+# With it, the steps that follow the state do not have the record that is erased later.
+SEED = 5
 
 
 def built(storage: Storage) -> Any:
@@ -199,16 +269,42 @@ def numbers_of(batch: Any) -> Any:
     return np.asarray(batch["n"]).tolist()
 
 
+def grown(storage: Storage) -> Any:
+    return storage.fetch("kinds@grown").stream(4, shuffle=True, seed=1, num_epochs=4)
+
+
+def advanced(storage: Storage) -> Any:
+    """An iterator that went on from a version to the version with more records."""
+    iterator = iter(built(storage).stream(4, shuffle=True, seed=1, num_epochs=4))
+    next(iterator)
+    iterator.advance_to(storage.fetch("kinds@grown"))
+    return iterator
+
+
+def loops(storage: Storage) -> Any:
+    """What frameworks loop over: an iterator over epochs, whose states have another form."""
+    return built(storage).stream(4, shuffle=True, seed=1, num_epochs=3).epochs()
+
+
 def states_of(storage: Storage) -> dict[str, Any]:
     """For each order: a state in the midst of an epoch, and the record numbers of the steps that follow."""
+    iterators = {name: iter(make(storage)) for name, make in ORDERS.items()} | {"advanced": advanced(storage)}
     states = {}
-    for name, make in ORDERS.items():
-        iterator = iter(make(storage))
+    for name, iterator in iterators.items():
         for _ in range(2):
             next(iterator)
         state = iterator.get_state()
         states[name] = {"state": state, "next": [numbers_of(batch) for batch in islice(iterator, STEPS_AFTER)]}
     return states
+
+
+def state_of_loops(storage: Storage) -> dict[str, Any]:
+    epochs = loops(storage)
+    batches = chain.from_iterable(epochs)
+    for _ in range(2):
+        next(batches)
+    state = epochs.get_state()
+    return {"state": state, "next": [numbers_of(batch) for batch in islice(batches, STEPS_AFTER)]}
 
 
 def write(folder: Path) -> None:
@@ -220,29 +316,36 @@ def write(folder: Path) -> None:
     storage.delete("kinds@deleted")
     storage.tag("kinds@compressed", tag="checked")
     states = states_of(storage)
+    of_loops = state_of_loops(storage)
     storage.erase("kinds", records=ERASED, of="built", reason="asked for", grace=0)
-    code = (
-        "import sys, frozen_format as f; f.hide_machine(); f.die_at_third_note(); f.interrupted(f.Storage(sys.argv[1]))"
-    )
-    killed = subprocess.run([sys.executable, "-c", code, str(folder / "storage")], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    for hosts in (None, (0, 2)):
+        code = (
+            "import sys, frozen_format as f; f.hide_machine(); f.die_at_third_note(); "
+            f"f.interrupted(f.Storage(sys.argv[1]), hosts={hosts})"
+        )
+        killed = subprocess.run([sys.executable, "-c", code, str(folder / "storage")], check=False)
+        assert killed.returncode == -signal.SIGKILL
     digests = {name: storage.fetch(f"kinds@{name}").digest for name in CHANGES}
-    document = {"release": cachelayer.__version__, "digests": digests, "states": states}
+    document = {"release": cachelayer.__version__, "digests": digests, "states": states, "loops": of_loops}
     (folder / "expected.json").write_text(json.dumps(document, indent=1))
 
 
-def interrupted(storage: Storage) -> Any:
-    """Build, or go on with, the version whose first build is killed."""
+def interrupted(storage: Storage, **options: Any) -> Any:
+    """Build, or go on with, the version whose first build is killed: by itself, or by hosts that share it."""
     source = cachelayer.concat([built(storage)] * TIMES)
-    return storage.cache(source, "interrupted", "v1", shard_bytes=5 * SHARD_BYTES, progress=False)
+    version = "shared" if options.get("hosts") else "v1"
+    return storage.cache(source, "interrupted", version, shard_bytes=5 * SHARD_BYTES, progress=False, **options)
 
 
 def die_at_third_note() -> None:
-    """Kill this process when it is about to put the note of the third part of a build."""
+    """Kill this process when it is about to put the third note of a build."""
+    notes = set()
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("os.link", "os.rename") and "00002.json" in str(arguments):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if event in ("os.link", "os.rename"):
+            notes.update(NOTE.findall(str(arguments[1])))
+            if len(notes) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
 

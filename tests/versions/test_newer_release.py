@@ -1,4 +1,4 @@
-"""What a newer release stored: refused by name if this release would leave something out, and ignored and kept if not."""
+"""What a newer release stored: refused by name where it means something, and ignored and kept where it may be."""
 
 from __future__ import annotations
 
