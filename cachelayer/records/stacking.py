@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError
 from cachelayer.locks import cached_property
+from cachelayer.protocols import Dataset
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.null_marks import marks
@@ -41,20 +42,12 @@ _NULLABLE = (
 _OF_ONE_LEAF = (np.ndarray, Nullable, Ragged, Sparse, dict, list)
 
 
-class HasSpec(Protocol):
-    """Records with an element spec."""
-
-    @property
-    def declared_spec(self) -> Tree | None:
-        """The element spec that all records are known to have; None if it is only inferred from the first record."""
-
-
 @dataclass(frozen=True, eq=False)
 class Stacking:
     """Makes batches of elements of one spec, before or after functions change them: a Stacker of the protocols."""
 
-    source: HasSpec
-    """The records, whose spec counts if ``declared`` is None."""
+    source: Dataset[Any]
+    """The records, whose declared spec counts if ``declared`` is None."""
     declared: Tree | None = None
     """The spec that the user declared for the outputs of a function."""
 

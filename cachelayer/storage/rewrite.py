@@ -24,7 +24,7 @@ from cachelayer.engines import Processes
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.records.memory import Ints
 from cachelayer.storage.builder import Builder
-from cachelayer.streams.order.permutation import permuted_pieces
+from cachelayer.streams.order.permutation import permuted
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 
@@ -145,4 +145,4 @@ def _rows(length: int, seed: int | None, first: int, stop: int) -> Ints:
     """Return the rows of the base that are records ``first`` to ``stop`` of the new version."""
     if seed is None:
         return np.arange(first, stop)
-    return np.concatenate(list(permuted_pieces(length, seed, 0, first, stop)))
+    return permuted(length, seed, 0, first, stop)

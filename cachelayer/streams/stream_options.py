@@ -359,29 +359,19 @@ def _order(
         shown = {Blocks(): "'blocks'", Arrival(): "'arrival'"}.get(shuffle, repr(shuffle))
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
     key = None if seed is None else check_seed(seed)
-    if isinstance(shuffle, Blocks) and key is not None:
-        return _block_order(shuffle, records, record_nbytes, together, key, reshuffle)
-    if isinstance(shuffle, Arrival) and key is not None:
-        return _arrival_order(shuffle, records, key, reshuffle)
-    return _exact_order(records, bool(shuffle), key, reshuffle or not shuffle)
+    return _shared_order(records, record_nbytes, together, shuffle, key, reshuffle)
 
 
-# Streams of one order share what it has computed. Orders in blocks have computed some MB.
-@lru_cache(maxsize=8)
-def _exact_order(records: int, shuffle: bool, seed: int | None, reshuffle: bool) -> ExactOrder:
-    return ExactOrder(records, shuffle, seed, reshuffle)
-
-
-@lru_cache(maxsize=8)
-def _arrival_order(arrival: Arrival, records: int, seed: int, reshuffle: bool) -> ArrivalOrder:
-    return ArrivalOrder(records, arrival.window, seed, reshuffle)
-
-
-@lru_cache(maxsize=2)
-def _block_order(
-    blocks: Blocks, records: int, record_nbytes: int, together: int, seed: int, reshuffle: bool
-) -> BlockOrder:
-    return blocks.order(records, record_nbytes, together, seed=seed, reshuffle=reshuffle)
+# Streams of one order share what it has computed, which are some MB.
+@lru_cache(maxsize=4)
+def _shared_order(
+    records: int, record_nbytes: int, together: int, shuffle: bool | Blocks | Arrival, seed: int | None, reshuffle: bool
+) -> Order:
+    if isinstance(shuffle, Blocks) and seed is not None:
+        return shuffle.order(records, record_nbytes, together, seed=seed, reshuffle=reshuffle)
+    if isinstance(shuffle, Arrival) and seed is not None:
+        return ArrivalOrder(records, shuffle.window, seed, reshuffle)
+    return ExactOrder(records, bool(shuffle), seed, reshuffle or not shuffle)
 
 
 def warn_of_few_lanes(shards: int, orders: Iterable[Order]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.streams.order.permutation import permuted_pieces
+from cachelayer.streams.order.permutation import permuted
 
 PLAN_VERSION = 1
 Plan = NDArray[np.int64]
@@ -112,8 +112,7 @@ def _pack_of(sizes: Ints, packing: Packing, group: int) -> Ints:
     """Return the pack of each piece."""
     order = np.arange(len(sizes))
     if packing.seed is not None and len(sizes):
-        epoch = _FIRST_EPOCH + group
-        order = np.concatenate(list(permuted_pieces(len(sizes), packing.seed, epoch, 0, len(sizes))))
+        order = permuted(len(sizes), packing.seed, _FIRST_EPOCH + group, 0, len(sizes))
     order = order[(-sizes[order]).argsort(kind="stable")]
     different, counts = np.unique(sizes, return_counts=True)
     fit = _Fit(packing.length)

@@ -230,12 +230,7 @@ class MixedOrder(Order):
     def compute(self, epoch: int, places: Indices) -> Indices:
         records = np.empty(len(places), np.int64)
         for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
-            # Mostly the turns are consecutive: a range of places costs less than an array.
-            first = int(turns[0])
-            stop = int(turns[-1]) + 1
-            are_consecutive = len(turns) == stop - first and np.array_equal(turns, np.arange(first, stop))
-            places_of_part = range(first, stop) if are_consecutive else turns
-            records[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, places_of_part)
+            records[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, turns)
         return records
 
     @property

@@ -22,7 +22,6 @@ from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at
 
 VERSIONS = {"exact": 1, "blocks": 1, "arrival": 1, "buckets": 1, "weighted": 1, "mixture": 1}
 """The version of each kind of order, under which its permutations never change."""
-Places = Indices | range
 
 GROUP = 64
 """The number of places of an epoch, one of which stands in for another."""
@@ -104,7 +103,7 @@ class Order(ABC):
         """Number of places of an epoch."""
         return self.records
 
-    def at(self, epoch: int, places: Places) -> Indices:
+    def at(self, epoch: int, places: Indices | range) -> Indices:
         """Return the record number at each place of an epoch, an array or a range: int64 ``[len(places)]``.
 
         If rows are arranged by lanes, a shard of 2**j has the places of every 2**j-th lane: their last j bits are the
@@ -115,26 +114,21 @@ class Order(ABC):
         """
         if len(places) == 0:
             return np.empty(0, np.int64)
+        places = np.asarray(places)
         shared_bits = 0
-        if isinstance(places, range):
-            low = places.start
-            high = places.stop - 1
-        else:
-            low = int(places.min())
-            high = int(places.max())
-            if high - low >= len(places):
-                changes = int(np.bitwise_or.reduce(places ^ low)) | 1 << _MOST_STRIDE_BITS
-                # The lowest bit in which two places differ.
-                shared_bits = (changes & -changes).bit_length() - 1
+        low = int(places.min())
+        high = int(places.max())
+        if high - low >= len(places):
+            changes = int(np.bitwise_or.reduce(places ^ low)) | 1 << _MOST_STRIDE_BITS
+            # The lowest bit in which two places differ.
+            shared_bits = (changes & -changes).bit_length() - 1
         first = low >> shared_bits >> _PIECE_BITS
         last = high >> shared_bits >> _PIECE_BITS
         if last - first >= _MOST_PIECES:
-            return self.compute(epoch, np.asarray(places))
+            return self.compute(epoch, places)
         shared = low & (1 << shared_bits) - 1
         pieces = [self._piece(epoch, shared_bits, shared, number) for number in range(first, last + 1)]
         numbers = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
-        if isinstance(places, range):
-            return numbers[low - first * _PIECE : high + 1 - first * _PIECE].copy()
         within = places >> shared_bits if shared_bits else places
         chosen: Indices = numbers.take(within - first * _PIECE)
         return chosen

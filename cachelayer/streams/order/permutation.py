@@ -12,7 +12,6 @@ All of it is in uint64, modulo 2**64; docs/order.md specifies it with golden vec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -55,12 +54,6 @@ def places_of(records: int, seed: int, epoch: int, numbers: Indices) -> Indices:
 def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:
     """Return the numbers at the places from ``start`` to ``stop``; see :func:`permuted_at`."""
     return permuted_at(records, seed, epoch, np.arange(start, stop))
-
-
-def permuted_pieces(records: int, seed: int, epoch: int, start: int, stop: int) -> Iterator[Indices]:
-    """Yield the numbers at the places from ``start`` to ``stop``, array by array."""
-    for first in range(start, stop, SORTED_UP_TO):
-        yield permuted(records, seed, epoch, first, min(first + SORTED_UP_TO, stop))
 
 
 def mix(word: int) -> int:
