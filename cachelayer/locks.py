@@ -1,10 +1,11 @@
-"""Locks that survive forks and pickling, and properties that are computed once."""
+"""Locks that survive forks and pickling, properties that are computed once, and pickles without what was computed."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
@@ -68,3 +69,10 @@ class cached_property(Generic[T]):  # noqa: N801 - named like functools.cached_p
                 value = attributes[self._name] = self._compute(instance)
             attributes.pop(self._lock_name, None)
         return value  # type: ignore[no-any-return]
+
+
+class PickledByFields:
+    """A dataclass that is pickled by its fields alone: what it has computed is computed again."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
@@ -20,7 +20,7 @@ from cachelayer.arrayrecord.file import ArrayRecordFile, RangedFile, RecordFile,
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
 from cachelayer.arrayrecord.riegeli import ByteFile, read_footer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.open_store import names_no_bucket, open_store
 from cachelayer.records.memory import groups_of, splits_of
@@ -45,7 +45,7 @@ PathLike = str | os.PathLike[str] | FileInstruction
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Part(PickledByFields):
     """Some consecutive records of a file, which is opened when it is first used."""
 
     path: Path | str
@@ -58,9 +58,6 @@ class _Part:
     """The number of the first record."""
     stop: int | None = None
     """The number after the last record; None for the end of the file."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {each.name: self.__dict__[each.name] for each in fields(self)}
 
     @property
     def byte_file(self) -> ByteFile:

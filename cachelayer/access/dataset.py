@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.locks import PickledByFields
 from cachelayer.protocols import Attempted, Dataset, Failed, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
@@ -67,7 +68,10 @@ class ShardRows(NamedTuple):
 
 
 class RowOrigins(Protocol):
-    """The origins of rows. Stored records answer these questions, and so do datasets that are made of them."""
+    """The origins of rows. Stored records answer these questions, and so do datasets that are made of them.
+
+    The defaults fit rows of one segment that come from no version.
+    """
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -75,15 +79,18 @@ class RowOrigins(Protocol):
     @property
     def references(self) -> tuple[str, ...]:
         """The references of the versions, or views of them, that the rows come from."""
+        return ()
 
     @property
     def segments(self) -> tuple[int, ...]:
         """The number of rows of each segment: of the first build, and of each append."""
+        return (len(self),)
 
     def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
         """Yield where the rows of these numbers lie, one group for each version."""
+        yield ShardRows(np.arange(len(numbers)), self.segments, numbers)
 
-    def prefix_digest(self, segments: int) -> str | None:
+    def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
         """Return the digest of the rows as it was before the records of later segments were appended.
 
         Args:
@@ -92,17 +99,21 @@ class RowOrigins(Protocol):
         Returns:
             The digest; None if the first rows were others then, or if that is not known.
         """
+        return None
 
     @property
     def erased(self) -> Ints:
         """The numbers of the erased rows, ascending: to read one raises an ErasedRecordError."""
+        return NO_NUMBERS
 
     @property
     def takes_requests(self) -> bool:
         """True if reading rows takes requests to an object store."""
+        return False
 
-    def needed(self, numbers: Ints) -> Needed:
+    def needed(self, numbers: Ints) -> Needed:  # noqa: ARG002
         """Return the stored records that these rows are made of, except records that are best read where they lie."""
+        return {}
 
     def sources(self, numbers: Ints) -> Sources:
         """Return the records of versions, or the items of wrapped objects, that these rows are made of."""
@@ -167,7 +178,7 @@ class StoredLeaves(Protocol):
         """
 
 
-class BaseDataset(Dataset[Any], RowOrigins, Protocol):
+class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
     """A dataset, with defaults for most of what it is asked.
 
     :class:`cachelayer.protocols.Dataset` says what streams, builds and adapters ask, :class:`RowOrigins` what is asked
@@ -181,21 +192,6 @@ class BaseDataset(Dataset[Any], RowOrigins, Protocol):
         """The kind of view that shows it and what it was made of, such as ``Windows('d@v1', 'tokens', length=8)``."""
 
     @property
-    def references(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return (len(self),)
-
-    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
-        yield ShardRows(np.arange(len(numbers)), self.segments, numbers)
-
-    @property
-    def erased(self) -> Ints:
-        return NO_NUMBERS
-
-    @property
     def leaves(self) -> StoredLeaves | None:
         """The stored leaves of the elements; None if the elements are not stored records."""
         return None
@@ -204,10 +200,6 @@ class BaseDataset(Dataset[Any], RowOrigins, Protocol):
     def categories(self) -> Mapping[str, Sequence[Any]]:
         """The texts that numbers in the elements stand for, by key."""
         return {}
-
-    @property
-    def takes_requests(self) -> bool:
-        return False
 
     @property
     def declared_spec(self) -> Tree | None:
@@ -222,9 +214,6 @@ class BaseDataset(Dataset[Any], RowOrigins, Protocol):
             return True
         ends = accumulate(self.segments[:-1])
         return any(end == records and self.prefix_digest(count) == digest for count, end in enumerate(ends, 1))
-
-    def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
-        return None
 
     def element(self, number: int) -> Any:
         """Return one element."""
@@ -265,9 +254,6 @@ class BaseDataset(Dataset[Any], RowOrigins, Protocol):
         sizes = list(map(len, batches))
         return cut_batches(lambda rows: self.batch(numbers[rows], held), self.element_spec, sizes)
 
-    def needed(self, numbers: Ints) -> Needed:  # noqa: ARG002
-        return {}
-
     def padded_as(self, number: int) -> BaseDataset:  # noqa: ARG002
         return self
 
@@ -278,7 +264,7 @@ class BaseDataset(Dataset[Any], RowOrigins, Protocol):
         return None
 
 
-class SameRows(BaseDataset, Protocol):
+class SameRows(BaseDataset):
     """A dataset whose element i is made of row i of ``underlying``. Questions about rows go to ``underlying``."""
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cachelayer.access.dataset import BaseDataset, ShardRows, StoredLeaves
@@ -39,9 +39,6 @@ class DatasetView(BaseDataset):
     def all(cls, base: BaseDataset) -> DatasetView:
         """Return all elements of a dataset, in its order."""
         return cls(base, Selection.all(len(base)))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def is_view(self) -> bool:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from cachelayer.access.dataset import ShardRows
+from cachelayer.access.dataset import NO_NUMBERS, RowOrigins
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import Verify
@@ -66,7 +66,7 @@ class RunningBuild(Protocol):
         """Wait until the build has ended, at most for so long."""
 
 
-class GrowingRecords:
+class GrowingRecords(RowOrigins):
     """The records of a version that is being built: a :class:`cachelayer.access.record_elements.RecordSource`.
 
     Args:
@@ -83,7 +83,6 @@ class GrowingRecords:
     kind: ClassVar[str] = "DataRef"
     reads_in_part: ClassVar[bool] = False
     home: ClassVar[StoredVersion | None] = None
-    references: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -155,16 +154,6 @@ class GrowingRecords:
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return (self._length,)
-
-    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
-        yield ShardRows(np.arange(len(numbers)), self.segments, numbers)
-
-    def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
-        return None
-
     # Facts of the published version.
 
     def published(self, *, wait: bool = True) -> VersionRecords | None:
@@ -189,7 +178,7 @@ class GrowingRecords:
 
     @property
     def erased(self) -> Ints:
-        return np.empty(0, np.int64) if self._published is None else self._published.erased
+        return NO_NUMBERS if self._published is None else self._published.erased
 
     @property
     def takes_requests(self) -> bool:

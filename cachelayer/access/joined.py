@@ -17,7 +17,7 @@ Three kinds of members are joined, each more closely than the one before:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, ClassVar, cast
 
@@ -63,9 +63,6 @@ class Joined(BaseDataset):
     """One or more datasets. Their element specs are equal, unless only their records are read."""
 
     kind: ClassVar[str] = "Joined"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def title(self) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
@@ -95,9 +95,6 @@ class StoredElements(SameRows, StoredLeaves):
     """The records, without the columns."""
     chosen: tuple[int, ...] | None = field(default=None, kw_only=True)
     """The numbers of the leaves that elements have, ascending; None for all."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def underlying(self) -> RecordSource:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 
 from cachelayer.access.column_rows import ColumnRows
-from cachelayer.access.dataset import ShardRows
+from cachelayer.access.dataset import RowOrigins
 from cachelayer.access.held_blocks import HeldBlock, held_records
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.remote_shards import RemoteShards
@@ -30,7 +30,7 @@ from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.errors import ErasedRecordError
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
@@ -46,7 +46,7 @@ _RECORDS_PER_READ = 8192
 
 
 @dataclass(frozen=True, eq=False)
-class VersionRecords:
+class VersionRecords(PickledByFields, RowOrigins):
     """The records of a version, or the rows of a group of its added columns: a :class:`RecordSource`.
 
     It opens each file when the file is first read, and again after unpickling. Thread-safe.
@@ -60,9 +60,6 @@ class VersionRecords:
     group: int | None = None
     """The number of the group of columns; None for the records."""
     kind: ClassVar[str] = "DataRef"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def dataset_id(self) -> str:
@@ -160,9 +157,6 @@ class VersionRecords:
     @property
     def segments(self) -> tuple[int, ...]:
         return self.version.segments
-
-    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
-        yield ShardRows(np.arange(len(numbers)), self.segments, numbers)
 
     def prefix_digest(self, segments: int) -> str | None:
         return self.version.manifest.prefix_digest(sum(self.segments[:segments]))

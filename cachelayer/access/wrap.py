@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -34,21 +35,21 @@ class Sized(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
+@dataclass(eq=False)
 class WrappedItems(BaseDataset):
-    """The items of an object as elements. Threads read the object one at a time.
+    """The items of an object as elements. Threads read the object one at a time."""
 
-    Args:
-        obj: the object. If it has ``__getitems__``, that reads several items.
-        identity: a text that identifies the contents in digests and states.
-        declared: the spec of the items; None to infer it from them.
-    """
+    obj: Any
+    """The object. If it has ``__getitems__``, that reads several items."""
+    identity: str
+    """A text that identifies the contents in digests and states."""
+    declared: tree.Tree | None = None
+    """The spec of the items; None to infer it from them."""
+    _lock: ProcessLock = field(default_factory=ProcessLock, init=False, repr=False)
+    _records: int = field(init=False)
 
-    def __init__(self, obj: Any, identity: str, declared: tree.Tree | None = None) -> None:
-        self._obj = obj
-        self._spec = declared
-        self._lock = ProcessLock()
-        self.identity = identity
-        self._records = len(obj)
+    def __post_init__(self) -> None:
+        self._records = len(self.obj)
 
     @property
     def title(self) -> str:
@@ -71,30 +72,30 @@ class WrappedItems(BaseDataset):
             read_nbytes=4096,
             records_per_read=1024,
             reading_cost="foreign",
-            is_declared=self._spec is not None,
+            is_declared=self.declared is not None,
         )
 
     @property
     def element_spec(self) -> tree.Tree:
         """The declared spec; if there is none, that of item 0, and of later ones where it is None."""
-        if self._spec is not None or not self._records:
-            return self._spec
+        if self.declared is not None or not self._records:
+            return self.declared
         return infer_spec(map(self.element, range(self._records)), first=1)
 
     def element(self, number: int) -> Any:
-        return self._call(lambda: _copied(self._obj[number]), [number])
+        return self._call(lambda: _copied(self.obj[number]), [number])
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:  # noqa: ARG002
-        if not hasattr(self._obj, "__getitems__"):
+        if not hasattr(self.obj, "__getitems__"):
             return [self.element(number) for number in numbers.tolist()]
         wanted = numbers.tolist()
-        items: list[Any] = self._call(lambda: [_copied(item) for item in self._obj.__getitems__(wanted)], wanted)
+        items: list[Any] = self._call(lambda: [_copied(item) for item in self.obj.__getitems__(wanted)], wanted)
         if len(items) != len(numbers):
-            raise SourceError(f"{type(self._obj).__name__}.__getitems__ returned {len(items)} items for {len(numbers)}")
+            raise SourceError(f"{type(self.obj).__name__}.__getitems__ returned {len(items)} items for {len(numbers)}")
         return items
 
     def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:  # noqa: ARG002
-        if not hasattr(self._obj, "__getitems__"):
+        if not hasattr(self.obj, "__getitems__"):
             return one_by_one(self.element, numbers, stops=stops)
         elements, together = attempt(self.elements, numbers)
         if together is None:
@@ -129,13 +130,11 @@ class WrappedItems(BaseDataset):
     def _items(self, numbers: Sequence[int]) -> str:
         listed = ", ".join(map(str, numbers[:8])) + ", ..." * (len(numbers) > 8)
         what = f"item {listed}" if len(numbers) == 1 else f"one of the items {listed}"
-        return (
-            f"{what} of the {type(self._obj).__name__} wrapped as {self.identity!r}, which had {self._records} items,"
-        )
+        return f"{what} of the {type(self.obj).__name__} wrapped as {self.identity!r}, which had {self._records} items,"
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:  # noqa: ARG002
         elements = self.elements(numbers)
-        spec = self._spec
+        spec = self.declared
         if not spec:
             spec = infer_spec(elements, first=1) if elements else self.element_spec
         codec = codec_for(spec)
@@ -145,7 +144,7 @@ class WrappedItems(BaseDataset):
 
     def with_declared_spec(self) -> WrappedItems:
         # Each item is checked against the spec of item 0 when it is read.
-        return self if self._spec is not None else WrappedItems(self._obj, self.identity, self.element_spec)
+        return self if self.declared is not None else WrappedItems(self.obj, self.identity, self.element_spec)
 
 
 def _copied(item: Any) -> Any:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from cachelayer.errors import CorruptionError, FormatError, VersionNotFoundError
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.records.selection import Selection
@@ -27,7 +27,7 @@ INDICES_NBYTES = 1 << 26
 
 
 @dataclass(frozen=True)
-class StoredVersion:
+class StoredVersion(PickledByFields):
     """A published version as it is stored. The manifest is read when it is first used, and again after unpickling."""
 
     folder: Store
@@ -41,9 +41,6 @@ class StoredVersion:
         version = cls(folder, info)
         version.__dict__["manifest"] = manifest
         return version
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def dataset_id(self) -> str:

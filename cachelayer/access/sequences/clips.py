@@ -10,7 +10,7 @@ A clip of 4 frames with ``stride=2`` and ``every=3``, of a video of 11 frames::
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from typing import Any, cast
@@ -98,9 +98,6 @@ class ClipRows(BaseDataset):
         keys = [_key(name) for name in (*self.names, *self.beside)]
         if len({*keys}) < len(keys):
             raise InvalidArgumentError(f"a clip of {[*self.names, *self.beside]} would have one key twice: rename it")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def title(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
@@ -245,9 +245,6 @@ class DocumentRows(BaseDataset):
             if keys.count(key) > 1:
                 named = ", ".join(map(repr, [*self.documents.names, *(each.name for each in self.fields)]))
                 raise InvalidArgumentError(f"an element of {named} would have {key!r} twice: rename a field")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     @abstractmethod

@@ -11,7 +11,7 @@ values, and None after NaN::
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader, distinct_rows, python_values
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.records.dtypes import is_string, number_kind
 from cachelayer.records.keys import sortable
 from cachelayer.records.leaf_names import in_condition, leaf_number
@@ -33,7 +33,7 @@ _ROWS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class RecordGroups:
+class RecordGroups(PickledByFields):
     """The groups of the records of a view."""
 
     records: DatasetView
@@ -50,9 +50,6 @@ class RecordGroups:
             dtype = reader.leaf(name).dtype
             if not is_string(dtype) and number_kind(np.dtype(dtype)) == "c":
                 raise InvalidArgumentError(f"{self.call}: {name!r} is {dtype}: complex numbers have no order")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def _names(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,9 +46,6 @@ class SeriesWindows(BaseDataset):
     def __post_init__(self) -> None:
         # Making the spec refuses fields that do not stack, now and not when a window is read.
         _ = self.element_spec
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def records(self) -> DatasetView:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +26,7 @@ from cachelayer.access.sequences.pieces import Pieces
 from cachelayer.access.sequences.record_groups import RecordGroups
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import in_condition, leaf_number
 from cachelayer.records.memory import Ints, splits_of
@@ -40,7 +40,7 @@ _CATEGORY = np.dtype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
-class TokenField:
+class TokenField(PickledByFields):
     """A field that rows of tokens have beside the tokens."""
 
     records: DatasetView
@@ -60,9 +60,6 @@ class TokenField:
     def key(self) -> str:
         """The key of the field in rows: the last part of its name."""
         return self.name.rpartition("/")[2]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     def spec_of_row(self, length: int) -> ArraySpec:
         """Return the spec of the field in a row of so many cells."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at, round_keys
 
 VERSIONS = {"exact": 1, "blocks": 1, "arrival": 1, "buckets": 1, "weighted": 1, "mixture": 1}
@@ -59,7 +59,7 @@ class OrderInBlocks(Protocol):
         """Return the block of the record at each place of an epoch."""
 
 
-class Order(ABC):
+class Order(PickledByFields, ABC):
     """An order: the record at each place of every epoch.
 
     Record numbers take long to compute, so whole pieces of an epoch are computed at once and kept.
@@ -147,10 +147,6 @@ class Order(ABC):
         first = number << _PIECE_BITS
         end = min(first + _PIECE, (self.length - 1 - shared >> shared_bits) + 1)
         return self.compute(epoch, np.arange(first, end) << shared_bits | shared)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Without what was computed.
-        return {field.name: self.__dict__[field.name] for field in fields(cast(Any, self))}
 
 
 @dataclass(frozen=True)
