@@ -1,12 +1,16 @@
-"""A dataset view: some rows of a dataset, in an order of their own. A public view holds one, and streams read it."""
+"""A dataset view: some rows of a dataset, in an order of their own. A public view holds one, and streams read it.
+
+And what datasets have in common whose rows are made of the records of a dataset view.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cachelayer.access.dataset import BaseDataset, ShardRows, StoredLeaves
+from cachelayer.access.dataset import BaseDataset, ShardRows, StoredLeaves, derived_digest
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
@@ -163,6 +167,12 @@ class DatasetView(BaseDataset):
             return Digests.of(self.digests.elements)
         return self.digests
 
+    def prefix_digest_of_leaves(self, leaves: Sequence[int], segments: int) -> str | None:
+        """Return the rows digest of :meth:`digests_of_leaves` before later segments were appended; see RowOrigins."""
+        stored = self.base.leaves
+        # An added column has no digest of its first values.
+        return None if stored is not None and stored.has_added(leaves) else self.prefix_digest(segments)
+
     def leaves_for(self, call: str) -> StoredLeaves:
         """Return the stored leaves of the elements.
 
@@ -212,3 +222,48 @@ class DatasetView(BaseDataset):
         published = self.published(wait=False)
         known = "being built" if published is None else f"digest='sha256:{published.digests.elements}'"
         return f"{self.title[:-1]}, {sizes}, {known})"
+
+
+class RowsOfRecords(BaseDataset):
+    """Rows that are made of the values of several records of a view, or of some of a record: windows, packs, clips."""
+
+    kind: ClassVar[str]
+    """The name of the rows in their digest."""
+
+    if TYPE_CHECKING:
+        # A field of a dataclass, or a property.
+
+        @property
+        def records(self) -> DatasetView:
+            """The records."""
+
+    @property
+    @abstractmethod
+    def origin_digest(self) -> str:
+        """The digest of what decides, with the parameters, which values of which records a row has."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that decide which values of which records a row has."""
+
+    @property
+    def element_parameters(self) -> dict[str, Any]:
+        """The parameters that decide what else rows have."""
+        return {}
+
+    @cached_property
+    def digests(self) -> Digests:
+        rows = derived_digest(self.origin_digest, self.kind, self.parameters)
+        parameters = {**self.parameters, **self.element_parameters}
+        elements = derived_digest(self.records.digests.elements, self.kind, parameters)
+        # After an erasure rows may have other numbers.
+        return Digests(elements, rows, original=rows, planned=rows)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return self.records.references
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.records.takes_requests

@@ -18,6 +18,9 @@ from cachelayer.records import dtypes, tree
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, NullableDict, describe_leaf
 from cachelayer.records.tree import Tree
 
+UNNAMED = "values"
+"""The key of a leaf without a name: that of elements that are one leaf."""
+
 
 def field_names(fields: Any) -> tuple[str, ...]:
     """Return the names of fields that a user lists, sorted, because their order means nothing."""
@@ -139,6 +142,11 @@ def _steps(spec: Tree) -> Iterator[tuple[str, Tree]]:
         yield from zip(spec._fields, spec, strict=True)
     elif spec is not None:
         yield from ((str(number), child) for number, child in enumerate(spec))
+
+
+def last_key(name: str) -> str:
+    """Return the last part of the name of a field, which is its key in windows, packs and clips."""
+    return name.rpartition("/")[2] or UNNAMED
 
 
 def in_condition(name: str) -> str:

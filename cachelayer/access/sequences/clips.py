@@ -18,18 +18,18 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, derived_digest
-from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.dataset import derived_digest
+from cachelayer.access.dataset_view import DatasetView, RowsOfRecords
 from cachelayer.access.sequences.documents import checked_length, leaf_names
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.progress import Progress, unless_short
-from cachelayer.protocols import DatasetInfo, Digests, Held, Sources
+from cachelayer.protocols import DatasetInfo, Held, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.decoding_threads import in_threads
-from cachelayer.records.leaf_names import leaf_number, leaf_numbers, names_of_leaves
+from cachelayer.records.leaf_names import last_key, leaf_number, leaf_numbers, names_of_leaves
 from cachelayer.records.media import MediaFiles
 from cachelayer.records.memory import Ints, distinct, splits_of
 from cachelayer.records.spec import (
@@ -48,8 +48,6 @@ from cachelayer.records.video import Video, clip_of, read_clips
 # Sounds that are decoded at a time to count their samples.
 _SOUNDS_TOGETHER = 64
 _CLIPS_PER_READ = 8
-_UNNAMED = "values"
-"""The key of a leaf without a name: that of elements that are one leaf."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Clipping:
 
 
 @dataclass(frozen=True, eq=False)
-class ClipRows(BaseDataset):
+class ClipRows(RowsOfRecords):
     """The clips of the records of a view, one record after another: dicts."""
 
     records: DatasetView
@@ -81,6 +79,8 @@ class ClipRows(BaseDataset):
     clipping: Clipping
     beside: tuple[str, ...] = ()
     """The fields that clips have beside: those of the record, or of the frames if the first dimension varies."""
+
+    kind = "clips"
 
     def __post_init__(self) -> None:
         spec = self._stored_spec
@@ -95,7 +95,7 @@ class ClipRows(BaseDataset):
             leaf = _leaf(spec, name)
             if isinstance(leaf, (EncodedSpec, JsonSpec)):
                 raise InvalidArgumentError(f"beside: {name!r} is {describe_leaf(leaf)}: pass names of arrays and texts")
-        keys = [_key(name) for name in (*self.names, *self.beside)]
+        keys = [last_key(name) for name in (*self.names, *self.beside)]
         if len({*keys}) < len(keys):
             raise InvalidArgumentError(f"a clip of {[*self.names, *self.beside]} would have one key twice: rename it")
 
@@ -187,21 +187,18 @@ class ClipRows(BaseDataset):
     # The identity of the clips.
 
     @property
-    def _parameters(self) -> dict[str, Any]:
+    def origin_digest(self) -> str:
+        return self.records.digests_of_leaves(self._leaves).rows
+
+    @property
+    def parameters(self) -> dict[str, Any]:
         clipping = self.clipping
         numbers = {"frames": clipping.frames, "stride": clipping.stride, "every": clipping.every}
         return {"leaves": list(self.names), **numbers}
 
-    @cached_property
-    def digests(self) -> Digests:
-        rows = derived_digest(self.records.digests_of_leaves(self._leaves).rows, "clips", self._parameters)
-        parameters = {**self._parameters, "beside": list(self.beside)}
-        elements = derived_digest(self.records.digests.elements, "clips", parameters)
-        return Digests(elements, rows, original=rows, planned=rows)
-
     @property
-    def references(self) -> tuple[str, ...]:
-        return self.records.references
+    def element_parameters(self) -> dict[str, Any]:
+        return {"beside": list(self.beside)}
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -209,20 +206,14 @@ class ClipRows(BaseDataset):
         return tuple(after - before for before, after in pairwise(ends))
 
     def prefix_digest(self, segments: int) -> str | None:
-        if self.records.leaves_for("clips()").has_added(self._leaves):
-            return None
-        digest = self.records.prefix_digest(segments)
-        return None if digest is None else derived_digest(digest, "clips", self._parameters)
+        digest = self.records.prefix_digest_of_leaves(self._leaves, segments)
+        return None if digest is None else derived_digest(digest, self.kind, self.parameters)
 
     def sources(self, numbers: Ints) -> Sources:
         records, starts = self._places(numbers)
         sources = self.records.sources(records)
         begin = starts[sources.element]
         return replace(sources, begin=begin, end=begin + self.clipping.span)
-
-    @property
-    def takes_requests(self) -> bool:
-        return self.records.takes_requests
 
     # The elements.
 
@@ -232,7 +223,7 @@ class ClipRows(BaseDataset):
 
     @cached_property
     def _clip_specs(self) -> dict[str, LeafSpec]:
-        specs = {_key(name): _decoded_leaf(self.records.element_spec, name) for name in self.names}
+        specs = {last_key(name): _decoded_leaf(self.records.element_spec, name) for name in self.names}
         if None not in [dim for spec in specs.values() for dim in _frame_shape(spec)] or not len(self):
             shapes = {key: _frame_shape(spec) for key, spec in specs.items()}
         else:
@@ -250,7 +241,7 @@ class ClipRows(BaseDataset):
             spec = _leaf(self.records.element_spec, name)
             if spec.shape and spec.shape[0] is None:
                 spec = replace(spec, shape=(self.clipping.frames, *spec.shape[1:]), nullable=False)
-            specs[_key(name)] = spec
+            specs[last_key(name)] = spec
         return codec_for(specs)
 
     @cached_property
@@ -311,7 +302,7 @@ class ClipRows(BaseDataset):
                 values[name] = self._clips_of_sounds(name, columns[name], frames, of_clip.tolist())
         for name in self.beside:
             values[name] = self._beside_clips(name, columns[name], frames, of_clip.tolist())
-        return {_key(name): values[name] for name in (*self.names, *self.beside)}
+        return {last_key(name): values[name] for name in (*self.names, *self.beside)}
 
     def _clips_of_sounds(self, name: str, sounds: Sequence[Any], frames: Ints, records: Sequence[int]) -> list[Any]:
         if not isinstance(sounds[0], bytes):
@@ -347,7 +338,7 @@ class ClipRows(BaseDataset):
         clips = {key: self._stacked(key, spec, values.get(key, [])) for key, spec in self._clip_specs.items()}
         if not self.beside:
             return clips
-        keys = [_key(name) for name in self.beside]
+        keys = [last_key(name) for name in self.beside]
         rows = [dict(zip(keys, row, strict=True)) for row in zip(*(values.get(key, []) for key in keys), strict=True)]
         return {**clips, **self._beside_codec.batch(self._beside_codec.columns(rows))}
 
@@ -375,10 +366,6 @@ def _clips_of_videos(videos: Sequence[Sequence[Any]], frames: Ints) -> list[list
     bodies = read_clips(clips)
     decoded = in_threads(lambda clip: clips[clip].decode(bodies[clip]), range(len(clips)))
     return [decoded[start : start + len(frames)] for start in range(0, len(decoded), len(frames))]
-
-
-def _key(name: str) -> str:
-    return name.rpartition("/")[2] or _UNNAMED
 
 
 def _leaf(spec: Any, name: str) -> LeafSpec:

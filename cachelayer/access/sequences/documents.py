@@ -13,28 +13,26 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, LeafRead, StoredLeaves, derived_digest
-from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.dataset import LeafRead, StoredLeaves
+from cachelayer.access.dataset_view import DatasetView, RowsOfRecords
 from cachelayer.access.sequences.pieces import Pieces, segments_of
 from cachelayer.access.sequences.token_fields import FILL, TokenField, has_documents
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.protocols import DatasetInfo, Held, Needed, Sources
 from cachelayer.records import dtypes, tree
-from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.leaf_names import last_key, leaf_number
 from cachelayer.records.memory import Ints, distinct, separate_rows
 from cachelayer.records.spec import ArraySpec, AudioSpec, VideoSpec, describe_leaf
 
 _LONGEST = 2**31 - 1
-UNNAMED = "values"
-"""The key of a leaf without a name: that of elements that are one leaf."""
 
 
 class Documents:
@@ -73,14 +71,13 @@ class Documents:
         return self.records.leaves_for("windows() and packed()")
 
     @property
-    def digests(self) -> Digests:
-        """The digests that change when a document does."""
-        return self.records.digests_of_leaves(self._leaves)
+    def digest(self) -> str:
+        """The digest that changes when a document does."""
+        return self.records.digests_of_leaves(self._leaves).rows
 
     def prefix_digest(self, segments: int) -> str | None:
         """Return the digest of the documents before later segments were appended; see :class:`RowOrigins`."""
-        # An added column has no digest of its first values.
-        return None if self._stored.has_added(self._leaves) else self.records.prefix_digest(segments)
+        return self.records.prefix_digest_of_leaves(self._leaves, segments)
 
     @property
     def home(self) -> Any:
@@ -95,7 +92,7 @@ class Documents:
     @property
     def keys(self) -> list[str]:
         """The key that each leaf has in rows: the last part of its name."""
-        return [name.rpartition("/")[2] or UNNAMED for name in self.names]
+        return [last_key(name) for name in self.names]
 
     @property
     def segment_keys(self) -> tuple[str, str]:
@@ -220,7 +217,7 @@ def padding_keys(key: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, eq=False)
-class DocumentRows(BaseDataset):
+class DocumentRows(RowsOfRecords):
     """Rows of one length that are made of pieces of documents: dicts of arrays of fixed shape.
 
     A subclass says which pieces each row has.
@@ -236,9 +233,6 @@ class DocumentRows(BaseDataset):
     fields: tuple[TokenField, ...] = field(default=(), kw_only=True)
     """The fields that rows have beside the leaves, with a value for each cell."""
 
-    kind: ClassVar[str]
-    """The name of the rows in their digest."""
-
     def __post_init__(self) -> None:
         keys = [*self.documents.keys, *(each.key for each in self.fields), *self._added_spec]
         for key in keys:
@@ -247,13 +241,15 @@ class DocumentRows(BaseDataset):
                 raise InvalidArgumentError(f"an element of {named} would have {key!r} twice: rename a field")
 
     @property
-    @abstractmethod
-    def parameters(self) -> dict[str, Any]:
-        """The parameters that, with the documents, decide the rows."""
+    def records(self) -> DatasetView:
+        return self.documents.records
+
+    @property
+    def origin_digest(self) -> str:
+        return self.documents.digest
 
     @property
     def element_parameters(self) -> dict[str, Any]:
-        """The parameters that decide what the rows have beside the leaves."""
         values = [each.name for each in self.fields if each.every is None]
         every = {each.name: each.every for each in self.fields if each.every is not None}
         texts = {each.name: each.json_texts for each in self.fields if each.texts is not None}
@@ -270,15 +266,7 @@ class DocumentRows(BaseDataset):
     @property
     def title(self) -> str:
         names = ", ".join(map(repr, self.documents.names))
-        return f"{self.kind.capitalize()}({self.documents.records.info.name!r}, {names}, length={self.length})"
-
-    @cached_property
-    def digests(self) -> Digests:
-        digests = self.documents.digests
-        rows = derived_digest(digests.rows, self.kind, self.parameters)
-        elements = derived_digest(digests.elements, self.kind, {**self.parameters, **self.element_parameters})
-        # After an erasure rows have other numbers.
-        return Digests(elements, rows, original=rows, planned=rows)
+        return f"{self.kind.capitalize()}({self.records.info.name!r}, {names}, length={self.length})"
 
     @property
     def categories(self) -> dict[str, list[Any]]:
@@ -302,10 +290,6 @@ class DocumentRows(BaseDataset):
         return {length: ArraySpec(np.dtype(np.int32)), mask: ArraySpec(np.dtype(np.bool_), row)}
 
     @property
-    def references(self) -> tuple[str, ...]:
-        return self.documents.records.references
-
-    @property
     @abstractmethod
     def together(self) -> int:
         """The number of consecutive rows that share documents with few other rows; see :class:`DatasetInfo`."""
@@ -314,26 +298,22 @@ class DocumentRows(BaseDataset):
     def info(self) -> DatasetInfo:
         leaves = self.element_spec.values()
         nbytes = sum(np.dtype((leaf.dtype, leaf.shape)).itemsize for leaf in leaves)
-        info = self.documents.records.info
+        info = self.records.info
         return replace(info, record_nbytes=nbytes, read_nbytes=nbytes, reading_cost="stored", together=self.together)
 
-    @property
-    def takes_requests(self) -> bool:
-        return self.documents.records.takes_requests
-
     def needed(self, numbers: Ints) -> Needed:
-        return self.documents.records.needed(distinct(self._read_pieces(self.pieces(numbers)).record))
+        return self.records.needed(distinct(self._read_pieces(self.pieces(numbers)).record))
 
     def _read_pieces(self, pieces: Pieces) -> Pieces:
         """Return the pieces whose records are read: pieces with values; with fields, also a lone separator."""
         if not self.fields:
             return pieces.not_empty()
-        erased = self.documents.records.erased
+        erased = self.records.erased
         has_cells = pieces.cells > 0
         return pieces.chosen(has_cells & ~np.isin(pieces.record, erased) if len(erased) else has_cells)
 
     def sources(self, numbers: Ints) -> Sources:
-        return self.pieces(numbers).not_empty().sources(self.documents.records)
+        return self.pieces(numbers).not_empty().sources(self.records)
 
     def batch(self, numbers: Ints, held: Held | None = None) -> dict[str, NDArray[Any]]:
         rows = len(numbers)

@@ -76,7 +76,7 @@ class PackRows(DocumentRows):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return self._parameters_of(self.documents.records.segments)
+        return self._parameters_of(self.records.segments)
 
     def _parameters_of(self, segments: Sequence[int]) -> dict[str, Any]:
         """Return the parameters that decide the packs of the documents of the first segments."""
@@ -105,7 +105,7 @@ class PackRows(DocumentRows):
         return len(self.documents) + self.documents.columns[0].total // self.packing.max_length
 
     def _made_plan(self) -> Iterator[Plan]:
-        return plan(self.documents.lengths(), self.packing, self.documents.records.segments)
+        return plan(self.documents.lengths(), self.packing, self.records.segments)
 
     def _is_sound(self, plan: Plan) -> bool:
         """Return whether packs are numbered in order, and have room for their pieces, which are of these documents."""
@@ -127,7 +127,7 @@ class PackRows(DocumentRows):
 
     @cached_property
     def _segments(self) -> tuple[int, ...]:
-        before = list(map(self._packs_before, accumulate(self.documents.records.segments, initial=0)))
+        before = list(map(self._packs_before, accumulate(self.records.segments, initial=0)))
         return tuple(stop - start for start, stop in pairwise(before))
 
     def _packs_before(self, document: int) -> int:
@@ -143,7 +143,7 @@ class PackRows(DocumentRows):
 
     def prefix_digest(self, segments: int) -> str | None:
         digest = self.documents.prefix_digest(segments)
-        parameters = self._parameters_of(self.documents.records.segments[:segments])
+        parameters = self._parameters_of(self.records.segments[:segments])
         return None if digest is None else derived_digest(digest, self.kind, parameters)
 
     @property

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from cachelayer.access.dataset import SameRows, derived_digest
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.sequences.documents import (
-    UNNAMED,
     checked_fill,
     checked_length,
     fill_hex,
@@ -25,7 +24,7 @@ from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeErr
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records import tree
-from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.leaf_names import UNNAMED, leaf_number
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec, LeafSpec, NullableDict, describe_leaf
 from cachelayer.records.tree import Tree

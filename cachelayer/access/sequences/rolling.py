@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataset import BaseDataset, derived_digest
-from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.dataset_view import DatasetView, RowsOfRecords
 from cachelayer.access.sequences.documents import checked_length
 from cachelayer.access.sequences.record_groups import RecordGroups
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.protocols import DatasetInfo, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.keys import key_names
@@ -30,7 +29,7 @@ _LENGTHS_TOGETHER = 4
 
 
 @dataclass(frozen=True, eq=False)
-class SeriesWindows(BaseDataset):
+class SeriesWindows(RowsOfRecords):
     """The windows over the series of a view: an element is a batch of consecutive records of one series.
 
     Window i of a series begins at its record ``i * stride``. The windows of a series follow one another.
@@ -42,6 +41,8 @@ class SeriesWindows(BaseDataset):
     """The number of records of a window."""
     stride: int
     """The number of records from the start of a window to the start of the next."""
+
+    kind = "rolling"
 
     def __post_init__(self) -> None:
         # Making the spec refuses fields that do not stack, now and not when a window is read.
@@ -56,17 +57,18 @@ class SeriesWindows(BaseDataset):
         options = f"by={list(self.groups.by)}, order={self.groups.order!r}, length={self.length}, stride={self.stride}"
         return f"Rolling({self.records.info.name!r}, {options})"
 
-    @cached_property
-    def digests(self) -> Digests:
-        parameters = {
+    @property
+    def origin_digest(self) -> str:
+        return self.groups.digest
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {
             "by": list(self.groups.by),
             "order": self.groups.order,
             "length": self.length,
             "stride": self.stride,
         }
-        rows = derived_digest(self.groups.digest, "rolling", parameters)
-        elements = derived_digest(self.records.digests.elements, "rolling", parameters)
-        return Digests(elements, rows, original=rows, planned=rows)
 
     @cached_property
     def element_spec(self) -> Tree:
@@ -84,10 +86,6 @@ class SeriesWindows(BaseDataset):
     def _codec(self) -> Codec:
         return codec_for(self.element_spec)
 
-    @property
-    def references(self) -> tuple[str, ...]:
-        return self.records.references
-
     @cached_property
     def info(self) -> DatasetInfo:
         info = self.records.info
@@ -102,10 +100,6 @@ class SeriesWindows(BaseDataset):
     @property
     def categories(self) -> Mapping[str, Sequence[Any]]:
         return self.records.categories
-
-    @property
-    def takes_requests(self) -> bool:
-        return self.records.takes_requests
 
     @cached_property
     def counts(self) -> Ints:

@@ -28,7 +28,7 @@ from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.records import dtypes, tree
-from cachelayer.records.leaf_names import in_condition, leaf_number
+from cachelayer.records.leaf_names import in_condition, last_key, leaf_number
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec, describe_leaf
 from cachelayer.records.values import Nullable
@@ -59,7 +59,7 @@ class TokenField(PickledByFields):
     @property
     def key(self) -> str:
         """The key of the field in rows: the last part of its name."""
-        return self.name.rpartition("/")[2]
+        return last_key(self.name)
 
     def spec_of_row(self, length: int) -> ArraySpec:
         """Return the spec of the field in a row of so many cells."""

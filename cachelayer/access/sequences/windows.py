@@ -127,12 +127,12 @@ class WindowRows(DocumentRows):
     @property
     def segments(self) -> tuple[int, ...]:
         # A window belongs to the segment of the documents that complete it.
-        splits = np.cumsum([0, *self.documents.records.segments]).tolist()
+        splits = np.cumsum([0, *self.records.segments]).tolist()
         return tuple(after - before for before, after in pairwise(map(self._windows_before, splits)))
 
     def prefix_digest(self, segments: int) -> str | None:
         digest = self.documents.prefix_digest(segments)
-        cells = self._cells_before(sum(self.documents.records.segments[:segments]))
+        cells = self._cells_before(sum(self.records.segments[:segments]))
         # A window that was padded at the end of its documents has values of appended documents now.
         had_padding = self.windowing.count(cells) > replace(self.windowing, remainder="drop").count(cells)
         if digest is None or had_padding:
