@@ -270,8 +270,7 @@ class RecordElements(StoredElements):
     def _columns(self, numbers: Ints, held: Held | None, *, separate_rows: bool) -> list[Column]:
         codec = self.element_codec
         records = self.source.records(numbers, held, videos=codec.reads_videos)
-        columns = codec.decode(records, separate_rows=separate_rows)
-        return codec.with_record_numbers(columns, numbers) if codec.has_videos else columns
+        return codec.decode(records, numbers, separate_rows=separate_rows)
 
     def _raise_damage(self, error: ValueError, numbers: Sequence[int] | Ints) -> NoReturn:
         """Raise an error of decoding: one of ours with the number of the record, one of numpy as a CorruptionError."""

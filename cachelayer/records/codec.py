@@ -276,11 +276,12 @@ class Codec:
 
     # Records into elements and batches
 
-    def decode(self, records: Records, *, separate_rows: bool = False) -> list[Column]:
+    def decode(self, records: Records, numbers: Ints | None = None, *, separate_rows: bool = False) -> list[Column]:
         """Return the column of each leaf.
 
         Args:
             records: the records.
+            numbers: the numbers of the records, by which videos name them in errors; None if they have none.
             separate_rows: True if :meth:`elements` makes elements of the columns, which are then kept one by one.
 
         Raises:
@@ -308,16 +309,9 @@ class Codec:
             null_values = _null_values(records, plan, places) if has_null_values else None
             column = Column(tuple(parts), nulls, null_values)
             if plan.files is not None:
-                column = plan.files.decode(column, separate_rows=separate_rows)
+                column = plan.files.decode(column, numbers, separate_rows=separate_rows)
             columns.append(column)
         return columns
-
-    def with_record_numbers(self, columns: Sequence[Column], numbers: Ints) -> list[Column]:
-        """Return columns whose readers of videos know the numbers of their records, for errors."""
-        return [
-            column if plan.files is None else plan.files.with_record_numbers(column, numbers)
-            for plan, column in zip(self.plans, columns, strict=True)
-        ]
 
     def elements(self, columns: Sequence[Column], rows: int) -> list[Any]:
         """Return the elements of columns."""

@@ -88,11 +88,12 @@ class MediaFiles:
     def _decode(self) -> Callable[[bytes], NDArray[Any]]:
         return decoder(self._spec)
 
-    def decode(self, files: Column, *, separate_rows: bool) -> Column:
+    def decode(self, files: Column, numbers: Ints | None = None, *, separate_rows: bool) -> Column:  # noqa: ARG002
         """Return the column of what files hold.
 
         Args:
             files: the column of files.
+            numbers: the numbers of the records; an error has the row, which the caller replaces.
             separate_rows: True for a column of a list of arrays, which share no memory, for :meth:`Codec.elements`.
         """
         [flat] = files.parts
@@ -106,10 +107,6 @@ class MediaFiles:
 
         values = in_threads(value_of, rows)
         return Column((values,) if separate_rows else self.codec.encode(values), nulls)
-
-    def with_record_numbers(self, column: Column, numbers: Ints) -> Column:  # noqa: ARG002
-        """Return a column of decoded files: it has no readers."""
-        return column
 
     def value(self, *parts: NDArray[Any]) -> NDArray[Any]:
         """Return the array of one file."""

@@ -18,7 +18,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
@@ -175,30 +174,26 @@ class Selection:
         bitmap = Bitmap.of_mask(mask_of_base)
         return Selection(bitmap if numbers[0] < numbers[-1] else bitmap[::-1])
 
-    def segments(self, sizes: Sequence[int]) -> list[range | Ints]:
-        """Return the rows that lie in each segment of the base.
+    def segment_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return how many rows lie in each segment of the base; the number of all rows if they mix the segments.
 
         Args:
             sizes: the number of records of each segment; together they are the whole base.
         """
-        ends = np.cumsum(np.asarray(sizes, np.int64)).tolist()
         records = len(self)
         if len(sizes) == 1:
-            return [range(records)]
+            return (records,)
+        ends = np.cumsum(np.asarray(sizes, np.int64)).tolist()
         if isinstance(self.numbers, np.ndarray):
             segment_of = np.searchsorted(ends, self.numbers, side="right")
-            return [np.flatnonzero(segment_of == segment) for segment in range(len(sizes))]
-        falls = records > 1 and self.numbers[0] > self.numbers[-1]
-        growing: Any = self.numbers[::-1] if falls else self.numbers
-        runs = pairwise([0, *(bisect_left(growing, end) for end in ends)])
-        return [range(records - stop, records - start) if falls else range(start, stop) for start, stop in runs]
-
-    def segment_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return how many rows lie in each segment of the base; the number of all rows if they mix the segments."""
-        segments = self.segments(sizes)
-        filled = [rows for rows in segments if len(rows)]
-        in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
-        return tuple(map(len, segments)) if in_order else (len(self),)
+            counts = np.bincount(segment_of, minlength=len(sizes))
+            in_order = bool((np.diff(segment_of) >= 0).all())
+        else:
+            falls = records > 1 and self.numbers[0] > self.numbers[-1]
+            growing: Any = self.numbers[::-1] if falls else self.numbers
+            counts = np.diff([0, *(bisect_left(growing, end) for end in ends)])
+            in_order = not falls or bool(np.count_nonzero(counts) < 2)
+        return tuple(counts.tolist()) if in_order else (records,)
 
     def take(self, indices: Any) -> Ints:
         """Return the record numbers in the base of the records of these indices, or of a mask or a slice."""

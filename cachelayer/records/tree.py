@@ -148,17 +148,13 @@ def leaf_values(value: Tree) -> list[tuple[str, Any]]:
 
 def flatten_like(spec: Tree, value: Any) -> list[Any]:
     """Return the values of an element in the order of ``leaves(spec)``; None for each leaf of a dict that is None."""
-    return [None if type(leaf) is NullDict else leaf for leaf in _leaves_like(spec, value)]
+    return [None if type(leaf) is NullDict else leaf for leaf in flatten_batch(spec, value)]
 
 
 def flatten_batch(spec: Tree, batch: Any) -> list[Any]:
-    """Return the stacked values of a batch in the order of ``leaves(spec)``."""
-    return _leaves_like(spec, batch)
-
-
-def _leaves_like(spec: Tree, value: Any) -> list[Any]:
+    """Return the stacked values of a batch in the order of ``leaves(spec)``; or of an element, with marks of None."""
     out: list[Any] = []
-    _flatten(spec, value, out)
+    _flatten(spec, batch, out)
     return out
 
 
@@ -184,7 +180,7 @@ def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
     flat = []
     for row, value in enumerate(rows):
         try:
-            flat.append(_leaves_like(spec, value))
+            flat.append(flatten_batch(spec, value))
         except ElementError as error:
             raise error.at(record=row) from None
     return [[leaves[index] for leaves in flat] for index in range(len(leaves(spec)))]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -452,11 +452,6 @@ class Video:
         clip = VideoClip(self._video, numbers)
         (bodies,) = read_clips([clip])
         return clip.decode(bodies)
-
-
-def of_record(video: Video, number: int) -> Video:
-    """Return the same video, with the record that errors name."""
-    return Video(replace(video._video, record=number))
 
 
 def clip_of(video: Video, frames: Ints) -> VideoClip:

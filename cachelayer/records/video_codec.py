@@ -20,7 +20,7 @@ from cachelayer.records.leaf_columns import Column, FlatRows, PartRows, bytes_of
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import StoredBytes
 from cachelayer.records.spec import SizedVideoSpec, VideoSpec
-from cachelayer.records.video import Video, VideoFile, of_record
+from cachelayer.records.video import Video, VideoFile
 from cachelayer.records.video_index import VideoIndex, indexed
 
 _I64 = np.dtype("<i8")
@@ -89,20 +89,22 @@ class VideoReaders:
         self._size = spec.size if isinstance(spec, SizedVideoSpec) else None
         self.codec = _Readers(spec)
 
-    def decode(self, files: Column, *, separate_rows: bool) -> Column:  # noqa: ARG002
-        """Return the column of Videos, from the column of their indices and of files that are not read yet."""
+    def decode(self, files: Column, numbers: Ints | None, *, separate_rows: bool) -> Column:  # noqa: ARG002
+        """Return the column of Videos, from the column of their indices and of files that are not read yet.
+
+        Args:
+            files: the column of indices and files.
+            numbers: the numbers of the records, for errors; None if they have none.
+            separate_rows: Videos are separate in any case.
+        """
         *flats, stored = files.parts[1:]
         indices = zip(*(flat.separate_rows() for flat in flats), strict=True)
+        records = [None] * len(stored) if numbers is None else numbers.tolist()
         readers = [
-            Video(VideoFile(VideoIndex.of_parts(*parts), file, self._path, size=self._size))
-            for parts, file in zip(indices, stored, strict=True)
+            Video(VideoFile(VideoIndex.of_parts(*parts), file, self._path, record, self._size))
+            for parts, file, record in zip(indices, stored, records, strict=True)
         ]
         return Column((readers,), files.nulls)
-
-    def with_record_numbers(self, column: Column, numbers: Ints) -> Column:
-        """Return the column of the same Videos with the records that errors name."""
-        pairs = zip(column.parts[0], numbers.tolist(), strict=True)
-        return Column(([of_record(video, number) for video, number in pairs],), column.nulls)
 
     def value(self, *parts: NDArray[Any]) -> Video:
         """Return the Video of one file in memory."""
