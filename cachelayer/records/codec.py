@@ -538,18 +538,11 @@ def _fixed_rows(records: Records, offset: int, part: LeafPart) -> NDArray[Any]:
 
 
 def _separate_fixed_rows(records: Records, offset: int, part: LeafPart) -> list[NDArray[Any]] | NDArray[Any]:
-    """Return a fixed part of each record as separate arrays; scalars, which are copied later, as one array."""
-    shape = part.shape or ()
-    if not shape or not part.nbytes:
+    """Return a fixed part of each record as separate arrays; short ones, which are separated later, as one array."""
+    if rows_sharing_memory(part.nbytes) > 1:
         return _fixed_rows(records, offset, part)
-    together = rows_sharing_memory(part.nbytes)
-    if together == 1:
-        # Long rows are not copied twice.
-        groups = [records.single(row).same_range(offset, part.nbytes) for row in range(len(records))]
-    else:
-        raw = records.same_range(offset, part.nbytes)
-        groups = [raw[start : start + together].copy() for start in range(0, len(raw), together)]
-    return [row for group in groups for row in np.ndarray((len(group), *shape), part.dtype, group)]
+    # Long rows are not copied twice.
+    return [_fixed_rows(records.single(row), offset, part)[0] for row in range(len(records))]
 
 
 def _plain_records(column: Column) -> Frames:

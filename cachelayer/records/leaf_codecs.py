@@ -46,7 +46,6 @@ from cachelayer.records.composite_codecs import ArrayLeafCodec, RaggedLeafCodec,
 from cachelayer.records.conform import conform, conform_batch, is_plain, same_arrays, stacked_rows
 from cachelayer.records.layout import U8, LeafPart
 from cachelayer.records.leaf_columns import (
-    LONG_STRING,
     FlatRows,
     PartRows,
     bytes_of_strings,
@@ -201,9 +200,6 @@ class StringLeafCodec:
         return self.encode(list(batch))
 
     def value(self, *parts: NDArray[Any]) -> Any:
-        if self._spec.dtype is str and parts[0].size > LONG_STRING:
-            # A long text is decoded in place; of a short one, a copy of the bytes takes less time.
-            return str(parts[0].data, "utf-8", "surrogatepass")
         data = parts[0].tobytes()
         return data.decode("utf-8", "surrogatepass") if self._spec.dtype is str else data
 

@@ -68,8 +68,6 @@ class FlatRows:
         return [self.values[start:stop].copy() for start, stop in bounds]
 
 
-LONG_STRING = 512
-"""Longer strings are decoded in place. For shorter strings, a copy of their bytes takes less time."""
 PartRows = Any
 """A part of many rows: an array of shape ``[rows, ...]`` if it is fixed, FlatRows if it varies; or a list of rows."""
 
@@ -114,11 +112,7 @@ def bytes_of_strings(strings: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray
 def strings_of_bytes(rows: FlatRows, dtype: DType) -> list[Any]:
     """Return the string of each row of bytes: ``bytes`` or ``str``."""
     splits = rows.splits.tolist()
-    # Slices of bytes take less time than slices of memory, unless they copy long strings.
-    if rows.values.size > LONG_STRING * len(splits):
-        memory: Any = memoryview(np.ascontiguousarray(rows.values).data)
-    else:
-        memory = rows.values.tobytes()
+    memory = np.ascontiguousarray(rows.values).data
     if dtype is str:
         return [str(memory[start:stop], "utf-8", "surrogatepass") for start, stop in pairwise(splits)]
     return [bytes(memory[start:stop]) for start, stop in pairwise(splits)]

@@ -172,7 +172,7 @@ def is_plain(leaf: LeafSpec) -> bool:
     return leaf.dtype.kind not in "SU" if isinstance(leaf.dtype, np.dtype) else not leaf.shape
 
 
-def collate(elements: Sequence[Any], stack: Stack | None = None, rows: int | None = None) -> Any:
+def collate(elements: Sequence[Any], stack: Stack, rows: int | None = None) -> Any:
     """Return the batch of some elements: the same dicts, lists, tuples and namedtuples, with stacked leaves.
 
     ``[{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]`` gives ``{"x": [1, 2], "y": ["a", "b"]}``, as arrays.
@@ -187,13 +187,12 @@ def collate(elements: Sequence[Any], stack: Stack | None = None, rows: int | Non
     return _collated(elements, "", stack, rows)
 
 
-def _collated(elements: Sequence[Any], path: str, stack: Stack | None, rows: int | None) -> Any:
+def _collated(elements: Sequence[Any], path: str, stack: Stack, rows: int | None) -> Any:
     first = elements[0]
     kinds = {type(element) for element in elements}
-    if stack is not None:
-        stacked = stack(path, elements, rows)
-        if stacked is not NotImplemented:
-            return stacked
+    stacked = stack(path, elements, rows)
+    if stacked is not NotImplemented:
+        return stacked
     if isinstance(first, (dict, list, tuple)) or type(None) in kinds:
         can_count = first is not None and len(kinds) == 1
         sizes = {len(element) for element in elements} if can_count else {0}
