@@ -21,13 +21,7 @@ WHOLE_NBYTES = 1 << 28
 
 
 class ColumnRows:
-    """Random access to the rows of a column file. Thread-safe.
-
-    Args:
-        version: the version that has it.
-        file: the file.
-        verify: what to check when rows are read from a local disk.
-    """
+    """Random access to the rows of a column file. Thread-safe."""
 
     def __init__(self, version: StoredVersion, file: ColumnFile, verify: Verify) -> None:
         self._version = version

@@ -62,13 +62,7 @@ class NoValueError(ValueError):
 
 
 def column(dtype: DType, values: Any, valid: Any = True) -> Operand:
-    """Return the values of a field as an operand.
-
-    Args:
-        dtype: the dtype of the field.
-        values: its values.
-        valid: in which rows there is a value.
-    """
+    """Return the values of a field as an operand."""
     if not isinstance(dtype, np.dtype):
         return Operand("text" if dtype is str else "bytes", values, valid)
     kind = number_kind(dtype)

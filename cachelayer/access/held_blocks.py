@@ -36,10 +36,6 @@ class HeldBlock:
 def held_records(blocks: Sequence[HeldBlock], numbers: Ints) -> Records | None:
     """Return records out of blocks; None if one of them is in no block.
 
-    Args:
-        blocks: the blocks.
-        numbers: the numbers of the records.
-
     Raises:
         CorruptionError: if one of the records is damaged.
     """

@@ -350,13 +350,7 @@ def _merge_fixed(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
 
 
 def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
-    """Return the batch of all rows.
-
-    Args:
-        spec: the spec of the elements.
-        batches: rows, and the batch of these rows.
-        rows: the number of rows.
-    """
+    """Return the batch of all rows, given several times some of the rows and the batch of these."""
     flat = [(own, tree.flatten_batch(spec, batch)) for own, batch in batches]
     merged = []
     for number, (_, leaf) in enumerate(tree.leaves(spec)):

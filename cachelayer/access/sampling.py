@@ -147,12 +147,7 @@ class Sampled(Generic[T]):
 
 
 def sampled_of(view: DatasetView, weights: Any, seed: Any) -> Sampled[Any]:
-    """Return weighted samples of a view.
-
-    Args:
-        view: the records of a view.
-        weights, seed: the arguments of :meth:`cachelayer.View.sample`.
-    """
+    """Return weighted samples of a view, with the arguments of :meth:`cachelayer.View.sample`."""
     key = check_seed(seed)
     options = {"seed": key}
     if isinstance(weights, str):

@@ -199,13 +199,7 @@ def _built_before(home: StoredVersion) -> str | None:
 
 
 def _parts_by_number(view: DatasetView, fractions: tuple[float, ...], key: int) -> Ints:
-    """Return the part of each record, by its number in the shards, whatever else the view has.
-
-    Args:
-        view: the records.
-        fractions: the fraction of each part.
-        key: the seed.
-    """
+    """Return the part of each record, by its number in the shards, whatever else the view has."""
     part_of = np.empty(len(view), np.min_scalar_type(-len(fractions)))
     for start in range(0, len(view), _AT_ONCE):
         chunk = np.arange(start, min(start + _AT_ONCE, len(view)))

@@ -473,12 +473,7 @@ class Codec:
         return values
 
     def fixed_values(self, records: Records, number: int) -> Any:
-        """Return a leaf of one shape in all records, stacked; a Nullable if it, or a dict around it, may be None.
-
-        Args:
-            records: the records.
-            number: the number of the leaf.
-        """
+        """Return a leaf of one shape in all records, stacked; a Nullable if it, or a dict around it, may be None."""
         plan = self.plans[number]
         [(place, part)] = plan.parts
         values = _fixed_rows(records, place, part)

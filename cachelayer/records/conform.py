@@ -175,11 +175,6 @@ def _time_of(dtype: np.dtype[Any], value: Any) -> Any:
 def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
     """Stack rows on a leading axis, if all are of one type that fits the spec without a look at single rows.
 
-    Args:
-        rows: the values of a leaf.
-        dtype: the dtype of the spec.
-        shape: the shape of the spec.
-
     Returns:
         The stacked rows; None if :func:`conform` must look at each row.
     """

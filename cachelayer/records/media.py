@@ -343,12 +343,7 @@ _OGG_ENDS = 4
 
 
 def why_cut(file: Any, data: bytes) -> str:
-    """Return why the end of a sound file must be missing, as its header tells; an empty text if it is not.
-
-    Args:
-        file: the open file of soundfile.
-        data: its bytes.
-    """
+    """Return why the end of a sound file must be missing, as its header tells; an empty text if it is not."""
     if file.format == "OGG":
         page = data.rfind(b"OggS")
         counts = data[page + _OGG_HEADER :][: data[page + 26]] if len(data) - page >= _OGG_HEADER else b""

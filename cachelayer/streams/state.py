@@ -50,14 +50,7 @@ _NOT_COMPARED = ("dataset", "original", "left_out", "segments")
 
 
 def state_of(digests: Digests, name: str, options: StreamOptions, position: int) -> dict[str, Any]:
-    """Return the state of a stream whose next step begins at a position.
-
-    Args:
-        digests: the digests of the records.
-        name: what people call the records.
-        options: their order and their steps.
-        position: the position.
-    """
+    """Return the state of a stream whose next step begins at a position."""
     order = options.order
     steps = options.steps
     state: dict[str, Any] = {"format": FORMAT}

@@ -105,13 +105,7 @@ def _checked(plan: Ints, name: str, maker: PlanMaker) -> Ints:
 
 
 def write_plan(path: Path, plan: Ints, digest: str) -> None:
-    """Write a plan.
-
-    Args:
-        path: the file, empty or absent.
-        plan: the plan.
-        digest: its digest.
-    """
+    """Write a plan."""
     with path.open("wb") as file:
         np.save(file, plan.astype("<i8", copy=False))
     checksum = _checksum(path, path.stat().st_size, digest)

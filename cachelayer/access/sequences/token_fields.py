@@ -110,13 +110,7 @@ class TokenField(PickledByFields):
         return [LeafRead(self.leaf, first, count)]
 
     def values_of_cells(self, pieces: Pieces, reads: Sequence[LeafRead], values: Sequence[Any]) -> NDArray[Any]:
-        """Return the value of each cell of some pieces, one piece after another: ``[cells, *shape]``.
-
-        Args:
-            pieces: the pieces.
-            reads: what :meth:`reads` returned for the pieces.
-            values: the values that were read.
-        """
+        """Return the value of each cell of some pieces, ``[cells, *shape]``, given the reads and what they read."""
         if self.every is not None:
             return _of_groups(pieces, reads[0], values[0], self.every)
         if self.groups is not None:

@@ -56,12 +56,7 @@ class Windowing:
         return last + 1 if last * self.stride < total else last
 
     def pieces(self, column: LengthColumn, numbers: Ints) -> Pieces:
-        """Return the pieces of documents that some windows are made of.
-
-        Args:
-            column: the lengths of all documents.
-            numbers: the numbers of the windows.
-        """
+        """Return the pieces of documents that some windows are made of."""
         begins = numbers * self.stride
         filled = np.minimum(column.total + len(column) * self.extra - begins, self.length)
         # The two ends of a window are looked up side by side: the second search finds what the first has just read.
