@@ -294,16 +294,14 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
     return replace(options, steps=bucket_steps, order=bucket_order)
 
 
-def takes_stream_options(*fixed: str, **refused: str) -> Callable[[M], M]:
+def takes_stream_options(**refused: str) -> Callable[[M], M]:
     """Return a decorator that gives a method the keywords and defaults of :func:`make_options`, also in ``help()``.
 
     Args:
-        fixed: the options that the method decides itself.
         refused: the options that it does not have, and why.
     """
     parameters = signature(make_options).parameters.values()
-    without = {*fixed, *refused}
-    keywords = [option for option in parameters if option.kind is option.KEYWORD_ONLY and option.name not in without]
+    keywords = [option for option in parameters if option.kind is option.KEYWORD_ONLY and option.name not in refused]
     names = [option.name for option in keywords]
 
     def decorate(method: M) -> M:
