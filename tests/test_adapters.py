@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -17,6 +18,8 @@ import cachelayer
 
 ADAPTERS = Path(cachelayer.__file__).parent / "adapters"
 MODULES = sorted(path.stem for path in ADAPTERS.glob("[a-z]*.py"))
+WORKFLOW = ROOT / ".github/workflows/ci.yml"
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 # Adapters that need no framework, or only for some of what they do.
 ALONE = {"folders", "npy", "tfrecord"}
 EXTRA = {"pyarrow": "arrow", "to_arrow": "arrow"}
@@ -95,8 +98,7 @@ def test_tables_and_frames_of_polars_need_no_pandas(tmp_path: Path) -> None:
 
 
 def test_a_version_below_the_bound_of_an_extra_is_refused_by_name(tmp_path: Path) -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    needs = [f"{need}; extra == '{extra}'" for extra, packages in extras.items() for need in packages]
+    needs = [f"{need}; extra == '{extra}'" for extra, packages in EXTRAS.items() for need in packages]
     install(tmp_path, "cachelayer", "1.0", "\n".join(f"Requires-Dist: {need}" for need in needs))
     for name in {Requirement(need).name for need in needs} - {"cachelayer"}:
         install(tmp_path, name, "0.0.1")
@@ -120,3 +122,11 @@ def test_a_framework_that_is_too_old_hinders_only_its_own_objects(tmp_path: Path
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "MissingDependencyError: pandas 1.5.3 is installed, and cachelayer needs pandas>=" in done.stderr
+
+
+@pytest.mark.skipif(not WORKFLOW.exists(), reason="a source archive has no workflows")
+def test_the_lowest_versions_of_each_extra_are_tested_by_a_job() -> None:
+    rows = re.findall("extras: (.*)", WORKFLOW.read_text())
+    tested = {extra for row in rows for extra in row.split(",")}
+    # Tested extras include arrow, and what s3-lite has. What tests need is pinned.
+    assert EXTRAS.keys() - tested == {"all", "arrow", "lint", "s3-lite", "test"}
