@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 import torch
 from datasets import Array2D, ClassLabel, Features, Json, List, Translation, Value
+from optional_packages import is_installed
 from pages import run_page
 from pictures_and_sounds import PIXELS, SOUNDS, png, wav
 from PIL import Image
@@ -126,7 +127,6 @@ COLUMNS: dict[str, tuple[Any, list[Any], Any]] = {
     "large text": (Value("large_string"), ["a", "", "ü"], nullable(str)),
     "views of text": (Value("string_view"), ["a", "a text that is longer than a view holds"], nullable(str)),
     "large bytes": (Value("large_binary"), [b"a", b"", b"\0"], nullable(bytes)),
-    "bytes of fixed width": (Value("fixed_size_binary[3]"), [b"abc", b"a\0\0"], nullable(bytes)),
     "nothing": (Value("null"), [None], None),
     "lists": (List(List(Value("int8"))), [[[1], []], [], [[2, 3]]], ragged(None, None)),
     "deep": (List(List(List(Value("int8"), 2))), [[[[1, 2]], []], [], [[[2, 3]]]], ragged(None, None, 2)),
@@ -148,6 +148,10 @@ COLUMNS: dict[str, tuple[Any, list[Any], Any]] = {
     "images in lists": (List(datasets.Image()), [PAGES[:2], [], PAGES], nullable(bytes, None)),
     "images as files": (datasets.Image(decode=False), PAGES, nullable(bytes)),
 }
+
+
+if is_installed("datasets>=5.1"):
+    COLUMNS["bytes of fixed width"] = (Value("fixed_size_binary[3]"), [b"abc", b"a\0\0"], nullable(bytes))
 
 
 @pytest.mark.parametrize("name", COLUMNS)

@@ -12,8 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
-from commands import PIPELINE, SCRIPT, document, invoke, refused, script
+from commands import PIPELINE, RUNNER, SCRIPT, document, invoke, refused, script
 from repository import ROOT
 
 import cachelayer
@@ -167,7 +166,7 @@ def test_a_part_of_a_version_is_refused_where_the_whole_is_meant(here: Path) -> 
 def test_a_mistake_of_ours_is_no_finding_and_shows_where(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Traceback (most recent call last)" in invoke("show", here / "cache/no", "--traceback", code=3).stderr
     monkeypatch.setattr("cachelayer.cli.app.app", Commands())
-    result = CliRunner().invoke(command("divide", "Help")(lambda: Result(1 // 0)), [])
+    result = RUNNER.invoke(command("divide", "Help")(lambda: Result(1 // 0)), [])
     assert (result.exit_code, "ZeroDivisionError" in result.stderr) == (70, True)
 
 
@@ -230,7 +229,7 @@ def test_a_mistake_is_one_error_and_never_a_success(name: str, here: Path, monke
     (here / "file.txt").write_text("hello")
     before = sorted(here.rglob("*"))
     for place in BAD_PLACES:
-        result = CliRunner().invoke(app, [name, place, *BEHIND[name], "--json"])
+        result = RUNNER.invoke(app, [name, place, *BEHIND[name], "--json"])
         assert result.exit_code in (2, 3, 7), (place, result.output)
         assert (result.stdout, "Traceback" in result.stderr) == ("", False)
         assert result.stderr.count("error: ") == 1 or "Usage:" in result.stderr
@@ -300,6 +299,6 @@ def test_words_of_python_do_not_stand_in_what_commands_say(here: Path, monkeypat
         ("--workers 2", "build", [f"{here}/other.py:rows", "cache/w@v1", "--workers", 2]),
     ]
     for says, name, arguments in mistakes:
-        said = CliRunner().invoke(app, [name, *map(str, arguments)]).stderr
+        said = RUNNER.invoke(app, [name, *map(str, arguments)]).stderr
         assert says in said, (name, said)
         assert not re.search(python, said), (name, said)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commands import RUNNER
 from repository import ROOT
 
 from cachelayer.cli.app import app
@@ -41,7 +41,7 @@ def test_the_examples_print_what_stands_there(tmp_path: Path, monkeypatch: pytes
         code = int(follows[0][1]) if follows and follows[0][0] == "echo $?" else None
         name, *arguments = shlex.split(command)
         assert name == "cachelayer"
-        result = CliRunner().invoke(app, arguments)
+        result = RUNNER.invoke(app, arguments)
         assert is_shown(shown, result.output), f"{command}\n{result.output}"
         assert result.exit_code == (code or 0), f"{command}\n{result.output}"
 

@@ -87,6 +87,7 @@ def test_times_are_those_of_the_frames(files: dict[str, tuple[bytes, Any]]) -> N
     assert Video.of_file(files["h264 mp4"][0]).fps == 30
 
 
+@pytest.mark.needs("av>=17.1")
 def test_a_video_that_was_filmed_upright_is_upright() -> None:
     file = video_file(4, rotation=90)
     video = Video.of_file(file)

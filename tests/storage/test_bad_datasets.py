@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import RUNNER
 from forks import in_a_fork
 
 import cachelayer
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no 
 
 
 def ls(storage: cachelayer.Storage, *options: str) -> Result:
-    return CliRunner().invoke(app, ["ls", storage.url, *options])
+    return RUNNER.invoke(app, ["ls", storage.url, *options])
 
 
 def moved(path: Path) -> Path:

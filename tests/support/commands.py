@@ -11,10 +11,14 @@ from typing import Any
 
 import forks
 from click.testing import CliRunner
+from optional_packages import is_installed
 
 from cachelayer.cli import main
 from cachelayer.cli.app import app
 
+SEPARATED: dict[str, Any] = {} if is_installed("click>=8.2") else {"mix_stderr": False}
+RUNNER = CliRunner(**SEPARATED)
+"""Keeps errors apart from output, as runners do by default from Click 8.2 on."""
 SCRIPT = Path(sys.executable).with_name("cachelayer")
 
 PIPELINE = '''\
@@ -83,7 +87,7 @@ NUMBER = 3
 
 def invoke(*arguments: object, code: int = 0, stdin: str | None = None) -> Any:
     """Run a command in this process; its exit code has to be this."""
-    result = CliRunner().invoke(app, [str(each) for each in arguments], input=stdin)
+    result = RUNNER.invoke(app, [str(each) for each in arguments], input=stdin)
     assert result.exit_code == code, f"{arguments}: {result.exit_code}\n{result.output}"
     return result
 
@@ -98,7 +102,7 @@ def refused(*arguments: object, code: int | None = None) -> str:
 
     Its exit code has to be this; by default that of a mistake, of what is not found, refused, or a source that fails.
     """
-    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    result = RUNNER.invoke(app, [str(each) for each in arguments])
     assert result.exit_code in ({2, 3, 4, 8} if code is None else {code}), f"{arguments}: {result.output}"
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
