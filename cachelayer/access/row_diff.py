@@ -20,8 +20,8 @@ from cachelayer.access.record_elements import StoredElements
 from cachelayer.errors import InvalidTypeError
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
-from cachelayer.records.keys import Keys, key_names, numbered, rows_by_number
-from cachelayer.records.leaf_names import names_of_leaves
+from cachelayer.records.keys import Keys, numbered, rows_by_number
+from cachelayer.records.leaf_names import names_of_leaves, one_or_several
 from cachelayer.records.leaf_rows import LeafRows, differing_rows
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import without_nulls
@@ -286,7 +286,7 @@ def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bo
         InvalidArgumentError: if there is no such field, or two rows of one version have one key; the message names the
             first.
     """
-    names = () if key is None else key_names("key", key)
+    names = () if key is None else one_or_several("key", key)
     pairs = Pairs.by_key(one, other, names, progress) if names else Pairs.by_number(one, other)
     mine = _Side.of(one)
     theirs = _Side.of(other)

@@ -36,8 +36,7 @@ from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader, distinct_rows, refuse_made_of_records
 from cachelayer.arguments import integer, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from cachelayer.records.keys import key_names
-from cachelayer.records.leaf_names import field_names
+from cachelayer.records.leaf_names import field_names, one_or_several
 from cachelayer.records.memory import Ints, groups_of, splits_of
 from cachelayer.records.selection import Selection
 from cachelayer.streams.order.permutation import places_of
@@ -77,12 +76,12 @@ def split(
     key = check_seed(required("seed", seed))
     if by is not None:
         _refuse_both(by, stratify)
-        values = _Values.read(view, key_names("by", by), "split(by=)")
+        values = _Values.read(view, one_or_several("by", by), "split(by=)")
         ends = [int(end * 2.0**64) for end in accumulate(fractions[:-1])]
         dealt = np.array([bisect_right(ends, _hash(text, key)) for text in values.texts], np.int64)
         part_of = values.spread(dealt)
     elif stratify is not None:
-        strata = _Values.read(view, key_names("stratify", stratify), "split(stratify=)")
+        strata = _Values.read(view, one_or_several("stratify", stratify), "split(stratify=)")
         part_of = dealt = _parts_of_view(view, fractions, key, strata)
     else:
         part_of = dealt = _parts_by_number(view, fractions, key)
@@ -110,10 +109,12 @@ def folds(
     fractions = (1 / count,) * count
     if by is not None:
         _refuse_both(by, stratify)
-        values = _Values.read(view, key_names("by", by), "folds(by=)")
+        values = _Values.read(view, one_or_several("by", by), "folds(by=)")
         part_of = _parts_of_values(view, fractions, key, values)
     else:
-        strata = None if stratify is None else _Values.read(view, key_names("stratify", stratify), "folds(stratify=)")
+        strata = (
+            None if stratify is None else _Values.read(view, one_or_several("stratify", stratify), "folds(stratify=)")
+        )
         part_of = _parts_of_view(view, fractions, key, strata)
     is_dealt = part_of >= 0
     if len(np.unique(part_of[is_dealt])) < count:

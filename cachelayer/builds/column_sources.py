@@ -24,8 +24,8 @@ from cachelayer.protocols import HasRecords, records_of
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import Frames
-from cachelayer.records.keys import KeyColumn, Keys, key_dtype, key_names, numbered, rows_by_number, shown_names
-from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.keys import KeyColumn, Keys, key_dtype, numbered, rows_by_number, shown_names
+from cachelayer.records.leaf_names import leaf_number, one_or_several
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import marked
 from cachelayer.records.record_buffers import PackedRecords
@@ -137,7 +137,7 @@ class Join:
             raise InvalidArgumentError("how= and fill= are for a table with a key: pass on=, the name of a field")
         if how == "inner" and fill is not None:
             raise InvalidArgumentError(f"fill={fill!r} is for records that find no row: pass how='left' too")
-        return None if on is None else cls(key_names("on", on), how, fill)
+        return None if on is None else cls(one_or_several("on", on), how, fill)
 
     def filler(self, codec: Codec) -> PackedRow:
         """Return the row of a record that finds none in the table. Its values are in ``fill``, and its key is None.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.records import dtypes
 from cachelayer.records.dtypes import DType
 from cachelayer.records.memory import Ints
@@ -25,20 +25,6 @@ from cachelayer.records.tree import Tree, describe
 from cachelayer.records.values import Nullable
 
 _INT64_MAX = np.iinfo(np.int64).max
-
-
-def key_names(argument: str, names: Any) -> tuple[str, ...]:
-    """Return the fields of a key, as a user names them: one name, or a list of different names.
-
-    Raises:
-        InvalidTypeError, InvalidArgumentError: if the names are anything else.
-    """
-    listed = (names,) if isinstance(names, str) else names
-    if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
-        raise InvalidTypeError(f"{argument}={names!r}: pass the name of a field, or a list of names")
-    if not listed or len(set(listed)) < len(listed):
-        raise InvalidArgumentError(f"{argument}={names!r}: name one field or more, each once")
-    return tuple(listed)
 
 
 def shown_names(names: Sequence[str]) -> str:

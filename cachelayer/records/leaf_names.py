@@ -36,6 +36,20 @@ def field_names(fields: Any) -> tuple[str, ...]:
     return tuple(sorted(set(fields)))
 
 
+def one_or_several(argument: str, names: Any) -> tuple[str, ...]:
+    """Return the names of fields that a user passed as an argument: one name, or a list of different names.
+
+    Raises:
+        InvalidTypeError, InvalidArgumentError: if the names are anything else.
+    """
+    listed = (names,) if isinstance(names, str) else names
+    if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
+        raise InvalidTypeError(f"{argument}={names!r}: pass the name of a field, or a list of names")
+    if not listed or len(set(listed)) < len(listed):
+        raise InvalidArgumentError(f"{argument}={names!r}: name one field or more, each once")
+    return tuple(listed)
+
+
 def leaf_number(spec: Tree, name: Any) -> int:
     """Return the number of the leaf of this name.
 

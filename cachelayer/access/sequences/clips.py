@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import derived_digest
 from cachelayer.access.dataset_view import DatasetView, RowsOfRecords
-from cachelayer.access.sequences.documents import checked_length, leaf_names
+from cachelayer.access.sequences.documents import checked_length
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
+from cachelayer.access.sequences.token_fields import names_beside
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.progress import Progress, unless_short
@@ -29,7 +30,7 @@ from cachelayer.protocols import DatasetInfo, Held, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.decoding_threads import in_threads
-from cachelayer.records.leaf_names import last_key, leaf_number, leaf_numbers, names_of_leaves
+from cachelayer.records.leaf_names import last_key, leaf_number, leaf_numbers, names_of_leaves, one_or_several
 from cachelayer.records.media import MediaFiles
 from cachelayer.records.memory import Ints, distinct, splits_of
 from cachelayer.records.spec import (
@@ -393,5 +394,5 @@ def clip_rows(records: DatasetView, leaves: Any, frames: Any, stride: Any, every
     count = checked_length("frames", frames)
     step = checked_length("stride", stride)
     distance = count * step if every is None else checked_length("every", every)
-    names = leaf_names(beside) if beside != () else ()
-    return ClipRows(records, leaf_names(leaves), Clipping(count, step, distance), names)
+    names = one_or_several("leaves", leaves)
+    return ClipRows(records, names, Clipping(count, step, distance), names_beside(beside))

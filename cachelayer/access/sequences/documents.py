@@ -24,7 +24,7 @@ from cachelayer.access.sequences.pieces import Pieces, segments_of
 from cachelayer.access.sequences.token_fields import FILL, TokenField, has_documents
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Held, Needed, Sources
 from cachelayer.records import dtypes, tree
@@ -158,16 +158,6 @@ class Documents:
             of_cells = token_field.values_of_cells(pieces, of_field, list(islice(remaining, len(of_field))))
             batch[token_field.key] = with_separators.placed(of_cells, rows, length)
         return batch
-
-
-def leaf_names(leaves: Any) -> tuple[str, ...]:
-    """Return the names of leaves that a user passed as one name or several."""
-    names = (leaves,) if isinstance(leaves, str) else leaves
-    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
-        raise InvalidTypeError(f"field {leaves!r}: pass the name of a field, such as 'tokens', or a tuple of names")
-    if not names:
-        raise InvalidArgumentError("no field is named: pass the name of one, such as 'tokens'")
-    return tuple(names)
 
 
 def checked_length(name: str, length: Any) -> int:

@@ -16,7 +16,6 @@ from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
     checked_length,
-    leaf_names,
 )
 from cachelayer.access.sequences.pack_planner import (
     GROUP,
@@ -34,6 +33,7 @@ from cachelayer.access.sequences.token_fields import token_fields
 from cachelayer.arguments import boolean, check_options, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
+from cachelayer.records.leaf_names import one_or_several
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.streams.stream_options import check_seed
 
@@ -192,7 +192,7 @@ def pack_rows(
     if not is_choice(long, LONG):
         raise InvalidArgumentError(f"long {long!r}: pass 'split', 'truncate' or 'drop'")
     packing = Packing(size, longest, long, None if seed is None else check_seed(seed))
-    documents = Documents(records, leaf_names(leaves))
+    documents = Documents(records, one_or_several("leaves", leaves))
     added: Literal["segments", "mask"] = "segments" if boolean("segments", segments) else "mask"
     fields = token_fields(records, beside, every, categories, "packed(beside=)")
     return PackRows(documents, size, added, fields=fields, packing=packing)

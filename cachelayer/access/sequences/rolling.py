@@ -16,8 +16,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.keys import key_names
-from cachelayer.records.leaf_names import names_of_leaves
+from cachelayer.records.leaf_names import names_of_leaves, one_or_several
 from cachelayer.records.memory import Ints, distinct, splits_of
 from cachelayer.records.null_marks import NullBits
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec
@@ -212,7 +211,7 @@ def series_windows(records: DatasetView, length: Any, by: Any, order: Any, strid
     """Return the windows over series of a view, with the arguments of :meth:`cachelayer.View.rolling`."""
     size = checked_length("length", length)
     step = checked_length("stride", stride)
-    names = () if by is None else key_names("by", by)
+    names = () if by is None else one_or_several("by", by)
     if order is not None and not isinstance(order, str):
         raise InvalidTypeError(f"order={order!r}: pass the name of a field, such as 'time'")
     return SeriesWindows(RecordGroups(records, names, order, "rolling()"), size, step)

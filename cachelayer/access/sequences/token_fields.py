@@ -28,7 +28,7 @@ from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.records import dtypes, tree
-from cachelayer.records.leaf_names import in_condition, last_key, leaf_number
+from cachelayer.records.leaf_names import in_condition, last_key, leaf_number, one_or_several
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec, describe_leaf
 from cachelayer.records.values import Nullable
@@ -171,11 +171,14 @@ def _of_groups(pieces: Pieces, read: LeafRead, values: NDArray[Any], size: int) 
     return np.repeat(values, ends - starts)
 
 
+def names_beside(beside: Any) -> tuple[str, ...]:
+    """Return the fields that a user asked for beside others: none, one or several."""
+    return () if isinstance(beside, (tuple, list)) and not beside else one_or_several("beside", beside)
+
+
 def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any, call: str) -> tuple[TokenField, ...]:
     """Return the fields that a user asked for beside tokens, with the arguments of :meth:`View.windows`."""
-    names = (beside,) if isinstance(beside, str) else beside
-    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
-        raise InvalidTypeError(f"beside={beside!r}: pass the name of a field, such as 'domain', or a tuple of names")
+    names = names_beside(beside)
     for name, mapping in (("every", every), ("categories", categories)):
         if mapping is not None and not isinstance(mapping, Mapping):
             raise InvalidTypeError(f"{name}={mapping!r}: pass a dict by the names of fields")

@@ -18,7 +18,6 @@ from cachelayer.access.sequences.documents import (
     checked_fill,
     checked_length,
     fill_hex,
-    leaf_names,
 )
 from cachelayer.access.sequences.pieces import Pieces
 from cachelayer.access.sequences.token_fields import token_fields
@@ -26,6 +25,7 @@ from cachelayer.arguments import boolean, is_choice
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
+from cachelayer.records.leaf_names import one_or_several
 from cachelayer.records.memory import Ints, splits_of
 
 _DOCUMENTS_TOGETHER = 4
@@ -165,7 +165,7 @@ def window_rows(
     size = checked_length("length", length)
     if not is_choice(remainder, ("drop", "pad")):
         raise InvalidArgumentError(f"remainder {remainder!r}: pass 'drop' or 'pad': all windows have one length")
-    documents = Documents(records, leaf_names(leaves))
+    documents = Documents(records, one_or_several("leaves", leaves))
     values: tuple[NDArray[Any], ...] = ()
     if separator is not None:
         by_name = separator if isinstance(separator, Mapping) else dict.fromkeys(documents.names, separator)

@@ -282,7 +282,7 @@ def test_versions_without_documents_have_no_rows(tmp_path: Any) -> None:
         ({"beside": ("domain", 3)}, InvalidTypeError, "beside"),
         ({"beside": "nobody"}, InvalidArgumentError, "nobody"),
         ({"beside": "labels"}, InvalidArgumentError, "'labels'.*every"),
-        ({"beside": ("domain", "domain")}, InvalidArgumentError, "'domain' twice"),
+        ({"beside": ("domain", "domain")}, InvalidArgumentError, "'domain'.*each once"),
         ({"every": "concepts"}, InvalidTypeError, "every"),
         ({"every": {"concepts": 0}}, InvalidArgumentError, "'concepts'"),
         ({"every": {"concepts": "4"}}, InvalidTypeError, "'concepts'"),
