@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -365,9 +366,9 @@ def erase(
     if not records:
         raise InvalidArgumentError(f"--where {where!r} fits no record of {text}: nothing is erased")
     _confirm(f"Erase {counted(len(records), 'record')} from {whole}?", yes)
-    return version_result(
-        storage.erase(text, records=records, reason=reason, grace=grace, progress=progress), "written", before
-    )
+    erased = storage.erase(text, records=records, reason=reason, grace=grace, progress=progress)
+    result = version_result(erased, "written", before)
+    return replace(result, text=[f"{counted(len(records), 'record')} erased", *result.text])
 
 
 @command("gc", "Manage", "gs://bucket/caches", "cache --grace 1h", "cache --dry-run")

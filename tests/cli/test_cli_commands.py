@@ -108,6 +108,7 @@ def test_erase_takes_a_condition(storage: cachelayer.Storage) -> None:
     )
     assert storage.fetch("d@v1").erased.tolist() == [7, 9]
     assert storage.fetch("d@odd").erased.tolist() == [3, 4]
+    assert "2 records erased" in invoke("erase", named, "0", "2", "--reason", "asked", "--yes").stdout
 
 
 def test_show_tells_everything_of_a_version(storage: cachelayer.Storage) -> None:
