@@ -244,8 +244,10 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
             )
         if image.mode != mode:
             if image.mode in _WIDE_MODES and mode not in _WIDE_MODES:
+                # Pillow names the order of the bytes of 16-bit pixels behind their mode.
+                wide = image.mode[: len("I;16")]
                 raise ValueError(
-                    f"its pixels are {image.mode}, which {spec.mode} would cut off: declare ImageSpec(mode='I') or 'F'"
+                    f"its pixels are {image.mode}, which {spec.mode} would cut off: declare ImageSpec({wide!r})"
                 )
             image = image.convert(mode)
         if isinstance(spec, SizedImageSpec):
