@@ -83,6 +83,9 @@ class Catalog:
             near = get_close_matches(dataset_id, known, 3)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             existing = f"there are {', '.join(known[:10])}" if known else "it has no datasets"
+            folder = self.store.local_path("")
+            if folder is not None and not folder.exists():
+                existing = "there is no such folder: was it moved, or is its disk not mounted?"
             raise DatasetNotFoundError(f"no dataset {dataset_id!r} in {self.store.url}: {hint}{existing}")
         return snapshot
 

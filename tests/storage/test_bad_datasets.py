@@ -95,6 +95,14 @@ def test_a_storage_whose_datasets_all_fail_is_an_error_and_one_is_none(storage: 
         storage.datasets()
 
 
+def test_a_folder_that_was_moved_is_no_storage_without_datasets(tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path / "here").submit([1, 2], "d", "v1")
+    (tmp_path / "here").rename(tmp_path / "there")
+    with pytest.raises(cachelayer.DatasetNotFoundError, match="no such folder"):
+        cachelayer.open(ref.reference)
+    assert cachelayer.open(ref.reference.replace("here", "there")).digest == ref.digest
+
+
 def test_what_this_user_may_not_read_is_neither_absent_nor_damaged() -> None:
     with tempfile.TemporaryDirectory() as folder:
         storage = cachelayer.Storage(folder)
