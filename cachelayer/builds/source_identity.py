@@ -4,6 +4,7 @@
 
     files of this host            number, bytes, names, times of writing
     a ref                         the digest of its records
+    a stream                      the same, its order and its steps; a recipe has its functions
     arrays, tensors, frames       a hash of each column; of more than 1 GiB, of 256 rows
     a list and the like           a hash of its elements
     anything else                 its length, if it has one
@@ -35,6 +36,8 @@ from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
+from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.stream import Stream, reader_of
 
 MOST_NBYTES = 1 << 30
 """The most bytes of a source's table that are compared in full."""
@@ -65,11 +68,13 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
         facts = identity_of_files(local_files(obj))
     except CacheLayerError as error:
         return Identity(unread=str(error))
-    if options.unbatch:
-        return Identity(facts)
+    if isinstance(obj, Stream):
+        return Identity(_facts_of_stream(obj))
     if has_records(obj):
         records = records_of(obj)
         return Identity({**facts, "length": len(records), "records": records.digests.elements})
+    if options.unbatch:
+        return Identity(facts)
     try:
         table = table_of(obj, options.element_spec)
     except (InvalidArgumentError, InvalidTypeError, ElementError) as error:
@@ -84,6 +89,21 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
         return Identity(facts)
     identity = _identity_of_items(obj)
     return identity._replace(facts={**facts, **identity.facts})
+
+
+def _facts_of_stream(stream: Stream[Any]) -> dict[str, Any]:
+    """Return what decides the items of a stream, but for its functions: its records, their order, and its steps."""
+    reader = reader_of(stream)
+    order = reader.options.order
+    length = _length(stream)
+    return {
+        **({} if length is None else {"length": length}),
+        "records": reader.records.digests.elements,
+        "stream": str(reader.options),
+        # What a mixture says of its weights.
+        **order.past(MOST_POSITIONS),
+        "functions": [[function.generators is not None, function.max_failures] for function in reader.maps],
+    }
 
 
 def identity_of_source(source: Source) -> Identity:

@@ -467,6 +467,11 @@ def reader_of(stream: Stream[Any]) -> StepReader:
     return stream._reader
 
 
+def functions_of(stream: Stream[Any]) -> tuple[Callable[..., Any], ...]:
+    """Return the functions of the user through which the items of a stream go, in their order."""
+    return (*(function.fn for function in stream._reader.maps), *stream._reader.batch_maps)
+
+
 def step_of(stream: Stream[Any], number: int) -> Step:
     """Return a step of a stream, counted from its start: for adapters."""
     return stream._step(number)

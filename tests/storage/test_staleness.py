@@ -110,6 +110,13 @@ def test_what_cannot_be_compared_is_named_once(storage: Storage, way: str, tmp_p
 
 
 N = 1000
+ITEMS, OTHERS = (cachelayer.wrap(range(10), identity=name) for name in ("items", "others"))
+
+
+def mixed(weight: int) -> cachelayer.Stream[Any]:
+    return cachelayer.mix([(ITEMS, 1), (OTHERS, weight)]).stream(seed=0, shuffle=True)
+
+
 CHANGES: dict[str, tuple[Any, Any, str]] = {
     "array": (np.arange(N), np.arange(N) + 1, "elements changed"),
     "the last row": (np.arange(N), np.where(np.arange(N) == N - 1, 0, np.arange(N)), "elements changed"),
@@ -121,6 +128,15 @@ CHANGES: dict[str, tuple[Any, Any, str]] = {
     "another function": (closed(2), functools.partial(rows, 3), "rows is new"),
     "iterable": (Holder("a"), Holder("b"), "attribute value changed"),
     "class": (Holder("a").rows, Called("a"), "Called.__call__ is new"),
+    "order of a stream": (ITEMS.stream(seed=0, shuffle=True), ITEMS.stream(seed=1, shuffle=True), "seed=1"),
+    "records of a stream": (ITEMS.stream(), OTHERS.stream(), "records was"),
+    "function of a stream": (ITEMS.stream().map(float), ITEMS.stream().map(str), "argument functions"),
+    "function of batches": (ITEMS.stream(2).map_batches(np.sort), ITEMS.stream(2).map_batches(np.flip), "functions"),
+    "failures of a function": (
+        ITEMS.stream().map(float),
+        ITEMS.stream().map(float, on_error="replace"),
+        "functions was",
+    ),
 }
 
 
@@ -163,6 +179,13 @@ def test_a_frame_with_other_values_or_columns_is_noticed(storage: Storage, libra
     for other, expected in others:
         with pytest.raises(StaleVersionError, match=expected):
             storage.cache(make(other), "d", "v1", on_change="error")
+
+
+def test_weights_of_a_mixture_are_noticed(storage: Storage) -> None:
+    storage.cache(mixed(1), "d", "v1", max_records=10)
+    storage.cache(mixed(1), "d", "v1", max_records=10, on_change="error")
+    with pytest.raises(StaleVersionError, match="mixture"):
+        storage.cache(mixed(2), "d", "v1", max_records=10, on_change="error")
 
 
 def test_the_same_table_in_other_memory_is_no_change(storage: Storage, tmp_path: Path) -> None:
