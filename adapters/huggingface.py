@@ -215,9 +215,11 @@ def _stored(records: Dataset[Any]) -> Dataset[Any]:
 
 
 def _has_whole_records(records: Dataset[Any]) -> bool:
-    """Return whether elements have all leaves of the records of one version, as its features say."""
+    """Return whether elements have all leaves of the records of one version, as its features say, none in one size."""
     base = getattr(records, "base", None)
-    return isinstance(base, RecordElements) and isinstance(base.source, VersionRecords) and base.chosen is None
+    if not isinstance(base, RecordElements) or not isinstance(base.source, VersionRecords):
+        return False
+    return base.chosen is None and not base.image_sizes
 
 
 def _features_of(records: Dataset[Any]) -> datasets.Features:

@@ -275,6 +275,11 @@ class Digests(NamedTuple):
         joined = (b"".join([name, *map(bytes.fromhex, digests)]) for digests in zip(*several, strict=True))
         return cls(*(hashlib.sha256(text).hexdigest() for text in joined))
 
+    def of_elements(self, name: bytes, facts: bytes) -> Digests:
+        """Return the digests of the same rows, of which other elements are made: of a name and facts about these."""
+        text = bytes.fromhex(self.elements) + name + facts
+        return self._replace(elements=hashlib.sha256(text).hexdigest())
+
     def derived(self, digest_of: Callable[[str], str]) -> Digests:
         """Return the digests of a dataset derived from this one: a function makes each of the digest in its place."""
         return Digests(*map(digest_of, self))

@@ -423,9 +423,10 @@ def _join_records(members: Sequence[DatasetView]) -> RecordElements:
     flat: list[DatasetView] = []
     for member, base in zip(members, bases, strict=True):
         source = base.source
-        if isinstance(source, Joined) and member.digests == source.digests:
+        stored = member.with_base(base.undecoded())
+        if isinstance(source, Joined) and stored.digests == source.digests:
             flat += source.members
         else:
-            flat.append(member.with_base(base.undecoded()))
+            flat.append(stored)
     decodes = all(base.decodes for base in bases)
     return RecordElements(Joined(tuple(flat)), decodes, bases[0].image_sizes)

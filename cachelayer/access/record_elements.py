@@ -9,10 +9,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
@@ -30,8 +29,9 @@ from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.media import sized_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
-from cachelayer.records.spec import ImageSize
+from cachelayer.records.spec import ImageSize, SizedImageSpec
 from cachelayer.records.tree import Tree, leaves
+from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -114,11 +114,16 @@ class StoredElements(SameRows, StoredLeaves):
 
     @cached_property
     def digests(self) -> Digests:
-        """The digests. A choice of leaves changes the digest of the elements, and not the rows digest."""
-        if self.chosen is None:
-            return self._digests_of_all_leaves
-        text = bytes.fromhex(self._digests_of_all_leaves.elements) + b"fields" + np.array(self.chosen, "<i8").tobytes()
-        return self._digests_of_all_leaves._replace(elements=hashlib.sha256(text).hexdigest())
+        """The digests. Chosen leaves and sizes of images change the digest of the elements, not the rows digest."""
+        digests = self._digests_of_all_leaves
+        if self.chosen is not None:
+            digests = digests.of_elements(b"fields", np.array(self.chosen, "<i8").tobytes())
+        sizes = [
+            [number, *astuple(leaf.size)]
+            for number, (_, leaf) in enumerate(leaves(self.codec.spec))
+            if isinstance(leaf, SizedImageSpec)
+        ]
+        return digests.of_elements(b"decoded", canonical_json(sizes)) if sizes else digests
 
     @property
     def _digests_of_all_leaves(self) -> Digests:

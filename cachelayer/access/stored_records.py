@@ -50,7 +50,13 @@ class StoredRecords:
             if not isinstance(view, View):
                 cure = "pass the name of a version, or a DataRef or a view of one"
             raise InvalidTypeError(f"a {type(view).__name__} has no stored records: {cure}")
+        shown = elements.digests.elements
         elements = elements.undecoded()
+        if elements.digests.elements != shown:
+            raise InvalidTypeError(
+                f"{view!r} has images of one size, and stored records have their files: cache it first, with "
+                "storage.cache()"
+            )
         if fields is not None:
             elements = elements.with_fields(leaf_numbers(elements.codec.spec, fields))
         elements = elements.with_sources(partial(_without_new_copies, reads_copies=reads_copies))

@@ -391,8 +391,8 @@ class View(ReadableView[T]):
         Pillow resizes images with its bilinear filter, which takes the mean of all pixels that lie under a new one; of
         images of the mode ``"1"`` it takes the nearest pixel. The JPEG decoder itself makes an image smaller by 2, 4 or
         8 if that leaves it at least as large as ``size``: this takes less time, and the pixels differ slightly from the
-        pixels of the whole image, resized. FFmpeg's bilinear filter resizes frames of videos. The digest does not
-        change, so a state of a stream of one view fits streams of the other.
+        pixels of the whole image, resized. FFmpeg's bilinear filter resizes frames of videos. A state of a stream of
+        one view fits streams of the other. ``storage.cache`` of the view stores the arrays, not the files.
 
         Args:
             names: the images, such as ``"image"`` or ``"meta/thumbnail"``, or dicts with images in them; without names,

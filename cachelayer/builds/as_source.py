@@ -182,7 +182,8 @@ def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Ada
 def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | None:
     """Return the source of a ref, a view or a stream; None for anything else.
 
-    Images and sounds stay the files that they are, unless ``element_spec`` asks for arrays.
+    Images and sounds stay the files that they are, unless ``element_spec`` asks for arrays, or the view has images of
+    one size.
     """
     if has_records(obj) and not unbatch:
         return _of_records(obj, records_of(obj), element_spec)
@@ -199,11 +200,10 @@ def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | Non
 def _of_records(obj: object, records: Dataset[Any], declared: Tree | None) -> Source:
     base = _base(records)
     kind = type(obj).__name__
-    stored = records.undecoded()
-    if stored is None:
+    if records.undecoded() is None:
         source = source_of_items(obj, by_number=True)
         return replace(source, element_spec=records.declared_spec, provenance=base)
-    dataset = stored if _keeps_files(stored.element_spec, declared) else records
+    dataset = _files_of(records, declared) or records
     source = source_of_items(dataset, elements=partial(_elements_from, dataset))
     return replace(source, kind=kind, element_spec=dataset.element_spec, provenance=base)
 
@@ -229,8 +229,8 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
     spec: Tree | None = None
     # The spec of batches, and of what the user's functions return, is seen from the first of them.
     if not (reader.is_mapped or reader.options.batched):
-        stored = reader.records.undecoded()
-        if stored is not None and _keeps_files(stored.element_spec, declared):
+        stored = _files_of(reader.records, declared)
+        if stored is not None:
             reader = replace(reader, records=stored)
             stream = Stream(reader)
         spec = reader.records.declared_spec
@@ -264,8 +264,15 @@ def _base(records: Dataset[Any]) -> dict[str, Any]:
     return {"base": base}
 
 
-def _keeps_files(stored: Tree, declared: Tree | None) -> bool:
-    """Return whether images and sounds stay files: whether no declared spec asks for arrays in their places."""
+def _files_of(records: Dataset[Any], declared: Tree | None) -> Dataset[Any] | None:
+    """Return the elements with images and sounds as the files that are stored; None if they are to be arrays.
+
+    They are if a declared spec asks for arrays in their places, or if the elements have images of one size.
+    """
+    stored = records.undecoded()
+    if stored is None or stored.digests.elements != records.digests.elements:
+        return None
     wanted = {} if declared is None else dict(tree.leaf_values(declared))
-    files = [path for path, leaf in tree.leaves(stored) if isinstance(leaf, EncodedSpec)]
-    return all(path not in wanted or getattr(wanted[path], "dtype", None) is bytes for path in files)
+    files = [path for path, leaf in tree.leaves(stored.element_spec) if isinstance(leaf, EncodedSpec)]
+    are_kept = all(path not in wanted or getattr(wanted[path], "dtype", None) is bytes for path in files)
+    return stored if are_kept else None

@@ -14,7 +14,16 @@ from pictures_and_sounds import png
 from PIL import Image
 
 import cachelayer
-from cachelayer import ArraySpec, DataRef, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError, Nullable
+from cachelayer import (
+    ArraySpec,
+    DataRef,
+    ElementError,
+    ImageSpec,
+    InvalidArgumentError,
+    InvalidTypeError,
+    Nullable,
+    StaleVersionError,
+)
 from cachelayer.records.spec import IMAGE_MODES
 
 SIZE = (24, 40)
@@ -70,9 +79,22 @@ def test_a_batch_of_images_of_one_size_is_one_array(ref: DataRef[Any]) -> None:
     batch["image"][:] = 0
 
 
-def test_records_their_digest_and_states_stay_as_they_are(ref: DataRef[Any]) -> None:
+def test_records_and_states_stay_as_they_are_and_each_size_has_a_digest(ref: DataRef[Any]) -> None:
     sized = ref.decoded(size=SIZE)
-    assert sized.digest == ref.digest
+    views = [
+        ref,
+        sized,
+        ref.decoded(size=(48, 48)),
+        ref.decoded(size=SIZE, crop=True),
+        ref.decoded("image", size=SIZE),
+        sized.fields("image"),
+        sized[1:],
+    ]
+    assert len({view.digest for view in views}) == len(views)
+    assert sized.raw().digest == ref.raw().digest == ref.digest
+    assert sized.fields("meta/label").digest == ref.fields("meta/label").digest
+    both = cachelayer.concat([sized, sized])
+    assert cachelayer.concat([both, sized]).digest == cachelayer.concat([sized] * 3).digest != both.digest
     assert sized.raw()[3] == ref.raw()[3]
     assert sized.raw().element_spec == ref.raw().element_spec
     small = iter(sized.stream(2, shuffle=True, seed=1))
@@ -109,14 +131,18 @@ def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
     np.testing.assert_array_equal(batch.values[1], resized(FILES[0]))
 
 
-def test_a_copy_of_a_view_stores_files_unless_pixels_are_declared(
+def test_a_copy_of_a_view_has_its_pixels_and_another_size_is_another_source(
     storage: cachelayer.Storage, ref: DataRef[Any]
 ) -> None:
-    sized = ref.decoded(size=SIZE)
-    assert storage.submit(sized, "files", "v").digest == storage.submit(ref, "files", "w").digest
-    pixels = storage.submit(sized, "pixels", "v", element_spec=sized.element_spec)
-    assert pixels.raw().element_spec == sized.element_spec
-    np.testing.assert_array_equal(pixels[2]["image"], sized[2]["image"])
+    sized, cropped = ref.decoded(size=SIZE), ref.decoded(size=SIZE, crop=True)
+    for source in (sized, sized.stream()):
+        pixels = storage.cache(source, type(source).__name__, "v")
+        assert pixels.raw().element_spec == sized.element_spec
+        np.testing.assert_array_equal(pixels[2]["image"], sized[2]["image"])
+    with pytest.raises(StaleVersionError, match="records"):
+        storage.cache(cropped, type(sized).__name__, "v", on_change="error")
+    with pytest.raises(InvalidTypeError, match="cache it first"):
+        storage.rewrite("files", sized, "v")
 
 
 @pytest.mark.parametrize("mode", IMAGE_MODES)
