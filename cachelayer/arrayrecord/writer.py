@@ -233,15 +233,6 @@ class ShardWriter:
         return file, google_crc32c.value(encoded)
 
 
-def file_checksum(path: Path) -> int:
-    """Return the CRC32C of a file."""
-    checksum = 0
-    with path.open("rb", buffering=0) as file:
-        while body := file.read(_READ_NBYTES):
-            checksum = google_crc32c.extend(checksum, body)
-    return checksum
-
-
 def mapped_checksum(mapped: MappedFile) -> int:
     """Return the CRC32C of a mapped file, without a copy of its bytes.
 

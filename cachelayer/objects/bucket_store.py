@@ -19,7 +19,7 @@ from cachelayer.logs import logger_of
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.failures import Kind, RequestError, retried
 from cachelayer.objects.file_systems import METHODS, FileSystem, file_system, forget, in_order
-from cachelayer.objects.local import crc32c_of, in_place, open_file, storage_errors
+from cachelayer.objects.local import file_crc32c, in_place, storage_errors
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
 from cachelayer.temporary_files import scratch_folder
@@ -177,9 +177,9 @@ class BucketStore:
         return sorted({name for name in below if name})
 
     def upload(self, path: Path, name: str) -> None:
-        nbytes, crc32c = _size_and_crc32c(path)
         # In the form in which Google sends it.
-        checksum = b64encode(crc32c.to_bytes(4, "big")).decode()
+        checksum = b64encode(file_crc32c(path).to_bytes(4, "big")).decode()
+        nbytes = path.stat().st_size
 
         def attempt(seconds: float) -> None:
             try:
@@ -205,7 +205,7 @@ class BucketStore:
         for file, name in files.items():
             # An object that is there already, as after an interrupted build, is not sent again.
             stored = self.crc32c(name)
-            if stored is None or stored != _size_and_crc32c(file)[1]:
+            if stored is None or stored != file_crc32c(file):
                 self.upload(file, name)
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
@@ -329,12 +329,6 @@ class BucketStore:
 def _short(url: str, nbytes: int | None, expected: int) -> CorruptionError:
     state = "there is no such object" if nbytes is None else f"it has {nbytes} bytes"
     return CorruptionError(f"{url}: {state}, expected {expected}: restore it, or build again")
-
-
-def _size_and_crc32c(path: Path) -> tuple[int, int]:
-    with storage_errors("read", path), open_file(path) as file:
-        checksum = crc32c_of(file)
-        return file.tell(), checksum
 
 
 def _write(path: Path, bodies: Iterator[Buffer]) -> int:

@@ -108,7 +108,7 @@ class LocalStore:
     def crc32c(self, name: str) -> int | None:
         path = self.local_path(name)
         with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError), open_file(path) as file:
-            return crc32c_of(file)
+            return _crc32c_of(file)
         return None
 
     def modified(self, name: str) -> float | None:
@@ -280,12 +280,18 @@ def _copy(source: BinaryIO, target: BinaryIO) -> int:
     return checksum
 
 
-def crc32c_of(file: BinaryIO) -> int:
+def _crc32c_of(file: BinaryIO) -> int:
     """Read a file to its end, and return the CRC32C of what was read."""
     checksum = 0
     while body := file.read(_READ_NBYTES):
         checksum = google_crc32c.extend(checksum, body)
     return checksum
+
+
+def file_crc32c(path: Path) -> int:
+    """Return the CRC32C of a file."""
+    with storage_errors("read", path), open_file(path) as file:
+        return _crc32c_of(file)
 
 
 def in_place(path: Path) -> BinaryIO:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.errors import DigestMismatchError, InvalidArgumentError, InvalidTypeError
+from cachelayer.objects.local import file_crc32c
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.records import spec_json
 from cachelayer.storage.catalog import Catalog
@@ -175,7 +175,7 @@ def damaged_copies(version: StoredVersion, copies: CacheFolder | None, *, dry_ru
     damaged = [
         name
         for name, facts in files.items()
-        if group.has(name, facts.nbytes) and file_checksum(group.path(name)) != facts.crc32c
+        if group.has(name, facts.nbytes) and file_crc32c(group.path(name)) != facts.crc32c
     ]
     if not dry_run:
         for name in damaged:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
+from cachelayer.objects.local import file_crc32c
 from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
@@ -179,7 +179,7 @@ def _checked_batches(version: StoredVersion, codec: Codec, shard: ShardFile, fir
                 lengths.append(codec.lengths(records))
             yield len(numbers), int(records.lengths.sum())
         # After the records, because the check of a record names the number of a damaged one.
-        if file_checksum(path) != stats.crc32c:
+        if file_crc32c(path) != stats.crc32c:
             raise CorruptionError(f"{path}: the file does not match its CRC32C")
         if digest.hexdigest() != stats.sha256:
             raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")

@@ -26,8 +26,9 @@ from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.riegeli import Footer, read_footer
-from cachelayer.arrayrecord.writer import ShardStats, file_checksum, mapped_checksum
+from cachelayer.arrayrecord.writer import ShardStats, mapped_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
+from cachelayer.objects.local import file_crc32c
 from cachelayer.records.memory import Ints
 
 N = 60
@@ -288,7 +289,7 @@ def test_too_many_open_files_are_an_error_that_says_so(shards: dict[str, Shard])
 def test_a_file_has_one_checksum_mapped_or_not(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(np.random.default_rng(0).bytes((2 << 20) + 5))
-    assert mapped_checksum(MappedFile.open(path)) == file_checksum(path)
+    assert mapped_checksum(MappedFile.open(path)) == file_crc32c(path)
 
 
 @pytest.mark.parametrize(("kind", "verify"), [("uniform", "never"), ("varying", "open"), ("zstd", "always")])
