@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter, thread_time
@@ -33,8 +32,6 @@ _SHORT = 2e-4
 """Waits of fewer seconds are counted together."""
 _MOST_NOTED = 1024
 _WAITED = ("waited_seconds", "reading_seconds", "decoding_seconds", "functions_seconds", "hand_over_seconds")
-Sums = dict[str, float]
-Noted = deque[tuple[Sequence[str], Sequence[float]]]
 STAGES: tuple[Stage, ...] = ("reading", "decoding", "functions", "hand_over")
 """The work of the threads that read for an iterator, for which its consumer waits."""
 
@@ -43,53 +40,43 @@ class Counters:
     """Sums by name. Threads may share them: a thread notes amounts without a lock, and they are added up now and then.
 
     Args:
-        handed_on_to: the counters that include these sums, and keep them after these counters are gone; None for none.
+        outer: the counters that count the same amounts too, and others; None for none.
     """
 
-    def __init__(self, handed_on_to: Counters | None = None) -> None:
+    def __init__(self, outer: Counters | None = None) -> None:
         self.stage: Stage | None = None
         """The stage of a thread that reads; None if none is known."""
-        self._lock: ProcessLock = ProcessLock() if handed_on_to is None else handed_on_to._lock
-        self._sums: Sums = dict.fromkeys(NAMES, 0)
-        self._noted: Noted = deque()
+        self._outer = outer
+        self._lock = ProcessLock()
+        self._sums: dict[str, float] = dict.fromkeys(NAMES, 0)
+        self._noted: deque[tuple[Sequence[str], Sequence[float]]] = deque()
         self._busy = dict.fromkeys(STAGES, 0.0)
         self._short = 0.0
         """Seconds of short waits, which are neither split by stage nor noted yet."""
-        self._parts: dict[int, tuple[Sums, Noted]] = {}
-        """The sums of other counters that hand them on to these."""
-        if handed_on_to is not None:
-            handed_on_to._parts[id(self)] = self._sums, self._noted
-            weakref.finalize(self, handed_on_to._take_over, id(self)).atexit = False
 
     def note(self, names: Sequence[str], amounts: Sequence[float]) -> None:
         """Add amounts, by their names."""
         self._noted.append((names, amounts))
         if len(self._noted) > _MOST_NOTED:
             self.sums()
+        if self._outer is not None:
+            self._outer.note(names, amounts)
 
-    def sums(self) -> Sums:
+    def sums(self) -> dict[str, float]:
         """Return the sums: integers, except sums of seconds."""
         with self._lock.of_process():
-            _add_up(self._sums, self._noted)
+            while self._noted:
+                for name, amount in zip(*self._noted.popleft(), strict=True):
+                    self._sums[name] += amount
             sums = dict(self._sums)
-            for part, noted in list(self._parts.values()):
-                _add_up(part, noted)
-                for name, amount in part.items():
-                    sums[name] += amount
         sums["waited_seconds"] += self._short
         sums["hand_over_seconds"] += self._short
         return sums
 
     def begin_anew(self) -> None:
-        """Set all sums to 0, also those that other counters hand on."""
+        """Set all sums to 0."""
         sums = self.sums()
         self.note(tuple(sums), tuple(-amount for amount in sums.values()))
-
-    def _take_over(self, part: int) -> None:
-        with self._lock.of_process():
-            sums, noted = self._parts.pop(part, ({}, deque()))
-            _add_up(sums, noted)
-            self._noted.append((tuple(sums), tuple(sums.values())))
 
     def add_busy(self, stage: Stage, seconds: float) -> None:
         """Count how long a thread that reads was at a stage. Threads may lose a little: it only splits waits."""
@@ -121,12 +108,6 @@ class Counters:
         reading, decoding, functions, hand_over = worked
         hand_over = share * hand_over + max(0.0, seconds - total)
         self.note(_WAITED, (seconds, share * reading, share * decoding, share * functions, hand_over))
-
-
-def _add_up(sums: Sums, noted: Noted) -> None:
-    while noted:
-        for name, amount in zip(*noted.popleft(), strict=True):
-            sums[name] += amount
 
 
 _process = Counters()
@@ -186,7 +167,7 @@ def note_disk() -> None:
 
 
 def of_iterator() -> Counters:
-    """Return new counters, whose sums the counters of the process include."""
+    """Return new counters. The counters of the process count the same too."""
     return Counters(_process)
 
 
