@@ -8,8 +8,8 @@ from typing import Any, Generic, overload
 from cachelayer.arguments import explains_options, integer
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.parts import Part
-from cachelayer.builds.source import Source
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.builds.source import Source, errors_named
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import T
 
 _STANDARD = frozenset({"builtins", "itertools", "_io", "_csv"})
@@ -85,14 +85,8 @@ class FunctionParts:
         Raises:
             CacheLayerError: if the function fails, or returns no source.
         """
-        try:
+        with errors_named(f"{self.describe(number)}: the function failed"):
             returned = self._function(number, self.count)
-        except CacheLayerError:
-            raise
-        except Exception as error:
-            raise SourceError(
-                f"{self.describe(number)}: the function failed: {type(error).__name__}: {error}"
-            ) from error
         self._refuse_begun(returned, number)
         try:
             return Part(self._open_part(returned), name=self.describe(number))
