@@ -11,15 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-import google_crc32c
-
 from cachelayer.counting import Timed
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.failures import Kind, RequestError, retried
 from cachelayer.objects.file_systems import METHODS, FileSystem, file_system, forget, in_order
-from cachelayer.objects.local import file_crc32c, in_place, storage_errors
+from cachelayer.objects.local import crc32c_of, file_crc32c, storage_errors, write_in_place
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
 from cachelayer.temporary_files import scratch_folder
@@ -87,11 +85,7 @@ class BucketStore:
             if "crc32c" in info:
                 # Only Google sends it.
                 return int.from_bytes(b64decode(info["crc32c"]), "big")
-            checksum = 0
-            parts = [partial(self._read_exactly, fs, path, *place) for place in pieces(0, int(info["size"]), PIECE)]
-            for body in in_order(parts, _PIECES_AHEAD):
-                checksum = google_crc32c.extend(checksum, bytes(body))
-            return checksum
+            return crc32c_of(self._bodies(fs, path, int(info["size"])))
 
     def modified(self, name: str) -> float | None:
         with self._opened("look up", name) as (fs, path):
@@ -213,9 +207,13 @@ class BucketStore:
             size = self._size(fs, source)
             if size != nbytes:
                 raise _short(f"{self.url}/{name}", size, nbytes)
-            parts = (partial(self._read_exactly, fs, source, *place) for place in pieces(0, nbytes, PIECE))
             with storage_errors("write", path):
-                return _write(path, in_order(parts, _PIECES_AHEAD))
+                return write_in_place(path, self._bodies(fs, source, nbytes))
+
+    def _bodies(self, fs: FileSystem, path: str, nbytes: int) -> Iterator[Buffer]:
+        """Yield the bytes of an object, piece by piece, of which some are read ahead."""
+        parts = (partial(self._read_exactly, fs, path, *place) for place in pieces(0, nbytes, PIECE))
+        return in_order(parts, _PIECES_AHEAD)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         names = ", ".join(sorted({name for name, _, _ in ranges})[:3])
@@ -329,14 +327,3 @@ class BucketStore:
 def _short(url: str, nbytes: int | None, expected: int) -> CorruptionError:
     state = "there is no such object" if nbytes is None else f"it has {nbytes} bytes"
     return CorruptionError(f"{url}: {state}, expected {expected}: restore it, or build again")
-
-
-def _write(path: Path, bodies: Iterator[Buffer]) -> int:
-    """Write a file in place, and return its CRC32C."""
-    checksum = 0
-    with in_place(path) as file:
-        for body in bodies:
-            checksum = google_crc32c.extend(checksum, bytes(body))
-            file.write(body)
-        file.truncate()
-    return checksum

@@ -13,9 +13,10 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -108,7 +109,7 @@ class LocalStore:
     def crc32c(self, name: str) -> int | None:
         path = self.local_path(name)
         with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError), open_file(path) as file:
-            return _crc32c_of(file)
+            return crc32c_of(_bodies(file))
         return None
 
     def modified(self, name: str) -> float | None:
@@ -187,10 +188,8 @@ class LocalStore:
         with storage_errors("read", self.local_path(name)):
             opened = open_file(self.local_path(name))
         logged = _logged("copy", self.local_path(name))
-        with opened as source, storage_errors("write", path), logged, in_place(path) as file:
-            checksum = _copy(source, file)
-            file.truncate(nbytes)
-        return checksum
+        with opened as source, storage_errors("write", path), logged:
+            return write_in_place(path, _bodies(source))
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         return [self._read_range(*wanted) for wanted in ranges]
@@ -271,32 +270,38 @@ def _link(path: Path, other: Path) -> None:
         ) from error
 
 
-def _copy(source: BinaryIO, target: BinaryIO) -> int:
-    """Copy the rest of a file, and return the CRC32C of what was copied."""
-    checksum = 0
-    while body := source.read(_READ_NBYTES):
-        checksum = google_crc32c.extend(checksum, body)
-        target.write(body)
-    return checksum
+def _bodies(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the rest of a file, part by part."""
+    return iter(partial(file.read, _READ_NBYTES), b"")
 
 
-def _crc32c_of(file: BinaryIO) -> int:
-    """Read a file to its end, and return the CRC32C of what was read."""
+def crc32c_of(bodies: Iterable[Buffer]) -> int:
+    """Return the CRC32C of bytes that are read part by part."""
     checksum = 0
-    while body := file.read(_READ_NBYTES):
-        checksum = google_crc32c.extend(checksum, body)
+    for body in bodies:
+        checksum = google_crc32c.extend(checksum, bytes(body))
     return checksum
 
 
 def file_crc32c(path: Path) -> int:
     """Return the CRC32C of a file."""
     with storage_errors("read", path), open_file(path) as file:
-        return _crc32c_of(file)
+        return crc32c_of(_bodies(file))
 
 
-def in_place(path: Path) -> BinaryIO:
-    """Open a file to be overwritten in place, because another process may hold a lock on it; make it if need be."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
+def write_in_place(path: Path, bodies: Iterable[Buffer]) -> int:
+    """Overwrite a file in place, because another process may hold a lock on it; make it if need be.
+
+    Returns:
+        The CRC32C of the file.
+    """
+    checksum = 0
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+        for body in bodies:
+            checksum = google_crc32c.extend(checksum, bytes(body))
+            file.write(body)
+        file.truncate()
+    return checksum
 
 
 def open_file(path: Path) -> BinaryIO:
