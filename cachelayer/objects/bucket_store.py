@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from cachelayer.counting import Timed
-from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
+from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.failures import Kind, RequestError, retried
 from cachelayer.objects.file_systems import METHODS, FileSystem, file_system, forget, in_order
-from cachelayer.objects.local import crc32c_of, file_crc32c, storage_errors, write_in_place
+from cachelayer.objects.local import crc32c_of, file_crc32c, storage_errors, write_in_place, wrong_size
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
 from cachelayer.temporary_files import scratch_folder
@@ -206,7 +206,7 @@ class BucketStore:
         with self._opened("read", name) as (fs, source):
             size = self._size(fs, source)
             if size != nbytes:
-                raise _short(f"{self.url}/{name}", size, nbytes)
+                raise wrong_size(f"{self.url}/{name}", size, nbytes)
             with storage_errors("write", path):
                 return write_in_place(path, self._bodies(fs, source, nbytes))
 
@@ -258,7 +258,7 @@ class BucketStore:
     def _check_end(self, fs: FileSystem, path: str, stop: int) -> None:
         nbytes = self._size(fs, path)
         if nbytes is None or nbytes < stop:
-            raise _short(fs.url(path), nbytes, stop)
+            raise wrong_size(fs.url(path), nbytes, stop)
 
     def _size(self, fs: FileSystem, path: str) -> int | None:
         info = self._info(fs, path)
@@ -322,8 +322,3 @@ class BucketStore:
             f"refused: {error.reason.rstrip('.')}. Are the credentials valid, and do they allow it?"
             f"{may_be_absent if CLOUD_OF_SCHEME.get(self.scheme) == 's3' else ''}{StorageOptions(self.options).hint}"
         )
-
-
-def _short(url: str, nbytes: int | None, expected: int) -> CorruptionError:
-    state = "there is no such object" if nbytes is None else f"it has {nbytes} bytes"
-    return CorruptionError(f"{url}: {state}, expected {expected}: restore it, or build again")

@@ -33,7 +33,6 @@ _READ_NBYTES = 8 * 1024 * 1024
 _TEMPORARY_SUFFIX = ".tmp"
 _SHOWN = 200
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-_ADVICE = "restore it, or build again"
 
 
 def absolute(what: str, path: str) -> Path:
@@ -184,7 +183,7 @@ class LocalStore:
     def download(self, name: str, path: Path, nbytes: int) -> int:
         size = self.size(name)
         if size != nbytes:
-            raise CorruptionError(f"{self.local_path(name)}: {_state_of(size)}, expected {nbytes} bytes: {_ADVICE}")
+            raise wrong_size(self.local_path(name), size, nbytes)
         with storage_errors("read", self.local_path(name)):
             opened = open_file(self.local_path(name))
         logged = _logged("copy", self.local_path(name))
@@ -205,11 +204,11 @@ class LocalStore:
                 # Look at the end first: read() would allocate memory for bytes that the file does not have.
                 body = file.read(stop - start) if stop <= size else b""
         except (FileNotFoundError, NotADirectoryError):
-            raise CorruptionError(f"{self.local_path(name)}: {_state_of(None)}: {_ADVICE}") from None
+            raise wrong_size(self.local_path(name), None, stop) from None
         except OSError as error:
             raise storage_error("read", self.local_path(name), error) from error
         if len(body) != stop - start:
-            raise CorruptionError(f"{self.local_path(name)}: {_state_of(size)}, expected {stop} at least: {_ADVICE}")
+            raise wrong_size(self.local_path(name), size, stop)
         return body
 
     def _make_folder(self, name: str) -> Path:
@@ -318,8 +317,10 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _state_of(size: int | None) -> str:
-    return "there is no such object" if size is None else f"it has {size} bytes"
+def wrong_size(place: str | Path, nbytes: int | None, expected: int) -> CorruptionError:
+    """Return the error for an object that is not there, or has another size, in bytes, than expected."""
+    state = "there is no such object" if nbytes is None else f"it has {nbytes} bytes"
+    return CorruptionError(f"{place}: {state}, expected {expected}: restore it, or build again")
 
 
 @contextmanager
