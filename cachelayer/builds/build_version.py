@@ -155,7 +155,7 @@ def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersio
     """Build the parts that no other host builds, and publish the version; return None if another host has."""
     request = plan.request
     progress = Progress(f"{request.name} (host {hosts.index})", None, plan.options.progress)
-    with Claims(plan.notes.folder).hold(hosts.claim, progress):
+    with Claims(plan.notes.folder).hold(hosts.new_claim(), progress):
         join_hosts(plan)
         with _working(plan, progress) as target:
             result = build_parts_together(plan, parts, hosts, target)

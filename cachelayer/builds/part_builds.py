@@ -17,6 +17,8 @@ and an engine need not return results.
 from __future__ import annotations
 
 import platform
+import time
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -36,7 +38,7 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting, current, notice
 from cachelayer.provenance.stored_values import Wording, differences
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, Claims
+from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import Notes, PartResult, read_part
 from cachelayer.versions.publish import absent_files, lost_files, refuse_if_taken
@@ -65,10 +67,13 @@ class Hosts:
             raise InvalidArgumentError(f"hosts {hosts}: the index must be less than the count")
         return cls(index, count)
 
-    @property
-    def claim(self) -> str:
-        """The claim that this host holds while it builds."""
-        return f"host-{self.index:05}.{CLAIM}"
+    def new_claim(self) -> str:
+        """Return the name of a claim that this host holds while it builds: another one for each call.
+
+        A host that starts again would not get the claim of its first process if that still runs, and would be without
+        one when that ends: gc would take its notes.
+        """
+        return f"host-{self.index:05}-{uuid.uuid4().hex}.{CLAIM}"
 
     def in_order(self, part_count: int) -> list[int]:
         """Return the numbers of all parts in the order in which this host tries to build them.
@@ -217,6 +222,8 @@ def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: Sh
     engine = plan.engine or Here()
     task = PartTask.of(plan, parts, target, is_shared=True)
     order = hosts.in_order(parts.count)
+    left_out: list[int] = []
+    since = time.monotonic()
     while missing := [number for number in order if number not in finished]:
         current().parts(len(finished), parts.count)
         if request.is_published:
@@ -227,9 +234,13 @@ def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: Sh
         finished = notes.finished(request.log, finished)
         if len(finished) > before:
             continue
-        # Nothing was finished. If nobody has claimed these parts meanwhile, the engine has left them out; else
-        # another host builds them, and finishes or dies.
-        if unclaimed and unclaimed == _unclaimed(claims, notes, unclaimed):
+        # Nothing was finished. Another host may have claimed these parts after the look at the claims, and finishes
+        # them, fails or dies. If it is the same parts for as long as a dead host keeps a claim, the engine leaves
+        # them out.
+        if not unclaimed or unclaimed != left_out:
+            left_out = unclaimed
+            since = time.monotonic()
+        elif time.monotonic() - since >= expiry():
             raise _not_built(plan, parts, unclaimed[0])
         waiting.wait_for("the parts that other hosts build")
         claims.pause()

@@ -5,9 +5,9 @@ result.
 
 ::
 
-    <id>/_builds/<version>/claim                        the process that builds the version
-    <id>/_builds/<version>/<plan>/host-00003.claim      a host that builds it together with others
-    <id>/_builds/<version>/<plan>/00005.claim           the process that builds a part
+    <id>/_builds/<version>/claim                              the process that builds the version
+    <id>/_builds/<version>/<plan>/host-00003-<token>.claim    a host that builds it together with others
+    <id>/_builds/<version>/<plan>/00005.claim                 the process that builds a part
 
 The holder of a claim writes it again and again: each write is a beat. A claim is dead after :func:`expiry` seconds
 without a beat, by the clock of the process that watches it; at once if its holder ran on this host and has ended.

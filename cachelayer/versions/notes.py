@@ -2,7 +2,7 @@
 
 ::
 
-    <id>/_builds/<version>/<plan hash>/plan.json    what is built and how
+    <id>/_builds/<version>/<plan hash>/plan.json    what is built and how, to name the differences to other builds
     <id>/_builds/<version>/<plan hash>/00005.json   part 5 is finished: its shards were put
 
 Only a build whose source comes in parts has notes. A build that can only read its source from the first element on
@@ -112,9 +112,6 @@ class Notes:
             known: finished parts whose notes and sizes of files need not be looked at again.
         """
         known = known or {}
-        if _read_plan(self.folder) is None:
-            # Nobody can tell what these notes are about.
-            return dict(known)
         numbers = sorted(noted_numbers(self.folder) - known.keys())
         with Pool(_THREADS, "cachelayer-notes") as threads:
             parts = list(threads.map(partial(read_part, self.folder), numbers))
@@ -181,5 +178,5 @@ def _read_plan(folder: Store) -> Mapping[str, Any] | None:
                 return None
             return json_values.mapping("plan", json_values.shallow("plan", json_values.unsealed(raw)["plan"]))
     except (CorruptionError, FormatError) as error:
-        _log.warning("the plan of a build is damaged, so what it has finished is not used: %s", error)
+        _log.warning("the plan of a build is damaged, so nobody can tell how other builds differ from it: %s", error)
         return None

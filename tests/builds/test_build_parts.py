@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -24,6 +26,7 @@ import cachelayer
 from cachelayer import Storage, sharded
 from cachelayer.errors import InvalidTypeError, SourceError
 from cachelayer.testing.engines import wait_until
+from cachelayer.versions.claims import Claims
 
 pytestmark = pytest.mark.slow
 
@@ -210,6 +213,65 @@ def test_what_a_dead_host_leaves_is_built_by_the_others(
     hosts = [begin(url, tmp_path, index, 3, options) for index in range(3)]
     assert outcomes(hosts) == [(-signal.SIGKILL, ""), *[(0, expected.digest)] * 2]
     check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
+
+
+def test_a_part_that_another_host_claims_for_a_moment_is_built(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = [f"{number:05}.claim" for number in range(PARTS)]
+    hold = Claims.hold
+
+    @contextmanager
+    def held_by_another_once(claims: Claims, claim: str, progress: Any = None) -> Iterator[bool]:
+        if claim in claimed:
+            claimed.remove(claim)
+            yield False
+            return
+        with hold(claims, claim, progress) as is_ours:
+            yield is_ours
+
+    monkeypatch.setattr(Claims, "hold", held_by_another_once)
+    ref = storage.cache(sharded(rows, PARTS), "d", "v1", hosts=(0, 1), shard_bytes=SHARD_BYTES)
+    assert claimed == []
+    monkeypatch.undo()
+    assert ref.digest == storage.submit(sharded(rows, PARTS), "d", "v2", shard_bytes=SHARD_BYTES).digest
+
+
+@pytest.mark.filterwarnings("ignore:.*go unnoticed")
+def test_garbage_collection_spares_the_notes_of_a_host_that_began_while_its_first_process_ran(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_may_end: SimpleQueue[bool] = SimpleQueue()
+    built: list[int] = []
+    collected: list[list[Any]] = []
+
+    def rows(index: int, count: int) -> Iterator[int]:
+        if threading.current_thread() is not threading.main_thread():
+            second_may_begin.put(True)
+            first_may_end.get()
+            raise ValueError("the first process ends")
+        built.append(index)
+        yield index
+
+    second_may_begin: SimpleQueue[bool] = SimpleQueue()
+
+    def build() -> cachelayer.DataRef[Any]:
+        return storage.cache(sharded(rows, 3), "d", "v1", hosts=(0, 1), element_spec=np.int64)
+
+    def wait_for_parts(_: Claims) -> None:
+        # All parts but that of the first process have notes.
+        if not collected:
+            first_may_end.put(True)
+            assert isinstance(first.exception(), SourceError)
+            collected.append(storage.gc(grace=0))
+
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(build)
+        second_may_begin.get()
+        monkeypatch.setattr(Claims, "pause", wait_for_parts)
+        assert list(build()) == [0, 1, 2]
+    assert collected == [[]]
+    assert sorted(built) == [0, 1, 2]
 
 
 def test_a_host_that_was_taken_for_dead_publishes_nothing_and_has_the_version(

@@ -93,12 +93,10 @@ def test_damaged_notes_are_read_as_none(notes: Notes, tmp_path: Path) -> None:
         for each in (b"", raw[:-1], b"\xff", b"[" * 100_000, *flipped, *others):
             notes.folder.put(name, each)
             found = notes.finished(log)
-            assert found.get(0) in (PARTS[0], None)
-            left = () if name == "plan.json" else (0, 100_000)
-            assert each in others or found == {number: PARTS[number] for number in left}
-            # Without a plan nobody can tell what the notes are of.
-            assert name != "plan.json" or each in others or not found
-            assert name == "plan.json" or found[0] == PARTS[0]
+            # The name of the folder says which plan the notes are of.
+            left = PARTS if name == "plan.json" else (0, 100_000)
+            assert (each in others and name != "plan.json") or found == {number: PARTS[number] for number in left}
+            assert found[0] == PARTS[0]
             assert all(paths.is_file(shard.file) for part in found.values() for shard in part.shards)
             other.other_plans()
         notes.folder.put(name, raw)
