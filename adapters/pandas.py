@@ -101,9 +101,10 @@ def to_pandas(
     Returns:
         A frame. Columns that were categories are categories again, those that were times of day have objects of
         ``datetime.time``, and lists of structs are lists of dicts. Numbers have numpy's dtypes, or pandas' own with
-        ``pd.NA`` if the leaf is null in some elements of the version. A str has pandas' ``str``. Moments and spans keep
-        their unit, except that days become milliseconds; null becomes NaT. Arrays and dicts are the same objects as in
-        the elements, but the rows of a Ragged are lists. Images and sounds are the bytes of their files.
+        ``pd.NA`` if the leaf is null in some elements of the version. A str has pandas' ``str``, before pandas
+        3 objects. Moments and spans keep their unit, except that days become milliseconds; null becomes NaT. Arrays and
+        dicts are the same objects as in the elements, but the rows of a Ragged are lists. Images and sounds are the
+        bytes of their files.
 
     Raises:
         InvalidTypeError: if Arrow has no type for a leaf, pandas cannot hold a value, or elements are not dicts.
