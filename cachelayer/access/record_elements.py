@@ -182,7 +182,7 @@ class RecordElements(StoredElements):
     def columns(self, numbers: Ints) -> list[Column]:
         try:
             return self.codec.decode(self.source.records(numbers, videos=self.codec.reads_videos))
-        except ValueError as error:
+        except (ValueError, CorruptionError) as error:
             self._raise_damage(error, numbers)
 
     def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Self:
@@ -242,7 +242,7 @@ class RecordElements(StoredElements):
                 else codec.leaf_values(records, self._leaf(read.leaf), read.starts, read.counts, read.ends)
                 for read in reads
             ]
-        except ValueError as error:
+        except (ValueError, CorruptionError) as error:
             self._raise_damage(error, numbers)
 
     @cached_property
@@ -255,21 +255,21 @@ class RecordElements(StoredElements):
             return self.elements(np.array([number]))[0]
         try:
             return self.element_codec.element(self.source.record(number))
-        except ValueError as error:
+        except (ValueError, CorruptionError) as error:
             self._raise_damage(error, [number])
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         codec = self.element_codec
         try:
             return codec.elements(self._columns(numbers, held, separate_rows=True), len(numbers))
-        except ValueError as error:
+        except (ValueError, CorruptionError) as error:
             self._raise_damage(error, numbers)
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
         codec = self.element_codec
         try:
             return codec.batch(self._columns(numbers, held, separate_rows=False))
-        except ValueError as error:
+        except (ValueError, CorruptionError) as error:
             self._raise_damage(error, numbers)
 
     def _columns(self, numbers: Ints, held: Held | None, *, separate_rows: bool) -> list[Column]:
@@ -277,11 +277,13 @@ class RecordElements(StoredElements):
         records = self.source.records(numbers, held, videos=codec.reads_videos)
         return codec.decode(records, numbers, separate_rows=separate_rows)
 
-    def _raise_damage(self, error: ValueError, numbers: Sequence[int] | Ints) -> NoReturn:
-        """Raise an error of decoding: one of ours with the number of the record, one of numpy as a CorruptionError."""
+    def _raise_damage(self, error: Exception, numbers: Sequence[int] | Ints) -> NoReturn:
+        """Raise an error of reading with the name of the version or the record; one of numpy as a CorruptionError."""
         if isinstance(error, ElementError) and error.record is not None:
             raise error.at(record=int(numbers[error.record])) from error.__cause__
+        name = self.source.info.name
+        if isinstance(error, CorruptionError):
+            raise type(error)(f"{name}: {error}") from error
         if isinstance(error, CacheLayerError):
             raise error
-        name = self.source.info.name
         raise CorruptionError(f"{name}: a record does not decode: {error}. verify() tells which shard") from error

@@ -142,15 +142,18 @@ class VideoIndex:
             raise ValueError("the time base and the rate are pairs")
         for number in numbers:
             json_values.integer("a fact", number, -(2**31), 2**31 - 1)
-        frames = np.arange(len(self.times))
-        shown = self.packets[:, 3][self.packets[:, 3] != NO_FRAME]
-        if not len(frames) or not np.array_equal(np.sort(shown), frames):
-            raise ValueError(f"its packets do not show {len(frames)} frames, each once")
+        begins, nbytes, _, frames = self.packets.T.astype(np.int64)
+        shown = frames[frames != NO_FRAME]
+        is_shown = np.zeros(len(self.times), np.bool_)
+        if len(shown) == len(is_shown) and shown.max(initial=0) < len(is_shown):
+            is_shown[shown] = True
+        if not len(is_shown) or not is_shown.all():
+            raise ValueError(f"its packets do not show {len(is_shown)} frames, each once")
         keyframes = self.keyframes.astype(np.int64)
         is_ascending = len(keyframes) and (np.diff(keyframes) > 0).all() and keyframes[-1] < len(self.packets)
         if not is_ascending or keyframes[0] > self.packet_of.min():
             raise ValueError("its keyframes are not those of its packets")
-        if (self.packets[:, :2].sum(axis=1, dtype=np.int64) > file_nbytes).any():
+        if (begins + nbytes > file_nbytes).any():
             raise ValueError(f"a packet lies past the end of the file, which has {file_nbytes} bytes")
 
     @cached_property
