@@ -47,6 +47,7 @@ _MEMBERS = {"format", "dataset", "digest", "records", "order", "position", "orig
 _OF_LOOPS = {"epoch", "stream", "workers"}
 """What states of loops, and of Grain's workers, have besides."""
 _NOT_COMPARED = ("dataset", "original", "left_out", "segments")
+_OF_RECORDS = {"digest", "records"}
 
 
 def state_of(digests: Digests, name: str, options: StreamOptions, position: int) -> dict[str, Any]:
@@ -146,11 +147,12 @@ def _check_same_stream(
     if not compares_digest:
         ignored.add("digest")
     differences = _differences(mine, state, ignored)
-    if differences:
-        raise StateError(
-            f"the state belongs to another stream: {'; '.join(differences)}: pass what differs to stream(), or "
-            "restore it where it was saved"
-        )
+    if not differences:
+        return
+    advice = "pass what differs to stream(), or restore it where it was saved"
+    if any(mine.get(name) != state.get(name) for name in _OF_RECORDS - ignored):
+        advice = "restore it over the records that it was saved over; advance_to(newer) goes on from there over more"
+    raise StateError(f"the state belongs to another stream: {'; '.join(differences)}: {advice}")
 
 
 def _check_past(order: Order, position: int, state: Mapping[str, Any]) -> None:
