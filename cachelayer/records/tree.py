@@ -25,7 +25,7 @@ import numpy as np
 
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records.spec import LeafSpec, NullableDict, describe_leaf, takes_none
-from cachelayer.records.values import Nullable, NullDict, OfNullableDict
+from cachelayer.records.values import BadValue, Nullable, NullDict, OfNullableDict
 
 Tree = Any
 _BUILTINS = frozenset({bool, int, float, complex, str, bytes, type(None)})
@@ -333,6 +333,8 @@ def describe(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}{list(value.shape)}"
     text = " ".join(repr(value).split())
+    if isinstance(value, BadValue):
+        return text
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
