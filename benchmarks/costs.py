@@ -21,7 +21,7 @@ from servers import new_bucket
 
 import cachelayer
 from cachelayer.access.sequences.pack_planner import Packing, plan
-from cachelayer.streams.order.blocks import Blocks
+from cachelayer.streams.order.blocks import Blocks, block_order
 from cachelayer.streams.order.permutation import permuted
 
 RECORD_NBYTES = 10_000
@@ -120,7 +120,7 @@ def ten_tb() -> str:
     """Return the table of requests and dollars of one epoch; those in blocks are walked, the others multiplied."""
     pieces, exact = -(-TEN_TB.shard_nbytes // PIECE), TEN_TB.records * kind_cost("one size").sparse_reads
     beside = reads_of_a_copy() - 1
-    order = Blocks().order(TEN_TB.records, RECORD_NBYTES, seed=1)
+    order = block_order(Blocks(), TEN_TB.records, RECORD_NBYTES, seed=1)
     blocks = [walk(order, TEN_TB, hosts, BATCH_A_HOST, WALKED_HOSTS).requests for hosts in HOSTS]
     ways = {
         "exact, by ranges": [exact for _ in HOSTS],

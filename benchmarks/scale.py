@@ -10,7 +10,7 @@ from blocks_walk import Dataset, walk
 from harness import machine, table
 from scale_costs import KINDS, RECORD_NBYTES, FixedCosts, KindCost, ManifestCost, fixed_costs, kind_cost, manifest_cost
 
-from cachelayer.streams.order.blocks import Blocks
+from cachelayer.streams.order.blocks import Blocks, block_order
 
 RECORDS = 10**10
 HOSTS = 1_000
@@ -175,7 +175,7 @@ def blocks_epochs() -> list[tuple[str, ...]]:
     """The walked epochs in blocks of records of one size, in shards of 1 GB."""
     dataset, rows = Dataset(RECORDS, RECORD_NBYTES, 10**9), []
     for hosts, sizes in WALKS:
-        order = sizes.order(RECORDS, RECORD_NBYTES, seed=1)
+        order = block_order(sizes, RECORDS, RECORD_NBYTES, seed=1)
         epoch = walk(order, dataset, hosts, BATCH_A_HOST, WALKED_HOSTS)
         blocks = epoch.requests - epoch.index_requests
         rows.append(

@@ -111,47 +111,6 @@ class Sources:
     offset: NDArray[np.int64]
     """The place in the element where these values begin."""
 
-    @classmethod
-    def of_records(cls, dataset: str, records: NDArray[np.int64]) -> Sources:
-        """Return the sources of elements each of which is a whole record of one dataset.
-
-        Examples:
-            >>> import numpy as np
-            >>> cachelayer.Sources.of_records("digits@v1", np.array([4, 2])).record
-            array([4, 2])
-        """
-        zeros = np.zeros(len(records), np.int64)
-        none = np.full(len(records), -1)
-        return cls((dataset,), np.arange(len(records)), zeros, records, none, none, zeros)
-
-    @classmethod
-    def joined(cls, groups: Sequence[tuple[NDArray[np.int64], Sources]]) -> Sources:
-        """Return the sources of all elements of several groups.
-
-        Args:
-            groups: the places of the elements of each group among all elements, and their sources.
-
-        Examples:
-            >>> import numpy as np
-            >>> one = cachelayer.Sources.of_records("a@v1", np.array([4]))
-            >>> two = cachelayer.Sources.of_records("b@v1", np.array([7]))
-            >>> joined = cachelayer.Sources.joined([(np.array([1]), one), (np.array([0]), two)])
-            >>> [(span.dataset, span.record) for span in joined.spans()]
-            [('b@v1', 7), ('a@v1', 4)]
-        """
-        names = list(dict.fromkeys(name for _, sources in groups for name in sources.datasets))
-        tables = []
-        for places, sources in groups:
-            numbers = np.array([names.index(name) for name in sources.datasets], np.int64)
-            element = places[sources.element]
-            dataset = numbers[sources.dataset]
-            tables.append((element, dataset, sources.record, sources.begin, sources.end, sources.offset))
-        if not tables:
-            return cls((), *[np.empty(0, np.int64)] * 6)
-        columns = [np.concatenate(parts) for parts in zip(*tables, strict=True)]
-        order = np.argsort(columns[0], kind="stable")
-        return cls(tuple(names), *(column[order] for column in columns))
-
     def spans(self) -> list[RecordSpan]:
         """Return the rows of the table one by one.
 
@@ -183,6 +142,33 @@ class Sources:
             for number, name in enumerate(self.datasets)
             if (self.dataset == number).any()
         }
+
+
+def sources_of_records(dataset: str, records: NDArray[np.int64]) -> Sources:
+    """Return the sources of elements each of which is a whole record of one dataset."""
+    zeros = np.zeros(len(records), np.int64)
+    none = np.full(len(records), -1)
+    return Sources((dataset,), np.arange(len(records)), zeros, records, none, none, zeros)
+
+
+def joined_sources(groups: Sequence[tuple[NDArray[np.int64], Sources]]) -> Sources:
+    """Return the sources of all elements of several groups.
+
+    Args:
+        groups: the places of the elements of each group among all elements, and their sources.
+    """
+    names = list(dict.fromkeys(name for _, sources in groups for name in sources.datasets))
+    tables = []
+    for places, sources in groups:
+        numbers = np.array([names.index(name) for name in sources.datasets], np.int64)
+        element = places[sources.element]
+        dataset = numbers[sources.dataset]
+        tables.append((element, dataset, sources.record, sources.begin, sources.end, sources.offset))
+    if not tables:
+        return Sources((), *[np.empty(0, np.int64)] * 6)
+    columns = [np.concatenate(parts) for parts in zip(*tables, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return Sources(tuple(names), *(column[order] for column in columns))
 
 
 class Stacker(Protocol):

@@ -27,12 +27,7 @@ OF_THE_PACKAGE = {
     "engines.beam.Beam": "run",
     "engines.processes.Processes": "run",
     "engines.ray.Ray": "run",
-    "protocols.Sources": "joined of_records",
-    "records.values.Ragged": "with_flat",
     "streams.epochwise.Epochwise": "advance begin reader state_of_iteration",
-    "streams.order.blocks.Blocks": "follow_from_bytes order",
-    "versions.damage.DamagedObject": "in_dataset",
-    "versions.snapshot.VersionInfo": "file manifest",
 }
 """Members of public classes that only the package itself calls, by their class or module: no user needs them."""
 

@@ -41,7 +41,7 @@ from cachelayer.versions.log import event_of
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
-from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo
+from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo, manifest_stem
 
 STATS = ShardStats(4, 300, 7, "ab" * 32, "none", 9, 8, 98, 4, (5, 6), (9, 2))
 SPEC = {
@@ -83,7 +83,7 @@ def use_entry(document: Any) -> None:
     assert snapshot.sequence == 7
     assert Snapshot.decode(snapshot.encode("t"), "entry", 7) == snapshot
     for info in snapshot.versions.values():
-        assert paths.is_file(info.file)
+        assert paths.is_file(manifest_stem(info))
     for name in (*snapshot.versions, *snapshot.tags, *snapshot.tags.values()):
         paths.check_name("version", name)
     assert all(map(paths.is_file, snapshot.swept))

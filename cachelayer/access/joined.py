@@ -41,6 +41,7 @@ from cachelayer.protocols import (
     Needed,
     Sources,
     highest_cost,
+    joined_sources,
     needed_together,
 )
 from cachelayer.records import tree
@@ -154,7 +155,7 @@ class Joined(BaseDataset):
         return np.concatenate([member.erased + first for member, first in zip(self.members, firsts, strict=True)])
 
     def sources(self, numbers: Ints) -> Sources:
-        return Sources.joined([(rows, member.sources(own)) for member, rows, own in self.by_member(numbers)])
+        return joined_sources([(rows, member.sources(own)) for member, rows, own in self.by_member(numbers)])
 
     def published(self, *, wait: bool = True) -> Joined | None:
         members = [member.published(wait=wait) for member in self.members]

@@ -16,7 +16,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOpt
 from cachelayer.protocols import Digests, T
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.arrival import Arrival
-from cachelayer.streams.order.blocks import Blocks
+from cachelayer.streams.order.blocks import Blocks, block_order
 from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns, seed_of_part
 from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.reading.step_reader import StepReader
@@ -210,8 +210,8 @@ class Mixture(Generic[T]):
                 orders.append(ExactOrder(len(ref), checked.shuffle, seed, checked.reshuffle))
             else:
                 info = ref._records.info
-                order = blocks.order(
-                    len(ref), info.record_nbytes, info.together, seed=seed, reshuffle=checked.reshuffle
+                order = block_order(
+                    blocks, len(ref), info.record_nbytes, info.together, seed=seed, reshuffle=checked.reshuffle
                 )
                 orders.append(order)
         return MixedOrder(self._turns, tuple(orders), checked.seed, self._length)

@@ -18,6 +18,7 @@ from cachelayer.protocols import RecordSpan, T
 from cachelayer.records import tree
 from cachelayer.records.selection import sliced
 from cachelayer.records.tree import Tree
+from cachelayer.streams.order.blocks import follow_from_bytes
 from cachelayer.streams.order.buckets import buckets_of
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Unmasked
@@ -263,7 +264,7 @@ class ReadableView(Generic[T]):
     def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
         blocks = blocks_of(options.get("shuffle", False))
         # Lengths, and the sizes of blocks that are left open, are known once a version is published.
-        needs_all = options.get("buckets") is not None or (blocks is not None and blocks.follow_from_bytes)
+        needs_all = options.get("buckets") is not None or (blocks is not None and follow_from_bytes(blocks))
         records = self._records if needs_all else self._current
         if options.get("buckets") is not None and records.base.leaves is not None:
             return bucketed_stream(records, buckets_of(options["buckets"]), global_batch_size, options)

@@ -34,7 +34,7 @@ from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
-from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources, sources_of_records
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.record_buffers import Records
@@ -104,13 +104,13 @@ class VersionRecords(PickledByFields, RowOrigins):
     def sources(self, numbers: Ints) -> Sources:
         selection = self.version.selection
         if selection.progression() == (0, 1, len(self)):
-            return Sources.of_records(self.version.reference, numbers)
+            return sources_of_records(self.version.reference, numbers)
         # The version has some records of its shards, in any order, and some twice: users number the rows that it has.
         # A record that it has twice is named by its first row.
         distinct_numbers, places = np.unique(numbers, return_inverse=True)
         rows = selection.rows_of(distinct_numbers)
         _, first = np.unique(selection.numbers_of(rows), return_index=True)
-        return Sources.of_records(self.version.reference, rows[first][places])
+        return sources_of_records(self.version.reference, rows[first][places])
 
     def __len__(self) -> int:
         return self.shard_set.records

@@ -16,7 +16,7 @@ from cachelayer.access.view import View
 from cachelayer.arguments import explains_options
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Attempted, DatasetInfo, Digests, Failed, Held, Sources, T
+from cachelayer.protocols import Attempted, DatasetInfo, Digests, Failed, Held, Sources, T, sources_of_records
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, infer_spec
@@ -111,7 +111,7 @@ class WrappedItems(BaseDataset):
         return elements, errors
 
     def sources(self, numbers: Ints) -> Sources:
-        return Sources.of_records(self.identity, numbers)
+        return sources_of_records(self.identity, numbers)
 
     def _call(self, read: Callable[[], Any], numbers: Sequence[int]) -> Any:
         """Return what ``read`` returns.

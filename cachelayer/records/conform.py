@@ -37,7 +37,7 @@ from cachelayer.records.spec import (
 )
 from cachelayer.records.tree import builtin, describe
 from cachelayer.records.value_conversion import as_leaf, as_time
-from cachelayer.records.values import Nullable, PictureFile, Ragged
+from cachelayer.records.values import Nullable, PictureFile, Ragged, with_flat_values
 from cachelayer.records.video import Video
 
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
@@ -332,7 +332,7 @@ def _without_nulls(row: Any, filler: Any, nulls: list[Any]) -> Any:
         nulls.append(~row.valid.reshape(-1))
         return row.filled(filler if row.values.dtype == object else np.zeros((), row.values.dtype))
     if isinstance(row, Ragged):
-        return row.with_flat(_without_nulls(row.flat_values, filler, nulls))
+        return with_flat_values(row, _without_nulls(row.flat_values, filler, nulls))
     if isinstance(row, (list, tuple)) and any(isinstance(item, (list, tuple, np.ndarray, Nullable)) for item in row):
         return [_without_nulls(item, filler, nulls) for item in row]
     if isinstance(row, np.ndarray) and row.dtype == object:

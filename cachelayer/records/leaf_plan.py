@@ -26,7 +26,7 @@ from cachelayer.records.media import Files, files_of
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import InnerDict
 from cachelayer.records.spec import EncodedSpec, LeafSpec, takes_none
-from cachelayer.records.values import Nullable, NullDict, OfNullableDict, Ragged
+from cachelayer.records.values import Nullable, NullDict, OfNullableDict, Ragged, with_flat_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +248,7 @@ def _rows_with_null_values(rows: Iterable[Any], null_values: FlatRows) -> Iterat
 def _with_null_values(value: Any, nulls: NDArray[np.bool_]) -> Any:
     """Return an array, or a ragged one, some of whose values are null."""
     if isinstance(value, Ragged):
-        return value.with_flat(_with_null_values(value.flat_values, nulls))
+        return with_flat_values(value, _with_null_values(value.flat_values, nulls))
     return Nullable(value, ~nulls.reshape(value.shape))
 
 

@@ -30,7 +30,7 @@ from cachelayer.records.spec import (
     VideoSpec,
     with_nullable_values,
 )
-from cachelayer.records.values import NoArray, Nullable, PictureFile, Ragged, Sparse
+from cachelayer.records.values import NoArray, Nullable, PictureFile, Ragged, Sparse, with_flat_values
 from cachelayer.records.video import Video
 
 # Types are looked up by name, so that their modules need not be imported.
@@ -58,7 +58,7 @@ def leaf_spec(value: Any) -> LeafSpec:
         # A batch of scalars, some of them None, looks the same: then the build has unbatch=True.
         return with_nullable_values(leaf_spec(value.values))
     if isinstance(value, Ragged) and isinstance(value.flat_values, Nullable):
-        return with_nullable_values(leaf_spec(value.with_flat(value.flat_values.values)))
+        return with_nullable_values(leaf_spec(with_flat_values(value, value.flat_values.values)))
     if isinstance(value, Ragged):
         flat = value.flat_values
         splits = value.nested_row_splits

@@ -158,18 +158,6 @@ class Ragged(NoArray):
         """
         return [_listed(row) for row in self]
 
-    def with_flat(self, flat_values: NDArray[Any] | Nullable) -> Ragged:
-        """Return rows of the same lengths, with other innermost values.
-
-        Examples:
-            >>> import numpy as np
-            >>> rows = cachelayer.Ragged(np.array([1, 2, 3]), np.array([0, 2, 3]))
-            >>> rows.with_flat(rows.flat_values * 10).to_list()
-            [[10, 20], [30]]
-        """
-        values = self.values.with_flat(flat_values) if isinstance(self.values, Ragged) else flat_values
-        return Ragged(values, self.row_splits, self.row_shapes)
-
     def filled(self, value: Any) -> Ragged:
         """Return the same rows with a value in place of each null within them.
 
@@ -181,7 +169,7 @@ class Ragged(NoArray):
             ([[7, None], [9]], [[7, -1], [9]])
         """
         flat = self.flat_values
-        return self.with_flat(flat.filled(value)) if isinstance(flat, Nullable) else self
+        return with_flat_values(self, flat.filled(value)) if isinstance(flat, Nullable) else self
 
     @explains_options
     def to_dense(
@@ -507,3 +495,9 @@ class PictureFile(bytes):
         """Return whether pixels of this mode hold the pixels of the picture without loss."""
         holders = {"1": ("L", "RGB", "RGBA"), "L": ("LA", "RGB", "RGBA"), "LA": ("RGBA",), "RGB": ("RGBA",)}
         return mode in (self.mode, *holders.get(self.mode, ()))
+
+
+def with_flat_values(ragged: Ragged, flat_values: NDArray[Any] | Nullable) -> Ragged:
+    """Return rows of the same lengths, with other innermost values."""
+    values = with_flat_values(ragged.values, flat_values) if isinstance(ragged.values, Ragged) else flat_values
+    return Ragged(values, ragged.row_splits, ragged.row_shapes)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
 from cachelayer.streams.order.arrival import Arrival, ArrivalOrder
-from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks
+from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks, block_order
 from cachelayer.streams.order.buckets import BucketOrder, Buckets, BucketTable
 from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.order.permutation import Indices
@@ -265,7 +265,7 @@ def _check_positions(records: int, epochs: int | None, start: int) -> None:
 def order_over(order: Order, records: int) -> Order:
     """Return an order of the same kind over another number of records: exact, or in blocks of the same sizes."""
     if isinstance(order, BlockOrder):
-        over = Blocks(**order.sizes).order(records, 1, seed=order.seed, reshuffle=order.reshuffle)
+        over = block_order(Blocks(**order.sizes), records, 1, seed=order.seed, reshuffle=order.reshuffle)
         return replace(over, asked=order.asked)
     if not isinstance(order, ExactOrder):
         raise InvalidArgumentError("only a stream of one dataset, in an exact order or in blocks, has more records")
@@ -366,7 +366,7 @@ def _shared_order(
     records: int, record_nbytes: int, together: int, shuffle: bool | Blocks | Arrival, seed: int | None, reshuffle: bool
 ) -> Order:
     if isinstance(shuffle, Blocks) and seed is not None:
-        return shuffle.order(records, record_nbytes, together, seed=seed, reshuffle=reshuffle)
+        return block_order(shuffle, records, record_nbytes, together, seed=seed, reshuffle=reshuffle)
     if isinstance(shuffle, Arrival) and seed is not None:
         return ArrivalOrder(records, shuffle.window, seed, reshuffle)
     return ExactOrder(records, bool(shuffle), seed, reshuffle or not shuffle)

@@ -18,6 +18,7 @@ from cachelayer.system_threads import Pool
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import FileChecksum, ShardFile, ShardTable
+from cachelayer.versions.snapshot import manifest_name, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
 Problem = Literal["missing", "damaged"]
@@ -46,16 +47,6 @@ class DamagedObject:
     def __str__(self) -> str:
         return f"{self.name}: {self.problem}"
 
-    @property
-    def in_dataset(self) -> str:
-        """Its name, relative to the dataset.
-
-        Examples:
-            >>> cachelayer.DamagedObject("digits/shards/00-1", "it is missing", 100).in_dataset
-            'shards/00-1'
-        """
-        return self.name.partition("/")[2]
-
 
 def damage_of(version: StoredVersion, progress: Progress) -> list[DamagedObject]:
     """Return the objects of a version that are missing or damaged.
@@ -70,7 +61,7 @@ def damage_of(version: StoredVersion, progress: Progress) -> list[DamagedObject]
 
     manifest = manifest_of(version)
     if manifest is None:
-        name = version.info.manifest
+        name = manifest_name(version.info)
         return [damaged(name, "damaged" if folder.exists(name) else "missing")]
     problem_of = damage_beside_manifest(version, manifest)
     checked = {file.name: file for file in manifest.files}.values()
@@ -124,7 +115,7 @@ def damage_beside_manifest(version: StoredVersion, manifest: Manifest) -> dict[s
         try:
             version.selection  # noqa: B018 - reading the numbers checks them
         except CorruptionError:
-            name = paths.kept_numbers(version.info.file)
+            name = paths.kept_numbers(manifest_stem(version.info))
             problem_of[name] = "damaged" if version.folder.exists(name) else "missing"
     # It is no damage if the indices are missing: each shard has its own, and a storage may be the copy of a folder.
     raw = None if version.indices is None else version.folder.read(version.indices)

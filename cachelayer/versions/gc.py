@@ -33,7 +33,7 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, has_running_build
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.notes import PLAN_HASH
-from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_objects, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
 GRACE_SECONDS = 24 * 3600.0
@@ -190,7 +190,7 @@ def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
         try:
             files = _files_of(dataset, deletion.info)
         except _UNREADABLE:
-            files = {deletion.info.file: _objects_of_manifest(deletion.info)}
+            files = {manifest_stem(deletion.info): manifest_objects(deletion.info)}
         for file, objects in files.items():
             if file not in needed:
                 released[file] = ReleasedFile(objects, deletion.info.version)
@@ -200,11 +200,7 @@ def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
 def _files_of(dataset: Store, info: VersionInfo) -> dict[str, list[str]]:
     """Return the files of a version, without suffixes, each with its objects."""
     manifest = StoredVersion(dataset, info).manifest
-    return {info.file: _objects_of_manifest(info), **{file.file: list(file.files) for file in manifest.files}}
-
-
-def _objects_of_manifest(info: VersionInfo) -> list[str]:
-    return [info.manifest, paths.kept_numbers(info.file), paths.indices(info.file)]
+    return {manifest_stem(info): manifest_objects(info), **{file.file: list(file.files) for file in manifest.files}}
 
 
 def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted: bool = False) -> list[Collected]:

@@ -18,7 +18,7 @@ from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
+from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo, manifest_name, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
 _THREADS = 16
@@ -174,9 +174,9 @@ def put_manifest(log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest
     """Put a manifest, and the files beside it, under the generation of a head; return the version with that."""
     placed = replace(info, generation=head.generation)
     if manifest.kept_numbers is not None:
-        log.folder.put(paths.kept_numbers(placed.file), manifest.kept_numbers)
+        log.folder.put(paths.kept_numbers(manifest_stem(placed)), manifest.kept_numbers)
     put_indices(StoredVersion.with_manifest(log.folder, placed, manifest))
-    log.folder.put(placed.manifest, raw)
+    log.folder.put(manifest_name(placed), raw)
     return placed
 
 

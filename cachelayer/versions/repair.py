@@ -22,7 +22,7 @@ from cachelayer.versions.derive import stored_numbers, with_new_token
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import lost_files, publish, put_indices
-from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.snapshot import VersionInfo, manifest_name, manifest_objects, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("stores")
@@ -148,10 +148,10 @@ def mend(
 
 def _put_same_manifest(version: StoredVersion, source: StoredVersion) -> bool:
     """Put the manifest of the source, if the version had the same; return whether it had."""
-    raw = source.folder.read(source.info.manifest) or b""
+    raw = source.folder.read(manifest_name(source.info)) or b""
     if hashlib.sha256(raw).hexdigest() != version.info.manifest_sha256:
         return False
-    version.folder.put(version.info.manifest, raw)
+    version.folder.put(manifest_name(version.info), raw)
     return True
 
 
@@ -164,7 +164,8 @@ def _mend_files(
 ) -> VersionInfo:
     """Mend the objects of a version with this manifest; see :func:`mend`."""
     folder = version.folder
-    damaged_names = {damaged.in_dataset for damaged in damage}
+    # Names in the manifest are relative to the dataset.
+    damaged_names = {damaged.name.partition("/")[2] for damaged in damage}
     files = list(manifest.files)
     same = _same_records(manifest, source.manifest)
     by_content = {file.content: file for file in named_there(list(same.values()), Log(folder))}
@@ -182,14 +183,14 @@ def _mend_files(
             left.append(files[place].name)
         else:
             files[place] = copies[place]
-    numbers = paths.kept_numbers(version.info.file)
+    numbers = paths.kept_numbers(manifest_stem(version.info))
     if numbers in damaged_names and source.manifest.kept is not None:
         folder.put(numbers, stored_numbers(source.selection))
     elif numbers in damaged_names:
         left.append(numbers)
     info = version.info
     needs_manifest = files != manifest.files and numbers not in left
-    if info.manifest in damaged_names:
+    if manifest_name(info) in damaged_names:
         needs_manifest = not left
     if needs_manifest:
         info = _publish(version, source, manifest.with_files(files))
@@ -237,7 +238,7 @@ def _delete_withdrawn(version: StoredVersion, files: Iterable[StoredFile]) -> No
     info = version.info
     head = log.head()
     objects = {file.file: list(file.files) for file in files}
-    objects[info.file] = [info.manifest, paths.kept_numbers(info.file), paths.indices(info.file)]
+    objects[manifest_stem(info)] = manifest_objects(info)
     for file in lost_files(objects, log, head):
         for name in objects[file]:
             version.folder.delete(name)

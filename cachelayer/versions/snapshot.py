@@ -54,32 +54,21 @@ class VersionInfo:
     time: str
     """When it was published, in ISO 8601, UTC."""
 
-    @property
-    def file(self) -> str:
-        """The name of its manifest without the suffix, relative to the dataset.
 
-        Examples:
-            >>> import numpy as np
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.cache(np.arange(3), "numbers", "v1")
-            >>> info = storage.versions("numbers")["v1"]
-            >>> info.manifest.removeprefix(info.file)
-            '.json'
-        """
-        return paths.file(paths.MANIFESTS, self.manifest_sha256, self.generation)
+def manifest_stem(info: VersionInfo) -> str:
+    """Return the name of the manifest of a version, without its suffix, relative to the dataset."""
+    return paths.file(paths.MANIFESTS, info.manifest_sha256, info.generation)
 
-    @property
-    def manifest(self) -> str:
-        """The name of its manifest, relative to the dataset.
 
-        Examples:
-            >>> import numpy as np
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.cache(np.arange(3), "numbers", "v1")
-            >>> (folder / "numbers" / storage.versions("numbers")["v1"].manifest).exists()
-            True
-        """
-        return paths.manifest(self.file)
+def manifest_name(info: VersionInfo) -> str:
+    """Return the name of the manifest of a version, relative to the dataset."""
+    return paths.manifest(manifest_stem(info))
+
+
+def manifest_objects(info: VersionInfo) -> list[str]:
+    """Return the names of a manifest and of the objects beside it, which not every version has."""
+    stem = manifest_stem(info)
+    return [paths.manifest(stem), paths.kept_numbers(stem), paths.indices(stem)]
 
 
 @dataclass(frozen=True)

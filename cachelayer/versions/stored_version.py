@@ -20,7 +20,7 @@ from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.snapshot import VersionInfo, manifest_name, manifest_stem
 
 INDICES_NBYTES = 1 << 26
 """The most bytes of indices that are put beside a manifest: the indices of four million records."""
@@ -58,8 +58,8 @@ class StoredVersion(PickledByFields):
     @cached_property
     def manifest(self) -> Manifest:
         """The manifest, checked against the log."""
-        name = f"{self.folder.url}/{self.info.manifest}"
-        raw = self.folder.read(self.info.manifest)
+        name = f"{self.folder.url}/{manifest_name(self.info)}"
+        raw = self.folder.read(manifest_name(self.info))
         if raw is None:
             with self.reporting_deletion():
                 raise CorruptionError(f"{name}: the manifest of a published version is missing")
@@ -85,8 +85,8 @@ class StoredVersion(PickledByFields):
             return Selection.all(records)
         if kept.progression is not None:
             return Selection(kept.progression)
-        name = f"{self.folder.url}/{paths.kept_numbers(self.info.file)}"
-        raw = self.folder.read(paths.kept_numbers(self.info.file))
+        name = f"{self.folder.url}/{paths.kept_numbers(manifest_stem(self.info))}"
+        raw = self.folder.read(paths.kept_numbers(manifest_stem(self.info)))
         if raw is None or len(raw) != 8 * kept.records:
             with self.reporting_deletion():
                 raise CorruptionError(f"{name}: not the numbers of {kept.records} records")
@@ -108,7 +108,7 @@ class StoredVersion(PickledByFields):
         shards = self.manifest.shards
         is_remote = self.folder.local_path(paths.MANIFESTS) is None
         has_one = is_remote and len(shards) > 1 and shards.index_nbytes <= INDICES_NBYTES
-        return paths.indices(self.info.file) if has_one else None
+        return paths.indices(manifest_stem(self.info)) if has_one else None
 
     @contextmanager
     def reporting_deletion(self) -> Iterator[None]:

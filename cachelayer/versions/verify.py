@@ -26,6 +26,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.versions.damage import damage_beside_manifest, problems_of
 from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.snapshot import manifest_name
 from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("stores")
@@ -115,7 +116,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
         codecs = [stored.codec_of(reference) for stored in manifest.sets]
     except (CorruptionError, FormatError) as error:
         # A manifest of a newer release is as it was published.
-        damaged += [f"{folder.name}/{version.info.manifest}"] if isinstance(error, CorruptionError) else []
+        damaged += [f"{folder.name}/{manifest_name(version.info)}"] if isinstance(error, CorruptionError) else []
         return VerifyReport(reference, 0, 0, (str(error),), tuple(damaged))
     for name, problem in damage_beside_manifest(version, manifest).items():
         damaged.append(name)

@@ -31,7 +31,7 @@ from cachelayer.access.dataset import LeafRead
 from cachelayer.arrayrecord.lengths import encode_lengths
 from cachelayer.json_values import sealed, unsealed
 from cachelayer.versions.shard_table import ShardTable
-from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.snapshot import VersionInfo, manifest_name
 
 
 def naive(elements: list[dict[str, Any]], leaf: str) -> list[int]:
@@ -142,7 +142,7 @@ def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     entry = folder / "d/_log/0000000001.json"
     logged = unsealed(entry.read_bytes())
     logged["versions"]["v1"]["manifest_sha256"] = hashlib.sha256(written).hexdigest()
-    (folder / "d" / VersionInfo(**logged["versions"]["v1"]).manifest).write_bytes(written)
+    (folder / "d" / manifest_name(VersionInfo(**logged["versions"]["v1"]))).write_bytes(written)
     entry.write_bytes(sealed(logged))
     return Storage(folder).fetch("d", "v1")
 

@@ -26,6 +26,7 @@ from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.versions.log import Log, has_log
+from cachelayer.versions.snapshot import manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
 pytestmark = pytest.mark.slow
@@ -200,7 +201,8 @@ class Machine(RuleBasedStateMachine):
             return
         head = Log(self.store.folder("d")).head()
         manifests = {name.partition(".")[0] for name in self.store.names(f"d/{paths.MANIFESTS}")}
-        assert {f"{paths.MANIFESTS}/{name}" for name in manifests} == {info.file for info in head.versions.values()}
+        stems = {manifest_stem(info) for info in head.versions.values()}
+        assert {f"{paths.MANIFESTS}/{name}" for name in manifests} == stems
         shards = {
             shard.file
             for info in head.versions.values()

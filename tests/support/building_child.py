@@ -18,6 +18,7 @@ import numpy as np
 from forks import FORKS
 
 import cachelayer
+from cachelayer.versions.snapshot import manifest_name
 
 RECORDS = 1400
 PAUSE = 1200
@@ -123,5 +124,5 @@ def main(talk: Connection, shown: Connection, how: str, url: str, options: dict[
     except cachelayer.CacheLayerError as error:
         talk.send({"error": type(error).__name__, "message": str(error)})
     else:
-        manifest = storage.versions("rows")["v1"].manifest
+        manifest = manifest_name(storage.versions("rows")["v1"])
         talk.send({"digest": ref.digest, "manifest": manifest, "numbers": ref.read([0, -1])["number"].tolist()})

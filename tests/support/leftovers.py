@@ -9,6 +9,7 @@ import cachelayer
 from cachelayer.objects import paths
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
+from cachelayer.versions.snapshot import manifest_name, manifest_stem
 
 
 def files_below(storage: cachelayer.Storage, folder: str) -> set[str]:
@@ -32,11 +33,11 @@ def named_files(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
     named: set[str] = set()
     for version in Log(storage._store.folder(dataset_id)).head().versions:
         found = storage.fetch(dataset_id, version)._base.version
-        named |= {name for file in found.manifest.files for name in file.files} | {found.info.manifest}
+        named |= {name for file in found.manifest.files for name in file.files} | {manifest_name(found.info)}
         if found.indices is not None:
-            named.add(paths.indices(found.info.file))
+            named.add(paths.indices(manifest_stem(found.info)))
         if found.manifest.kept is not None and found.manifest.kept.has_file:
-            named.add(paths.kept_numbers(found.info.file))
+            named.add(paths.kept_numbers(manifest_stem(found.info)))
     return named
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
+from cachelayer.records.values import with_flat_values
 
 _BELOW_NULL = object()
 """Stands for a leaf below a dict that is None."""
@@ -72,7 +73,7 @@ def _nulls_within(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Ragged):
-        return value.with_flat(_plain(value.flat_values))
+        return with_flat_values(value, _plain(value.flat_values))
     return value.values if isinstance(value, Nullable) else value
 
 

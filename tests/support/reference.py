@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from order_page import reference
 
 from cachelayer import Blocks
-from cachelayer.streams.order.blocks import BlockOrder
+from cachelayer.streams.order.blocks import BlockOrder, block_order
 from cachelayer.streams.order.permutation import permuted
 
 Batch = list[int] | tuple[list[int], list[bool]]
@@ -48,7 +48,7 @@ class Case:
         """The order in blocks, which docs/order.md specifies."""
         if self.blocks is None or self.seed is None:
             return None
-        return Blocks(*self.blocks).order(self.n, 1, seed=self.seed, reshuffle=self.reshuffle)
+        return block_order(Blocks(*self.blocks), self.n, 1, seed=self.seed, reshuffle=self.reshuffle)
 
     def order(self) -> list[int]:
         """The record at each position."""

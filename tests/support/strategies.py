@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec, NullableDict, has_values, with_nullable_values
+from cachelayer.records.values import with_flat_values
 
 ML_DTYPES = [
     np.dtype(getattr(ml_dtypes, name))
@@ -75,7 +76,7 @@ def random_leaf(rng: np.random.Generator, spec: LeafSpec) -> Any:
 def with_nulls(rng: np.random.Generator, spec: LeafSpec, value: Any) -> Any:
     """A value some of whose values are null, with fillers in their places."""
     if isinstance(value, Ragged):
-        return value.with_flat(with_nulls(rng, spec, value.flat_values))
+        return with_flat_values(value, with_nulls(rng, spec, value.flat_values))
     valid = rng.random(value.shape) < 0.6
     zeros = np.full(value.shape, spec.dtype(), object) if isinstance(spec.dtype, type) else np.zeros_like(value)
     return Nullable(np.where(valid, value, zeros).astype(value.dtype), valid)

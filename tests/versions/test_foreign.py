@@ -17,7 +17,7 @@ from cachelayer.json_values import sealed, unsealed
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
-from cachelayer.versions.snapshot import Snapshot
+from cachelayer.versions.snapshot import Snapshot, manifest_name, manifest_stem
 
 
 class Foreign:
@@ -33,7 +33,7 @@ class Foreign:
         storage.submit([{"n": number, "even": number % 2 == 0} for number in range(20)], "d", "all", shard_bytes=200)
         storage.derive("d", "all", "v1", keep=[3, 1, 4, 1, 5])
         self.info = storage.versions("d")["v1"]
-        self.document = json.loads((self.root / "d" / self.info.manifest).read_bytes())
+        self.document = json.loads((self.root / "d" / manifest_name(self.info)).read_bytes())
         self.entry = self.root / "d" / paths.log_entry(2)
         self.logged = unsealed(self.entry.read_bytes())
 
@@ -41,7 +41,8 @@ class Foreign:
         """Write the manifest, and what the log says of it, as their author would: with the right hashes."""
         raw, data = json.dumps(self.document).encode(), self.document["data"]
         name = hashlib.sha256(raw).hexdigest()
-        folder, numbers = self.root / "d" / paths.MANIFESTS, self.root / "d" / paths.kept_numbers(self.info.file)
+        folder = self.root / "d" / paths.MANIFESTS
+        numbers = self.root / "d" / paths.kept_numbers(manifest_stem(self.info))
         (folder / f"{name[:32]}-0.json").write_bytes(raw)
         (folder / f"{name[:32]}-0.i64").write_bytes(numbers.read_bytes())
         self.logged["versions"]["v1"].update(manifest_sha256=name, digest=data["kept"]["digest"])
@@ -159,7 +160,7 @@ def test_a_history_of_more_entries_than_there_are_ends_at_the_first_that_is_miss
 
 
 def test_numbers_of_records_that_are_not_there_are_refused(foreign: Foreign) -> None:
-    kept = foreign.root / "d" / paths.kept_numbers(foreign.info.file)
+    kept = foreign.root / "d" / paths.kept_numbers(manifest_stem(foreign.info))
     for number in (-1, 20, 10_000_000, 2**62):
         kept.write_bytes(number.to_bytes(8, "little", signed=True) * 5)
         with pytest.raises(CorruptionError, match="names records outside of the 20 here"):

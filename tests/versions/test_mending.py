@@ -16,6 +16,7 @@ from servers import new_storage
 import cachelayer
 from cachelayer import Storage
 from cachelayer.objects import paths
+from cachelayer.versions.snapshot import manifest_stem
 
 ROWS = [{"n": number, "text": "x" * (number % 5), "x": np.full(100, number % 251, np.uint8)} for number in range(50)]
 OPTIONS: dict[str, Any] = {"shard_bytes": 9_000}
@@ -87,7 +88,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 def damage(storage: Storage, version: str, suffix: str, change: Callable[[bytes], bytes | None]) -> str:
     stored = storage.fetch("d", version)._base.version
-    files = [*stored.manifest.files[-1].files, paths.kept_numbers(stored.info.file)]
+    files = [*stored.manifest.files[-1].files, paths.kept_numbers(manifest_stem(stored.info))]
     store, name = storage._store, f"d/{next(name for name in files if name.endswith(suffix))}"
     raw = change(store.read(name) or b"")
     store.delete(name)

@@ -15,8 +15,8 @@ from leftovers import stored_files
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.versions.snapshot import manifest_objects
 
 ROWS = [{"n": number, "text": "x" * (number % 5), "x": np.full(100, number % 251, np.uint8)} for number in range(50)]
 OPTIONS: dict[str, Any] = {"shard_bytes": 2_000}
@@ -59,7 +59,7 @@ def damage(storage: Storage, name: str) -> str:
 def objects_of(storage: Storage, version: str) -> list[str]:
     """All objects of a version, relative to the storage."""
     stored = storage.fetch("d", version)._base.version
-    beside = [stored.info.manifest, paths.kept_numbers(stored.info.file), paths.indices(stored.info.file)]
+    beside = manifest_objects(stored.info)
     files = [name for file in stored.manifest.files for name in file.files]
     return [f"d/{name}" for name in (*beside, *files) if storage._store.exists(f"d/{name}")]
 

@@ -102,48 +102,6 @@ class Blocks:
                 f"window of at least {self.lanes}, or fewer lanes"
             )
 
-    @property
-    def follow_from_bytes(self) -> bool:
-        """True if a size follows from the bytes of the records.
-
-        Examples:
-            >>> cachelayer.Blocks().follow_from_bytes, cachelayer.Blocks(records=64, window=4).follow_from_bytes
-            (True, False)
-        """
-        return self.records is None or self.window is None
-
-    def order(
-        self, records: int, record_nbytes: int, together: int = 1, *, seed: int, reshuffle: bool = True
-    ) -> BlockOrder:
-        """Return the order of some records; sizes that are None follow from their number and their bytes.
-
-        Args:
-            records: the number of records.
-            record_nbytes: approximate bytes of a record.
-            together: the least number of records in a block, if that is None; see
-                :class:`cachelayer.protocols.DatasetInfo`.
-            seed: the key of the permutations.
-            reshuffle: whether every epoch has permutations of its own.
-
-        Examples:
-            >>> order = cachelayer.Blocks(records=2, window=2, lanes=1).order(8, record_nbytes=100, seed=3)
-            >>> order.at(0, range(8)).tolist()
-            [6, 0, 1, 7, 3, 2, 5, 4]
-        """
-        nbytes = max(1, record_nbytes)
-        block = self.records or min(_MOST_RECORDS, max(together, round(_BLOCK_NBYTES / nbytes)))
-        if self.records is None and self.lanes is not None:
-            block = min(block, max(1, records // self.lanes))
-        block = min(block, max(1, records))
-        blocks = records // block
-        lanes = self.lanes
-        if lanes is None:
-            few = min(_FEW_LANES, power_of_two(blocks // _BLOCKS_OF_FEW))
-            lanes = min(_MANY_LANES, max(few, power_of_two(blocks // _BLOCKS_OF_MANY)))
-        lanes = min(lanes, power_of_two(blocks), power_of_two(self.window or MOST_BLOCKS))
-        depth = min(_WINDOW_NBYTES // (block * nbytes), _WINDOW // block) if self.window is None else self.window
-        return BlockOrder(records, block, max(1, depth // lanes) * lanes, lanes, seed, reshuffle, self)
-
 
 @dataclass(frozen=True, eq=False)
 class _Window:
@@ -208,7 +166,7 @@ class BlockOrder(Order):
             sizes = Blocks(**{**{name: state[name] for name in self.sizes}, **given})
         except (KeyError, InvalidArgumentError, InvalidTypeError):
             return self
-        order = sizes.order(self.records, 1, seed=self.seed, reshuffle=self.reshuffle)
+        order = block_order(sizes, self.records, 1, seed=self.seed, reshuffle=self.reshuffle)
         return replace(order, asked=self.asked)
 
     @property
@@ -383,3 +341,37 @@ def _reversed_bits() -> Indices:
     for bit in reversed(range(MOST_LANES_BITS)):
         table = np.concatenate([table, table + (1 << bit)])
     return table
+
+
+def follow_from_bytes(sizes: Blocks) -> bool:
+    """Return whether a size follows from the bytes of the records."""
+    return sizes.records is None or sizes.window is None
+
+
+def block_order(
+    sizes: Blocks, records: int, record_nbytes: int, together: int = 1, *, seed: int, reshuffle: bool = True
+) -> BlockOrder:
+    """Return the order of some records; sizes that are None follow from their number and their bytes.
+
+    Args:
+        sizes: the sizes that the user chose.
+        records: the number of records.
+        record_nbytes: approximate bytes of a record.
+        together: the least number of records in a block, if that is None; see
+            :class:`cachelayer.protocols.DatasetInfo`.
+        seed: the key of the permutations.
+        reshuffle: whether every epoch has permutations of its own.
+    """
+    nbytes = max(1, record_nbytes)
+    block = sizes.records or min(_MOST_RECORDS, max(together, round(_BLOCK_NBYTES / nbytes)))
+    if sizes.records is None and sizes.lanes is not None:
+        block = min(block, max(1, records // sizes.lanes))
+    block = min(block, max(1, records))
+    blocks = records // block
+    lanes = sizes.lanes
+    if lanes is None:
+        few = min(_FEW_LANES, power_of_two(blocks // _BLOCKS_OF_FEW))
+        lanes = min(_MANY_LANES, max(few, power_of_two(blocks // _BLOCKS_OF_MANY)))
+    lanes = min(lanes, power_of_two(blocks), power_of_two(sizes.window or MOST_BLOCKS))
+    depth = min(_WINDOW_NBYTES // (block * nbytes), _WINDOW // block) if sizes.window is None else sizes.window
+    return BlockOrder(records, block, max(1, depth // lanes) * lanes, lanes, seed, reshuffle, sizes)

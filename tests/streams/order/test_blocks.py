@@ -15,7 +15,7 @@ from test_golden import turns_by_stage
 
 import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, StateError
-from cachelayer.streams.order.blocks import BlockOrder
+from cachelayer.streams.order.blocks import BlockOrder, block_order
 from cachelayer.streams.order.mixture import MixedOrder
 from cachelayer.streams.order.orders import BlockBounds, ExactOrder, Order, OrderInBlocks, arrange_rows
 
@@ -122,15 +122,16 @@ def test_the_warning_says_how_many_shards_read_a_block(shards: int, lanes: int, 
     ],
 )
 def test_default_sizes_are_these_for_ever(n: int, nbytes: int, expected: tuple[int, int, int]) -> None:
-    order = Blocks().order(n, nbytes, seed=0)
+    order = block_order(Blocks(), n, nbytes, seed=0)
     assert tuple(order.sizes.values()) == expected
-    assert Blocks(**order.sizes).order(n, nbytes, seed=0) == order
+    assert block_order(Blocks(**order.sizes), n, nbytes, seed=0) == order
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**6), st.integers(1, 32_768), st.integers(0, 12))
 @settings(deadline=None)
 def test_few_records_are_left_over(n: int, nbytes: int, least: int, bits: int) -> None:
-    for order in (Blocks().order(n, nbytes, seed=0), Blocks(least, None, 1 << bits).order(n, nbytes, seed=0)):
+    for sizes in (Blocks(), Blocks(least, None, 1 << bits)):
+        order = block_order(sizes, n, nbytes, seed=0)
         assert min(order.least, max(1, n)) <= order.block <= order.least * 3 // 2
         assert n - order.dealt < order.lanes * order.block
         assert order.rounds or n == 0
@@ -170,7 +171,7 @@ def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
 
 def test_a_mixture_has_the_blocks_of_its_parts_at_its_own_positions_and_rows_by_their_lanes() -> None:
     sizes, turns = (300, 41, 77), (3, 1, 2)
-    parts = tuple(Blocks(4, 16, 8).order(size, 1, seed=size) for size in sizes)
+    parts = tuple(block_order(Blocks(4, 16, 8), size, 1, seed=size) for size in sizes)
     order, stop = MixedOrder(turns_by_stage({0: turns}), parts, 3), 6 * 300
     records, spans = order.at(0, range(stop)), edges_of(order, 0, stop)
     assert ((spans.begin <= records) & (records < spans.end)).all()
