@@ -31,7 +31,7 @@ from cachelayer.errors import (
 from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.streams.epochwise import Epochwise
+from cachelayer.streams.epochwise import Epochwise, begin_next_iteration, reader_of_iteration
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.step_numbers import short_sizes, steps_per_epoch
 from cachelayer.streams.steps import MOST_POSITIONS
@@ -192,9 +192,9 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._epochs: Epochwise[Any] = Epochwise(
             replace(reader.with_steps(replace(steps, num_epochs=1)), convert=convert)
         )
-        self.goes_on = is_endless(stream)
+        self._goes_on = is_endless(stream)
         """Whether each ``fit`` goes on after the epochs of the last one."""
-        self.following = 0
+        self._following = 0
         """The epoch after the last one that a callback chose."""
         self._has_begun = False
         # Hands out the batches of the current epoch, and the number of the next of them.
@@ -203,20 +203,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     @property
     def _epoch(self) -> Stream[Any]:
-        return stream_of(self._epochs.reader)
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """The number of batches of a whole epoch.
-
-        Examples:
-            >>> import numpy as np
-            >>> from cachelayer.adapters.keras import to_keras
-            >>> x = np.arange(5, dtype=np.float32)
-            >>> to_keras(cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2)).batches_per_epoch
-            3
-        """
-        return len(self._epochs)
+        return stream_of(reader_of_iteration(self._epochs))
 
     def __len__(self) -> int:
         """Return the number of batches of the current epoch: those that are left of one that a `Resume` continues."""
@@ -268,56 +255,23 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
             True
         """
         self._epochs.set_epoch(epoch)
-        self.following = epoch + 1
+        self._following = epoch + 1
         self._batches = None
         self._has_begun = False
 
     def on_epoch_begin(self) -> None:
-        """Go to the next epoch, unless ``set_epoch`` chose one. Keras calls this, also before it inspects a batch.
-
-        Examples:
-            >>> import numpy as np
-            >>> from cachelayer.adapters.keras import to_keras
-            >>> x = np.arange(4, dtype=np.float32)
-            >>> stream = cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2, shuffle=True, seed=1)
-            >>> data = to_keras(stream)
-            >>> for epoch in range(2):
-            ...     data.on_epoch_begin()
-            >>> data[0][0].tolist() == next(stream.epoch(1))[0].tolist()
-            True
-        """
+        # Keras calls this, also before it inspects a batch: go to the next epoch, unless set_epoch() chose one.
         if self._has_begun:
-            self.end_epoch()
+            self._end_epoch()
         self._has_begun = True
 
-    def end_epoch(self) -> None:
-        """Go to the next epoch, a whole one.
-
-        Examples:
-            >>> import numpy as np
-            >>> from cachelayer.adapters.keras import to_keras
-            >>> x = np.arange(4, dtype=np.float32)
-            >>> stream = cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2, shuffle=True, seed=1)
-            >>> data = to_keras(stream)
-            >>> data.end_epoch()
-            >>> data[0][0].tolist() == next(stream.epoch(1))[0].tolist()
-            True
-        """
-        self._epochs.advance()
+    def _end_epoch(self) -> None:
+        """Go to the next epoch, a whole one."""
+        begin_next_iteration(self._epochs)
         self._batches = None
 
-    def continue_after(self, batches: int) -> None:
-        """Go to the epoch, and the rest of it, that follows so many batches. :class:`Resume` calls this.
-
-        Examples:
-            >>> import numpy as np
-            >>> from cachelayer.adapters.keras import to_keras
-            >>> x = np.arange(6, dtype=np.float32)
-            >>> data = to_keras(cachelayer.wrap(list(zip(x, x)), identity="pairs").stream(2))
-            >>> data.continue_after(1)
-            >>> len(data), data[0][0]
-            (2, array([2., 3.], dtype=float32))
-        """
+    def _continue_after(self, batches: int) -> None:
+        """Go to the epoch, and the rest of it, that follows so many batches. :class:`Resume` calls this."""
         self._epochs.set_state(self._endless.state(batches))
         self._batches = None
 
@@ -332,13 +286,13 @@ class _EpochsCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._offset: int | None = 0
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        if self._dataset.goes_on:
+        if self._dataset._goes_on:
             self._offset = None
         _check_steps(self.params.get("steps"), self._dataset)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         if self._offset is None:
-            self._offset = max(0, self._dataset.following - epoch)
+            self._offset = max(0, self._dataset._following - epoch)
         self._dataset.set_epoch(epoch + self._offset)
 
 
@@ -414,10 +368,10 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._done = self._batches_done()
         for dataset in self._datasets():
             _check_steps(self.params.get("steps"), dataset)
-            dataset.continue_after(self._done)
+            dataset._continue_after(self._done)
             if self._done:
                 # As Keras's BackupAndRestore does, which knows whole epochs alone.
-                self.model._initial_epoch = self._done // dataset.batches_per_epoch
+                self.model._initial_epoch = self._done // len(dataset._epochs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         if self._done == 0 and self._batches_done():
@@ -433,7 +387,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._quiet.close()
         self._done = None
         for dataset in self._datasets():
-            dataset.end_epoch()
+            dataset._end_epoch()
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         # Another fit() of this model begins where its arguments say.

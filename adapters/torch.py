@@ -278,7 +278,7 @@ class Loader(Epochwise[T]):
     """
 
     def __init__(self, stream: Stream[T], num_workers: int, context: Any) -> None:
-        self.stream = stream
+        self._stream = stream
         self._workers = num_workers
         warn_of_workers(reader_of(stream), num_workers, _MANY_WORKERS)
         chunks_of = partial(WorkerChunks, workers=num_workers, context=context) if num_workers else Prefetcher
@@ -322,7 +322,7 @@ class Loader(Epochwise[T]):
         self.set_state(state_dict)
 
     def __repr__(self) -> str:
-        return f"loader({self.stream!r}, num_workers={self._workers})"
+        return f"loader({self._stream!r}, num_workers={self._workers})"
 
 
 def _converted(item: Any, rows: int) -> Any:  # noqa: ARG001

@@ -21,15 +21,6 @@ from cachelayer.access.readable_view import ReadableView
 from cachelayer.access.sampling import Sampled
 
 ROOT = Path(__file__).parents[1]
-OF_THE_PACKAGE = {
-    "adapters.keras.StreamDataset": "batches_per_epoch continue_after end_epoch on_epoch_begin",
-    "builds.sharded_source.Sharded": "source",
-    "engines.beam.Beam": "run",
-    "engines.processes.Processes": "run",
-    "engines.ray.Ray": "run",
-    "streams.epochwise.Epochwise": "advance begin reader state_of_iteration",
-}
-"""Members of public classes that only the package itself calls, by their class or module: no user needs them."""
 
 
 @cache
@@ -78,15 +69,6 @@ def is_documented(member: Any) -> bool:
     return member.is_function or "property" in member.labels
 
 
-def is_for_users(member: Any) -> bool:
-    owner = member.parent.path.removeprefix("cachelayer.")
-    if owner.startswith("testing."):
-        # The example of the class shows what a subclass has.
-        return False
-    names = [names for where, names in OF_THE_PACKAGE.items() if owner == where or owner.startswith(f"{where}.")]
-    return not any(member.name in each.split() for each in names)
-
-
 def methods(cls: Any) -> dict[str, Any]:
     """Return the methods and properties of a class that have a docstring, also those of its bases in the package."""
     by_name = {name: documented_member(cls, name) for name in cls.all_members if not name.startswith("_")}
@@ -99,8 +81,11 @@ def refers_to_another(member: Any) -> bool:
 
 
 def members(cls: Any) -> dict[str, Any]:
-    """Return the methods and properties of a class that are for users."""
-    return {name: member for name, member in methods(cls).items() if is_for_users(member)}
+    """Return the methods and properties that the page shows of a class.
+
+    Of a suite of tests it shows none: the example of the class says what a subclass has.
+    """
+    return {} if cls.path.startswith("cachelayer.testing.") else methods(cls)
 
 
 def documented_member(cls: Any, name: str) -> Any:

@@ -18,7 +18,7 @@ from cachelayer.records.null_marks import NullBits
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
-from cachelayer.streams.epochwise import Epochwise
+from cachelayer.streams.epochwise import Epochwise, reader_of_iteration
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
@@ -126,7 +126,7 @@ class _StreamItems:
             item = next(iterator, None)
 
     def _going_on(self) -> StreamIterator[Any]:
-        reader = self._epochs.reader
+        reader = reader_of_iteration(self._epochs)
         return StreamIterator(replace(reader, options=replace(reader.options, start=int(self._reached.numpy()))))
 
 

@@ -15,7 +15,7 @@ from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.ahead.prefetch import Chunk
-from cachelayer.streams.epochwise import Epochwise
+from cachelayer.streams.epochwise import Epochwise, reader_of_iteration, state_of_iteration
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.step_reader import StepReader
@@ -140,13 +140,13 @@ class SamplerIterator(Iterator[Any]):
         return next(self._iterator)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._epochs.state_of_iteration()
+        return state_of_iteration(self._epochs)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on at a state. Unless the sampler has the same state, it does not count what this iterator gives."""
-        restored = _epochs_of(self._epochs.reader)
+        restored = _epochs_of(reader_of_iteration(self._epochs))
         restored.set_state(state_dict)
-        if restored.state_of_iteration() != self._epochs.state_of_iteration():
+        if state_of_iteration(restored) != state_of_iteration(self._epochs):
             self._epochs = restored
             self._iterator = iter(restored)
 

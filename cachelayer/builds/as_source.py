@@ -27,7 +27,7 @@ import numpy as np
 
 from cachelayer.builds.array_source import array_source, columns_of, refuse_columns_in_a_list
 from cachelayer.builds.batches import batch_records
-from cachelayer.builds.sharded_source import Sharded
+from cachelayer.builds.sharded_source import Sharded, source_of_parts
 from cachelayer.builds.source import Source, errors_named, has_items, length_of, ranges_to_read, source_of_items
 from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import unbatched
@@ -69,7 +69,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """
     obj = at_path(obj)
     if isinstance(obj, Sharded):
-        return obj.source(partial(as_source, unbatch=unbatch, element_spec=element_spec))
+        return source_of_parts(obj, partial(as_source, unbatch=unbatch, element_spec=element_spec))
     if isinstance(obj, (FileSource, Source)):
         if unbatch:
             raise InvalidArgumentError("unbatch=True: what files have are elements already: leave it out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, overload
 
 from cachelayer.arguments import explains_options, integer
@@ -16,12 +17,9 @@ _STANDARD = frozenset({"builtins", "itertools", "_io", "_csv"})
 """The modules of iterators that never begin again."""
 
 
+@dataclass(frozen=True, eq=False)
 class Sharded(Generic[T]):
     """A source in parts, as :func:`cachelayer.sharded` returns it.
-
-    Args:
-        function: takes the number of a part and the number of parts, and returns a source of the part's elements.
-        count: the number of parts.
 
     Raises:
         InvalidTypeError: if the function is not callable, or the count is not an integer.
@@ -35,29 +33,29 @@ class Sharded(Generic[T]):
         ['0 of 3', '1 of 3', '2 of 3']
     """
 
-    def __init__(self, function: Callable[[int, int], Any], count: int) -> None:
-        if not callable(function):
+    function: Callable[[int, int], Any]
+    """Takes the number of a part and the number of parts, and returns a source of the part's elements."""
+    count: int
+    """The number of parts."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
             raise InvalidTypeError(
-                f"sharded: expected a function, got a value of type {type(function).__name__}: pass one that takes the "
-                "number of a part and the number of parts, and returns a source of its elements"
+                f"sharded: expected a function, got a value of type {type(self.function).__name__}: pass one that "
+                "takes the number of a part and the number of parts, and returns a source of its elements"
             )
-        self.function = function
-        self.count = integer("count", count, 1)
+        object.__setattr__(self, "count", integer("count", self.count, 1))
 
-    def source(self, open_part: Callable[[Any], Source]) -> Source:
-        """Return the source of the elements of all parts, one part after another.
 
-        Args:
-            open_part: returns the source of whatever the function has returned.
+def source_of_parts(sharded: Sharded[Any], open_part: Callable[[Any], Source]) -> Source:
+    """Return the source of the elements of all parts, one part after another.
 
-        Examples:
-            >>> from cachelayer.builds.as_source import as_source
-            >>> parts = cachelayer.sharded(lambda part, count: [part] * 2, 3)
-            >>> sum(len(batch) for batch in parts.source(as_source).batches())
-            6
-        """
-        parts = FunctionParts(self.function, self.count, open_part)
-        return Source("sharded", parts.read, parts=parts, workers_make="parts")
+    Args:
+        sharded: the source in parts.
+        open_part: returns the source of whatever the function has returned.
+    """
+    parts = FunctionParts(sharded.function, sharded.count, open_part)
+    return Source("sharded", parts.read, parts=parts, workers_make="parts")
 
 
 class FunctionParts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from cachelayer.engines.engine import as_worker, errors_of, name_of, pickled, unpickled
+from cachelayer.engines.engine import Engine, as_worker, errors_of, name_of, pickled, unpickled
 from cachelayer.errors import SourceError
 from cachelayer.extras import packages_of
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 _IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
 
-class Beam:
+class Beam(Engine):
     """Runs all tasks in one Apache Beam pipeline, and yields nothing, because a runner does not return results.
 
     All numbers are drawn before the first task runs. The runner decides how often a task that died is run again.

@@ -20,7 +20,7 @@ import cloudpickle
 import numpy as np
 
 from cachelayer.arguments import integer
-from cachelayer.engines.engine import errors_of, name_of, outcome, pickled, result, unpickled
+from cachelayer.engines.engine import Engine, errors_of, name_of, outcome, pickled, result, unpickled
 from cachelayer.errors import InvalidArgumentError, SourceError, StorageError
 
 R = TypeVar("R")
@@ -29,7 +29,7 @@ _SECONDS_PER_LOOK = 0.5
 """How often a worker looks whether the process that started it is gone."""
 
 
-class Processes:
+class Processes(Engine):
     """Runs tasks in processes of this host, as ``workers=`` of a build does.
 
     The program needs no ``__main__`` guard. A process that dies is an error, and is not started again: the reason, such

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
-from cachelayer.engines.engine import errors_of, name_of, outcome, pickled, result, unpickled
+from cachelayer.engines.engine import Engine, errors_of, name_of, outcome, pickled, result, unpickled
 from cachelayer.errors import SourceError, StorageError
 from cachelayer.extras import packages_of
 
@@ -19,7 +19,7 @@ _SECONDS_TO_END = 10.0
 """How long to wait for tasks that are stopped."""
 
 
-class Ray:
+class Ray(Engine):
     """Runs tasks on Ray: on a cluster that is connected or that Ray finds, else on a new one on this host.
 
     A task whose process or node dies is run again, up to three times unless ``max_retries`` says otherwise.

@@ -165,7 +165,7 @@ class Epochwise(Generic[T]):
     def _has_begun(self) -> bool:
         """True if the present iteration was asked for an item."""
         iterator = self._iterator
-        return iterator is not None and (has_ended(iterator) or iterator.position != self.begin)
+        return iterator is not None and (has_ended(iterator) or iterator.position != self._begin)
 
     def _go_to(self, number: int, options: StreamOptions) -> None:
         """Make an iteration the present one; it was not asked for an item yet."""
@@ -180,7 +180,7 @@ class Epochwise(Generic[T]):
 
     def _following(self) -> tuple[int, StreamOptions]:
         """Return the number and the options of the iteration after the present one."""
-        position = self.begin if self._iterator is None else self._iterator.position
+        position = self._begin if self._iterator is None else self._iterator.position
         iterations = self._iterations
         number = self._number + 1 if iterations.epochs else 0
         return number, iterations.whole(number, position)
@@ -188,9 +188,9 @@ class Epochwise(Generic[T]):
     def __iter__(self) -> StreamIterator[T]:
         """Iterate over the next epoch; after a restore, over the rest of the epoch; if there is no end, go on."""
         if self._has_begun and not self._is_endless:
-            self.advance()
+            begin_next_iteration(self)
         if self._iterator is None:
-            self._iterator = self._iterator_of(self.reader)
+            self._iterator = self._iterator_of(reader_of_iteration(self))
         return self._iterator
 
     def __len__(self) -> int:
@@ -198,46 +198,9 @@ class Epochwise(Generic[T]):
         return self._reader.options.item_count if self._is_endless else self._iterations.steps
 
     @property
-    def reader(self) -> StepReader:
-        """The reader of the present iteration: of what is left of it, if it began at a state.
-
-        Examples:
-            >>> from cachelayer.streams.epochwise import Epochwise
-            >>> from cachelayer.streams.stream import reader_of
-            >>> epochs = Epochwise(reader_of(cachelayer.wrap([1, 2, 3], identity="numbers").stream()))
-            >>> epochs.reader.options.start
-            0
-        """
-        return replace(self._reader, options=self._options)
-
-    @property
-    def begin(self) -> int:
-        """The position at which the first step of the present iteration begins.
-
-        Examples:
-            >>> from cachelayer.streams.epochwise import Epochwise
-            >>> from cachelayer.streams.stream import reader_of
-            >>> epochs = Epochwise(reader_of(cachelayer.wrap([1, 2, 3], identity="numbers").stream()))
-            >>> _ = list(epochs)
-            >>> _ = iter(epochs)
-            >>> epochs.begin
-            3
-        """
+    def _begin(self) -> int:
+        """The position at which the first step of the present iteration begins."""
         return self._options.steps.next_start(self._options.start)
-
-    def advance(self) -> None:
-        """Go to the iteration after the present one, whether or not anything was asked of this one.
-
-        Examples:
-            >>> from cachelayer.streams.epochwise import Epochwise
-            >>> from cachelayer.streams.stream import reader_of
-            >>> epochs = Epochwise(reader_of(cachelayer.wrap([1, 2, 3], identity="numbers").stream()))
-            >>> epochs.advance()
-            >>> epochs.begin
-            3
-        """
-        self._number, self._options = self._following()
-        self._iterator = self._restored = None
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration with an epoch; with ``num_epochs=3``, with epoch ``3 * epoch``.
@@ -279,23 +242,9 @@ class Epochwise(Generic[T]):
             (1, 10, 'str')
         """
         if self._iterator is None or not has_ended(self._iterator) or self._is_endless:
-            return self.state_of_iteration()
+            return state_of_iteration(self)
         number, options = self._following()
         return self._state(number, options.steps.next_start(options.start))
-
-    def state_of_iteration(self) -> dict[str, Any]:
-        """Return the state within the present iteration: at its end, nothing of it follows.
-
-        Examples:
-            >>> from cachelayer.streams.epochwise import Epochwise
-            >>> from cachelayer.streams.stream import reader_of
-            >>> epochs = Epochwise(reader_of(cachelayer.wrap([1, 2, 3], identity="numbers").stream()))
-            >>> number = next(iter(epochs))
-            >>> epochs.state_of_iteration()["position"]
-            1
-        """
-        position = self.begin if self._iterator is None else self._iterator.position
-        return self._state(self._number, position)
 
     def _state(self, number: int, position: int) -> dict[str, Any]:
         iterator = self._iterator
@@ -387,6 +336,23 @@ class Epochwise(Generic[T]):
         return self._iterator.stats()
 
 
+def reader_of_iteration(loops: Epochwise[Any]) -> StepReader:
+    """Return the reader of the present iteration: of what is left of it, if it began at a state."""
+    return replace(loops._reader, options=loops._options)
+
+
+def begin_next_iteration(loops: Epochwise[Any]) -> None:
+    """Go to the iteration after the present one, whether or not anything was asked of this one."""
+    loops._number, loops._options = loops._following()
+    loops._iterator = loops._restored = None
+
+
+def state_of_iteration(loops: Epochwise[Any]) -> dict[str, Any]:
+    """Return the state within the present iteration: at its end, nothing of it follows."""
+    position = loops._begin if loops._iterator is None else loops._iterator.position
+    return loops._state(loops._number, position)
+
+
 class Epochs(Iterator[StreamIterator[T]], Generic[T]):
     """Gives an iterator over every epoch in turn; made by :meth:`Stream.epochs`. For one thread at a time.
 
@@ -416,10 +382,10 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
 
     def __next__(self) -> StreamIterator[T]:
         if not self._is_new:
-            self._loops.advance()
+            begin_next_iteration(self._loops)
         self._is_new = False
         steps = self._reader.options.steps
-        if steps.records == 0 or (steps.end is not None and self._loops.begin >= steps.end):
+        if steps.records == 0 or (steps.end is not None and self._loops._begin >= steps.end):
             raise StopIteration
         return iter(self._loops)
 

@@ -136,7 +136,7 @@ def test_a_mask_beside_the_tokens_takes_labels_away(folder: Path) -> None:
     rows = ref_of(folder).packed(("tokens", "trained"), SEQ_LEN + 1)
     (all_labels,) = [labels for _, labels in build(rows, size=len(rows), infinite=False)]
     ((_, labels),) = list(build(rows, size=len(rows), loss_mask="trained", infinite=False))
-    order = build(rows, size=len(rows), infinite=False)._loader.stream.records(0)
+    order = build(rows, size=len(rows), infinite=False)._loader._stream.record_numbers(0)
     trained = rows.read(order)["trained"][:, 1:]
     assert np.array_equal(labels, np.where(trained, all_labels, -100))
     assert (labels != all_labels).any()

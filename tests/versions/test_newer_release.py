@@ -15,6 +15,7 @@ import cachelayer
 from cachelayer import FormatError, StateError, Storage
 from cachelayer.json_values import sealed, unsealed
 from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.snapshot import manifest_name
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -40,7 +41,7 @@ def change_entry(root: Path, change: Change) -> None:
 def change_manifest(root: Path, version: str, change: Change) -> None:
     """Change a manifest, and what the log says of it."""
     info = Storage(root).versions("d")[version]
-    old = root / "d" / info.manifest
+    old = root / "d" / manifest_name(info)
     document = json.loads(old.read_bytes())
     change(document)
     raw = json.dumps(document).encode()
@@ -130,7 +131,7 @@ def test_what_may_be_added_is_ignored_and_kept(root: Path) -> None:
     for changed in (storage, there):
         info = changed.versions("d")["old"]
         folder = root if changed is storage else root / "there"
-        assert json.loads((folder / "d" / info.manifest).read_bytes())["provenance"]["carbon"] == {"g": 3}
+        assert json.loads((folder / "d" / manifest_name(info)).read_bytes())["provenance"]["carbon"] == {"g": 3}
     assert storage.history("d")[3].details["ticket"] == [7]
     assert (root / "d" / "_later" / "file").exists()
 
