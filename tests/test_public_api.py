@@ -60,7 +60,7 @@ ATTRIBUTES = {
     "Rolling": f"{VIEW} series short_series",
     "Sampled": "digest element_spec reference stream",
     "Mixture": "digest element_spec stream",
-    "Stream": "element_spec epoch epochs map map_batches record_numbers records sources state with_state without",
+    "Stream": "element_spec epoch epochs map map_batches record_numbers sources state with_state without",
     "StreamIterator": "advance_to failures get_state load position save set_state stats",
 }
 

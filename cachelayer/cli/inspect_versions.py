@@ -132,7 +132,7 @@ def head(reference: str, records: int, **reach: Any) -> Result:
 def sample(reference: str, records: int, seed: int, **reach: Any) -> Result:
     """Show records drawn at random: the first ones of a stream shuffled with this seed."""
     ref = _open(reference, **reach)
-    numbers = ref.stream(records, shuffle=True, seed=seed).records(0).tolist() if len(ref) else []
+    numbers = ref.stream(records, shuffle=True, seed=seed).record_numbers(0).tolist() if len(ref) else []
     return _records(ref, numbers)
 
 

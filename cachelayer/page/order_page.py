@@ -62,7 +62,7 @@ def order(request: Request) -> Response:
     state = _state_of(query)
     options = _options_of(query)
     stream = _stream_of(ref, batch, options, state)
-    numbers = stream.records(step)
+    numbers = stream.record_numbers(step)
     steps = reader_of(stream).options.steps
     begin = step_of(stream, step).begin
     position = reader_of(stream).options.start

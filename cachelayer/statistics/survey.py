@@ -152,7 +152,7 @@ def _readable(ref: Any, records: int | None) -> range | Ints:
     sample = np.empty(0, np.int64)
     step = 0
     while len(sample) < records:
-        numbers = stream.records(step)
+        numbers = stream.record_numbers(step)
         sample = np.append(sample, numbers[~np.isin(numbers, erased)])
         step += 1
     return np.sort(sample[:records])

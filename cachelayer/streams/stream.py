@@ -288,8 +288,6 @@ class Stream(Generic[T]):
         """
         return plan_step(self._options, self._step(step)).numbers
 
-    records = record_numbers
-
     def sources(self, step: int) -> Sources:
         """Return the stored records that the batch of a step was made of: which datasets, and which numbers in them.
 

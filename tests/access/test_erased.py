@@ -189,7 +189,7 @@ STANDS_IN: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("kind", STANDS_IN)
 def test_a_stream_raises_where_an_erased_record_comes_unless_another_stands_in(storage: Storage, kind: str) -> None:
     whole = STANDS_IN[kind](before_and_after(storage, VARYING)[1])
-    bad = next(step for step in range(len(whole)) if {*whole.records(step).tolist()} & {*GONE})
+    bad = next(step for step in range(len(whole)) if {*whole.record_numbers(step).tolist()} & {*GONE})
     for stream in (whole, whole.map(lambda each: each)):
         iterator = iter(stream)
         for _ in range(bad):

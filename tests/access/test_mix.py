@@ -45,7 +45,7 @@ def pairs(refs: list[Any], schedule: Any = SCHEDULE) -> list[Any]:
 
 
 def rows(stream: Any, steps: int, start: int = 0) -> list[int]:
-    return np.concatenate([stream.records(step) for step in range(start, start + steps)]).tolist()
+    return np.concatenate([stream.record_numbers(step) for step in range(start, start + steps)]).tolist()
 
 
 def parts_of(records: list[int]) -> np.ndarray[Any, Any]:

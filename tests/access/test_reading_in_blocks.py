@@ -239,8 +239,8 @@ def test_a_damaged_record_is_an_error_at_its_step_and_a_new_iterator_reads_a_men
     make, compression = KINDS[kind]
     ref = published(make(RECORDS), compression=compression, shard_bytes=1 << 30)
     stream = in_blocks(ref, 8)
-    bad_step = next(step for step in range(13, len(stream)) if len(ref[int(stream.records(step)[3])]["x"]) > 100)
-    bad = int(stream.records(bad_step)[3])
+    bad_step = next(step for step in range(13, len(stream)) if len(ref[int(stream.record_numbers(step)[3])]["x"]) > 100)
+    bad = int(stream.record_numbers(bad_step)[3])
     store, name = ref._base.version.folder, ref._base.version.manifest.shards[0].name
     index = np.frombuffer(store.read(name.replace(".array_record", ".index")), np.uint8)
     place = int(index.view(ROW)[1:]["position"][bad]) + 90
@@ -248,7 +248,7 @@ def test_a_damaged_record_is_an_error_at_its_step_and_a_new_iterator_reads_a_men
     store.put(name, good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
     iterator = iter(stream)
     for step in range(bad_step):
-        np.testing.assert_array_equal(next(iterator)["n"], stream.records(step))
+        np.testing.assert_array_equal(next(iterator)["n"], stream.record_numbers(step))
     for _ in range(2):
         with pytest.raises(CorruptionError, match=f"record {bad} "):
             next(iterator)
@@ -256,7 +256,7 @@ def test_a_damaged_record_is_an_error_at_its_step_and_a_new_iterator_reads_a_men
     again = iter(stream)
     again.set_state(iterator.get_state())
     for step in range(bad_step, len(stream)):
-        np.testing.assert_array_equal(next(again)["n"], stream.records(step))
+        np.testing.assert_array_equal(next(again)["n"], stream.record_numbers(step))
 
 
 def damage(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> dict[tuple[str, int, int], int]:
@@ -427,7 +427,7 @@ def test_records_whose_index_rows_came_alone_are_those_that_were_written(
     # A host that is one of eight reads about six blocks of each shard.
     stream = ref.stream(64, shuffle=Blocks(records=BLOCK, window=32, lanes=32), seed=3, shard=(1, 8))
     for step, batch in enumerate(stream):
-        assert plain(batch) == plain(ref.read(stream.records(step)))
+        assert plain(batch) == plain(ref.read(stream.record_numbers(step)))
 
 
 def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def numbers(stream: Any, count: int) -> list[int]:
 
 def drawn(sample: Any, count: int) -> np.ndarray[Any, Any]:
     """The numbers of the first draws."""
-    return sample.stream(count).records(0)
+    return sample.stream(count).record_numbers(0)
 
 
 @pytest.mark.parametrize("leaf", ["weight", "tokens_length", ""])
@@ -95,8 +95,8 @@ def test_a_stream_has_no_end_and_any_step_is_found_at_once(ref: Ref) -> None:
     with pytest.raises(TypeError):
         len(ref.sample("weight", seed=9))
     far = 10**15
-    assert stream[far]["id"].tolist() == stream.records(far).tolist()
-    assert numbers(ref.sample("weight", seed=9).stream(16, start=16 * far), 1) == stream.records(far).tolist()
+    assert stream[far]["id"].tolist() == stream.record_numbers(far).tolist()
+    assert numbers(ref.sample("weight", seed=9).stream(16, start=16 * far), 1) == stream.record_numbers(far).tolist()
     with pytest.raises(RecordIndexError, match="no last step"):
         stream[-1]
     for epochs in (stream.epochs, lambda: stream.epoch(0)):

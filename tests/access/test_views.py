@@ -124,13 +124,13 @@ def test_a_view_is_its_elements(views: Views, kind: str) -> None:
     assert plain(list(view.select([4, 1, 4]))) == [expected[4], expected[1], expected[4]]
     stream = view.stream(4, shuffle=True, seed=3)
     assert [plain(batch) for batch in stream] == [
-        plain(stacked.read(stream.records(step))) for step in range(len(stream))
+        plain(stacked.read(stream.record_numbers(step))) for step in range(len(stream))
     ]
     draws = pickle.loads(pickle.dumps(view.sample(np.arange(count) % 4, seed=5))).stream(9)
-    assert plain(draws[3]) == plain(stacked.read(draws.records(3)))
+    assert plain(draws[3]) == plain(stacked.read(draws.record_numbers(3)))
     mixed = cachelayer.mix([(view, 1), (view[1:], 2)]).stream(9, shuffle=True, seed=1)
     both = cachelayer.wrap(elements + elements[1:], identity="both", element_spec=view.element_spec)
-    assert plain(mixed[2]) == plain(both.read(mixed.records(2)))
+    assert plain(mixed[2]) == plain(both.read(mixed.record_numbers(2)))
     if kind != "chosen":  # which has a record twice
         parts = view.split({"a": 0.5, "b": 0.5}, seed=1)
         assert sorted(map(repr, plain([*parts["a"], *parts["b"]]))) == sorted(map(repr, expected))

@@ -673,7 +673,7 @@ def test_batch_samplers_give_the_batches_of_the_stream_and_go_on_on_another_numb
     stream = numbers(n).stream(
         size, shuffle=True, seed=5, num_epochs=epoch + 1, start=epoch * n, remainder="drop" if drop else "keep"
     )
-    expected = [stream.records(step).tolist() for step in range(len(stream))]
+    expected = [stream.record_numbers(step).tolist() for step in range(len(stream))]
     stop = stop % len(expected) if expected else 0
     first, second = map(samplers, ranks)
     assert {len(sampler) for sampler in first + second} == {len(stream)}

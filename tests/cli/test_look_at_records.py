@@ -170,6 +170,6 @@ def test_json_holds_what_python_reads_back() -> None:
 def test_sample_draws_what_a_shuffled_stream_begins_with(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
     place = tmp_path / "cache/rows"
     drawn = numbers(invoke("sample", place, "--seed", 3, "-n", 7, "--json").stdout)
-    assert drawn == ref.stream(7, shuffle=True, seed=3).records(0).tolist()
+    assert drawn == ref.stream(7, shuffle=True, seed=3).record_numbers(0).tolist()
     assert sorted(numbers(invoke("sample", place, "-n", 999, "--json").stdout)) == list(range(RECORDS))
     assert "--records" in invoke("stats", place, "--records", 0, code=2).stderr

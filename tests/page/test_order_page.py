@@ -41,7 +41,7 @@ def headings(text: str) -> list[str]:
 def test_without_a_shard_the_whole_batch_is_shown_over_several_pages(
     client: Client, storage: cachelayer.Storage
 ) -> None:
-    expected = storage.fetch("pets@v1").stream(250, shuffle=True, seed=5, num_epochs=None).records(3).tolist()
+    expected = storage.fetch("pets@v1").stream(250, shuffle=True, seed=5, num_epochs=None).record_numbers(3).tolist()
     found: list[int] = []
     for first in range(0, 250, PAGE):
         text = shown(client, f"batch=250&seed=5&step=3&shards=5&from={first}")
@@ -87,7 +87,7 @@ def test_a_shard_is_shown_the_records_of_its_stream(
     for shard in range(2):
         text = shown(client, f"batch=8&seed=5&shuffle={shuffle}&shards=2&shard={shard}&step=700")
         stream = storage.fetch("pets@v1").stream(8, shuffle=option, seed=5, num_epochs=None, shard=(shard, 2))
-        assert cards(text) == stream.records(700).tolist()
+        assert cards(text) == stream.record_numbers(700).tolist()
         # The 75th step of the second epoch.
         assert "epoch 1, from record 600 of its order" in text
     last = f"/d/pets/v1/order?batch=4096&shards=1024&shard=1023&shuffle={shuffle}&step="
@@ -105,7 +105,7 @@ def test_a_state_shows_where_it_stands_and_what_comes_next(client: Client, stora
         state = iterator.get_state()
         text = shown(client, f"batch=8&state={quote(json.dumps(state))}")
         assert "position 24" in text
-        assert cards(text) == stream.records(3).tolist()
+        assert cards(text) == stream.record_numbers(3).tolist()
 
 
 @pytest.mark.parametrize("remainder", sorted(RULES))

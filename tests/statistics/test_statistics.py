@@ -257,7 +257,7 @@ def test_a_sample_takes_its_own_memory_and_no_erased_record(tmp_path: Path) -> N
     assert ref.stats(records=100).records_read == 100
     assert tracemalloc.get_traced_memory()[1] < 8 * len(ref)
     tracemalloc.stop()
-    gone = ref.stream(100, shuffle=True, seed=0).records(0)[::2]
+    gone = ref.stream(100, shuffle=True, seed=0).record_numbers(0)[::2]
     left = storage.erase("d@v1", records=gone.tolist(), reason="r")
     stats = left.stats(records=100)
     assert stats.records_read == 100

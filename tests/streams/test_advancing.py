@@ -123,7 +123,7 @@ def test_it_goes_on_after_the_end_and_to_the_same_version(refs: list[Any]) -> No
 
 def test_steps_that_are_left_out_stay_so(refs: list[Any]) -> None:
     stream = refs[0].stream(8, shuffle=True, seed=1)
-    gone = stream.records(3).tolist()
+    gone = stream.record_numbers(3).tolist()
     iterator = iter(stream.without(steps=[3]))
     next(iterator)
     iterator.advance_to(refs[1])
@@ -150,7 +150,7 @@ def test_a_stream_goes_on_from_any_state_and_knows_its_steps_by_number(
             read = [next(iterator) for _ in range(40)]
             numbers = [batch[0][batch[1]] if remainder == "pad" else batch for batch in read]
             for step, expected in enumerate(numbers):
-                assert going_on.records(step)[: len(expected)].tolist() == expected.tolist()
+                assert going_on.record_numbers(step)[: len(expected)].tolist() == expected.tolist()
             iterator.set_state(state)
             next(iterator)
 
@@ -304,7 +304,7 @@ def test_streams_of_views_go_on_over_the_same_view_of_newer_versions(texts: list
     begun = next(iterator)
     before = iterator.get_state()
     iterator.advance_to(new)
-    numbers = [continued(new.stream(4, **options), iterator.get_state()).records(step) for step in range(5)]
+    numbers = [continued(new.stream(4, **options), iterator.get_state()).record_numbers(step) for step in range(5)]
     state = json.dumps(iterator.get_state())
     rest = [listed(batch) for batch in iterator]
     # The epoch under way, the new elements, and all elements once.
@@ -312,7 +312,7 @@ def test_streams_of_views_go_on_over_the_same_view_of_newer_versions(texts: list
     assert sum(counts) == 2 * len(new) - 4
     for batch, of_batch in zip(rest, numbers, strict=False):
         assert batch == listed(new.read(of_batch))
-    assert listed(begun) == listed(new.read(stream.records(0)))
+    assert listed(begun) == listed(new.read(stream.record_numbers(0)))
 
     # States of before and of after go on alike, on any shards.
     again = iter(old.stream(4, **options))

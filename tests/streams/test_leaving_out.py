@@ -81,7 +81,7 @@ def test_steps_are_left_out_by_the_records_in_them(batch: int | None, remainder:
     rest = stream.without(records=[7, 30])
     expected = [rows(item) for item in stream if not {7, 30} & set(rows(item))]
     assert [rows(item) for item in rest] == expected
-    assert [rest.records(step).tolist() for step in range(len(rest))] == expected
+    assert [rest.record_numbers(step).tolist() for step in range(len(rest))] == expected
 
 
 def test_elements_are_left_out_on_any_shards_alone() -> None:
@@ -129,7 +129,7 @@ def test_the_state_after_the_last_step_is_restored_whatever_was_left_out_there()
 
 def test_another_batch_size_leaves_out_the_same_records() -> None:
     stream = numbers().stream(8, shuffle=True, seed=4)
-    gone = set(stream.records(2).tolist())
+    gone = set(stream.record_numbers(2).tolist())
     iterator = iter(numbers().stream(5, shuffle=True, seed=4))
     iterator.set_state(stream.without(steps=[2]).state(0))
     assert sorted(row for batch in iterator for row in batch.tolist()) == sorted(set(range(N)) - gone)

@@ -429,7 +429,7 @@ def test_a_leaf_that_a_function_gives_one_shape_is_a_plain_array(varying: Any, f
     stream = varying.stream(5, shuffle=True, seed=1).map(fn)
     for step, found in enumerate(stream):
         ((leaf, value),) = found.items()
-        expected = [fn(varying[int(number)])[leaf] for number in stream.records(step)]
+        expected = [fn(varying[int(number)])[leaf] for number in stream.record_numbers(step)]
         assert isinstance(value, np.ndarray)
         assert value.tolist() == [np.asarray(row).tolist() for row in expected]
 
@@ -460,11 +460,11 @@ def test_the_first_element_of_all_decides_what_is_passed_on_whichever_batch_come
     def at_most(length: int) -> Any:
         return lambda e: {"v": e["v"] if len(e["v"]) <= length else e["v"][:length]}
 
-    first = len(varying[int(varying.stream(2, **{**options, "start": 0, "shard": (0, 1)}).records(0)[0])]["v"])
+    first = len(varying[int(varying.stream(2, **{**options, "start": 0, "shard": (0, 1)}).record_numbers(0)[0])]["v"])
     for length in range(4):
         for step in (2, 0):
             stream = varying.stream(2, **options).map(at_most(length))
-            rows = [varying[int(number)]["v"][:length].tolist() for number in stream.records(step)]
+            rows = [varying[int(number)]["v"][:length].tolist() for number in stream.record_numbers(step)]
             if length >= first:
                 assert stream[step]["v"].to_list() == rows
             elif len({len(row) for row in rows}) == 1:

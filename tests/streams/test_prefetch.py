@@ -196,7 +196,7 @@ print(len(next(iterator)))
 def test_a_forked_child_and_its_parent_both_go_on(tmp_path: Path, kind: str, prefetch: int) -> None:
     cached = cachelayer.Storage(tmp_path).submit(range(5000), "numbers", "v1", shard_bytes=4000)
     stream = (Records(5000) if kind == "wrapped" else cached).stream(100, shuffle=True, seed=2, prefetch=prefetch)
-    iterator, expected = iter(stream), [stream.records(step).tolist() for step in range(50)]
+    iterator, expected = iter(stream), [stream.record_numbers(step).tolist() for step in range(50)]
     for step in range(3):
         assert next(iterator).tolist() == expected[step]
     assert in_a_fork(lambda: [batch.tolist() for batch in iterator]) == expected[3:]

@@ -84,12 +84,12 @@ def test_any_step_can_be_asked_for(shards_and_case: tuple[int, Case]) -> None:
             assert plain(stream[step]) == expected[step]
             rows = expected[step][0] if case.remainder == "pad" else expected[step]
             assert stream.record_numbers(step).tolist() == rows
-            assert stream.records(step).dtype == np.int64
+            assert stream.record_numbers(step).dtype == np.int64
         for outside in (total, -total - 1, 10**30, -(10**30)):
             with pytest.raises(RecordIndexError, match="step"):
                 stream[outside]
             with pytest.raises(RecordIndexError, match=f"the stream has {total} steps"):
-                stream.records(outside)
+                stream.record_numbers(outside)
 
 
 SEGMENTS = st.lists(
@@ -164,7 +164,7 @@ def test_unbatched_shards_take_turns_and_their_states_agree(shards_and_case: tup
         iterator = iter(stream)
         assert position(iterator) == case.positions()[0]
         for step, (part, after) in enumerate(zip(parts, case.positions()[1:], strict=True)):
-            assert stream.records(step).tolist() == part
+            assert stream.record_numbers(step).tolist() == part
             if part:
                 assert [next(iterator)] == [stream[step]] == part
                 assert position(iterator) == after
@@ -220,7 +220,7 @@ def test_a_step_far_away_is_found_at_once() -> None:
     step = 3 * per_epoch + 10**9
     iterator = iter(stream)
     iterator.set_state({**iterator.get_state(), "position": 3 * 10**12 + 10**9 * 512})
-    records = stream.records(step)
+    records = stream.record_numbers(step)
     assert len(set(records.tolist())) == 512
     assert next(iterator).tolist() == (records % 1000).tolist() == stream[step].tolist()
 

@@ -47,7 +47,7 @@ def test_each_record_comes_once_padded_to_the_least_bound_that_holds_it(
     stream = view.stream(batch, buckets=buckets, shuffle=seed is not None, seed=seed)
     seen = []
     for step in range(len(stream)):
-        numbers, found = stream.records(step).tolist(), stream[step]
+        numbers, found = stream.record_numbers(step).tolist(), stream[step]
         values = {leaf: values_of([elements[number] for number in numbers], leaf) for leaf in leaves}
         longest = [max(map(len, row)) for row in zip(*values.values(), strict=True)]
         (bound,) = {min(bound for bound in bounds if length <= bound) for length in longest}
@@ -82,7 +82,7 @@ def test_records_that_are_too_long_are_refused_with_their_number_or_truncated(re
     seen = {}
     for step in range(len(stream)):
         batch = stream[step]
-        for row, number in enumerate(stream.records(step).tolist()):
+        for row, number in enumerate(stream.record_numbers(step).tolist()):
             seen[number] = batch["tokens"][row, : batch["tokens_length"][row]].tolist()
     assert seen == {number: each["tokens"][:8].tolist() for number, each in enumerate(ELEMENTS)}
 

@@ -158,7 +158,8 @@ def test_elements_and_batches_have_the_spec(ref: Any) -> None:
         assert plain(batch) == plain(expected)
         assert repr(batch) == repr(expected)
     stream = view.stream(3, shuffle=True, seed=1, shard=(1, 3), remainder="keep").map(lambda each: each)
-    assert [plain(batch) for batch in stream] == [plain(again.read(stream.records(t))) for t in range(len(stream))]
+    batches = [plain(again.read(stream.record_numbers(step))) for step in range(len(stream))]
+    assert [plain(batch) for batch in stream] == batches
     assert plain(view.read([2], fields=["value"])) == {"value": [plain(elements[2]["value"])]}
 
 

@@ -212,7 +212,7 @@ def test_samplers_of_torch_give_each_shard_the_rows_of_its_stream(shards: int) -
     for shard in range(shards):
         stream = ref.stream(8, shard=(shard, shards), **options)
         batches = torch.BatchSampler(ref, 8, shards, shard, drop_last=False, **options)
-        assert list(batches) == [stream.records(step).tolist() for step in range(len(stream))]
+        assert list(batches) == [stream.record_numbers(step).tolist() for step in range(len(stream))]
         sampler = torch.Sampler(ref, shards, shard, drop_last=False, **options)
         assert list(sampler) == list(ref.stream(shard=(shard, shards), **options))
 
