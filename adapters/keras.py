@@ -201,6 +201,9 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._batches: StreamIterator[Any] | None = None
         self._next = 0
 
+    def __repr__(self) -> str:
+        return f"to_keras({self._epoch!r})"
+
     @property
     def _epoch(self) -> Stream[Any]:
         return stream_of(reader_of_iteration(self._epochs))

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import public_names
 import pytest
 from optional_packages import OPTIONAL
 from repository import ROOT
@@ -128,6 +129,19 @@ def test_the_public_attributes_are_these_and_each_says_what_it_promises(name: st
     found = [attribute for attribute in dir(cls) if not attribute.startswith("_")]
     assert found == sorted(ATTRIBUTES[name].split())
     assert all(inspect.getdoc(inspect.getattr_static(cls, attribute)) for attribute in found)
+
+
+CLASSES = [name for name, obj in public_names.exported().items() if obj.is_class and name.count(".") == 1]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_has_no_public_member_that_the_docs_do_not_show_and_says_what_it_is(name: str) -> None:
+    cls = getattr(cachelayer, name.removeprefix("cachelayer."))
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("cachelayer")]
+    members = {member for base in ours for member in vars(base) if not member.startswith("_")}
+    fields = {field for base in ours for field in vars(base).get("__annotations__", {})}
+    assert members - fields == public_names.methods(public_names.exported()[name]).keys()
+    assert cls.__repr__ is not object.__repr__
 
 
 def test_what_is_made_has_no_public_attributes_but_those_of_its_class(tmp_path: Path) -> None:

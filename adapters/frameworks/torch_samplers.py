@@ -63,6 +63,10 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
         )
         self._epochs = _epochs_of(reader_of(stream))
 
+    def __repr__(self) -> str:
+        reader = reader_of_iteration(self._epochs)
+        return f"{type(self).__name__}({reader.records!r}, {reader.options})"
+
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the next epoch or the one that was set; after ``load_state_dict``, over the rest of its epoch.
 

@@ -33,6 +33,9 @@ class Beam(Engine):
     def __init__(self, options: Any = None) -> None:
         self._options = options
 
+    def __repr__(self) -> str:
+        return f"Beam({'' if self._options is None else self._options})"
+
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :meth:`cachelayer.engines.Engine.run`.
 

@@ -50,6 +50,9 @@ class Processes(Engine):
     def __init__(self, workers: int) -> None:
         self._workers = integer("workers", workers, 1)
 
+    def __repr__(self) -> str:
+        return f"Processes({self._workers})"
+
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :meth:`cachelayer.engines.Engine.run`. A number is drawn when a process is free."""
         not_begun = iter(numbers)

@@ -37,6 +37,9 @@ class Ray(Engine):
     def __init__(self, **task_options: Any) -> None:
         self._options = task_options
 
+    def __repr__(self) -> str:
+        return f"Ray({', '.join(f'{name}={value!r}' for name, value in self._options.items())})"
+
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :meth:`cachelayer.engines.Engine.run`. Two tasks are submitted for each CPU of the cluster.
 

@@ -47,13 +47,21 @@ class Builder:
     catalog: Catalog
 
     def submit(
-        self, source: Any, dataset_id: str, version: str, options: BuildOptions, record: Iterable[str]
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str,
+        options: BuildOptions,
+        record: Iterable[str],
+        pack: PackArguments | None,
     ) -> DataRef[Any]:
         """Build a version from a source; see :meth:`cachelayer.Storage.submit`."""
 
         def build_split(split: Any, split_id: str) -> DataRef[Any]:
             recipe = Recipe.of(split, options, record)
-            return self.build(self.request(split, split_id, version, recipe, options))
+            ref = self.build(self.request(split, split_id, version, recipe, options))
+            store_packs(ref, pack)
+            return ref
 
         return for_each_split(source, dataset_id, build_split)
 
@@ -65,6 +73,7 @@ class Builder:
         options: BuildOptions,
         record: Iterable[str],
         fill: Mapping[str, Any],
+        pack: PackArguments | None,
     ) -> DataRef[Any]:
         """Build a version with the records of a base and those of a source; see :meth:`cachelayer.Storage.append`."""
 
@@ -73,11 +82,13 @@ class Builder:
             recipe = Recipe.of(split, options, record)
             extension = Appending(before, fill)
             try:
-                return self.build(self.request(split, split_id, version, recipe, options, extension))
+                ref = self.build(self.request(split, split_id, version, recipe, options, extension))
             except ElementError as error:
                 # Other builds may declare another spec.
                 hint = f"Appended elements have the element spec of {before.name}: convert it, or begin a new dataset."
                 raise error.at(hint=hint) from None
+            store_packs(ref, pack)
+            return ref
 
         return for_each_split(source, base.dataset_id, append_split)
 
@@ -107,9 +118,7 @@ class Builder:
                 request = self.request(split, split_id, version, recipe, options)
                 find = self.compare_or_build if wait else self.compare_or_begin
                 ref = find(request, on_change, hosts)
-            if pack is not None:
-                # Makes and stores the plan of the packs.
-                ref.packed(**pack)
+            store_packs(ref, pack)
             return ref
 
         return for_each_split(source, dataset_id, cache_split)
@@ -176,6 +185,12 @@ class Builder:
                 warn_of_incomparable(ref, request.recipe, on_change)
                 return ref
         return self.compare_or_build(request, on_change, hosts)
+
+
+def store_packs(ref: DataRef[Any], pack: PackArguments | None) -> None:
+    """Make the plan of the packs that a user asked for, and store it, unless it is there."""
+    if pack is not None:
+        ref.packed(**pack)
 
 
 @contextmanager

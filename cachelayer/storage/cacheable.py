@@ -13,6 +13,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast, overload
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.sequences.packs import PackArguments
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.sharded_source import Sharded
@@ -20,11 +21,11 @@ from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
 from cachelayer.provenance.call_arguments import checked_record, name_of
+from cachelayer.storage.builder import Builder, store_packs
 from cachelayer.storage.staleness import warn_of_varying_values
 from cachelayer.versions.reference import AUTO, Reference
 
 if TYPE_CHECKING:
-    from cachelayer.storage.builder import Builder
     from cachelayer.storage.staleness import OnChange
 
 P = ParamSpec("P")
@@ -50,6 +51,7 @@ def cacheable(
     *,
     on_change: OnChange,
     hosts: tuple[int, int] | None,
+    pack: PackArguments | None,
 ) -> Cacheable:
     """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
     if version != AUTO and not _is_format(version) and not callable(version):
@@ -67,7 +69,9 @@ def cacheable(
             name = Reference.parse(dataset_id, name, "new").name
             request = builder.request(call, dataset_id, name, recipe, options)
             warn_of_varying_values(request)
-            return builder.compare_or_build(request, on_change, hosts)
+            ref = builder.compare_or_build(request, on_change, hosts)
+            store_packs(ref, pack)
+            return ref
 
         return cached
 

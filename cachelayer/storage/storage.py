@@ -154,6 +154,7 @@ class Storage:
         version: str | None = None,
         *,
         record: Iterable[str] = (),
+        pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
         """Build a version from a source and publish it, completely or not at all.
@@ -189,6 +190,8 @@ class Storage:
             metadata: a dict that JSON can hold; it is stored with the version.
             record: the names of the function's arguments whose values are stored with the version. Numbers, bools and
                 None always are. For any other value a short hash is stored, which shows later whether it changed.
+            pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
+                the plan of these packs is made now, if there is none, so that no training has to wait for it.
 
         Returns:
             The version. For a ``datasets.DatasetDict``, a dict of versions with the ids ``<dataset id>.<split>``.
@@ -216,8 +219,8 @@ class Storage:
             cachelayer.errors.ElementError: record 1, ...
         """
         name = self._catalog.parse(dataset_id, version, "new")
-        checked = BuildOptions.of(options, "version", "record")
-        return self._builder.submit(source, name.dataset_id, name.name, checked, record)
+        checked = BuildOptions.of(options, "version", "record", "pack")
+        return self._builder.submit(source, name.dataset_id, name.name, checked, record, _pack_arguments(pack))
 
     @overload
     def cache(
@@ -263,9 +266,7 @@ class Storage:
                 attributes, files and elements (a sample, if there are many) are compared, as far as they are known
                 without calling a function or iterating. ``"warn"`` uses the version, and warns once of what differs;
                 ``"error"`` raises; ``"ignore"`` compares nothing.
-            record: as in :meth:`submit`.
-            pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
-                the plan of these packs is made now, if there is none, so that no training has to wait for it.
+            record, pack: as in :meth:`submit`.
             wait: False returns at once, and a process of its own builds. Elements, batches, orders, shards and states
                 are those of the finished version from the first step on; what needs the whole version, such as its
                 digest, waits for the end. The source has a length and items by number, and can be pickled; a function
@@ -311,7 +312,7 @@ class Storage:
             record,
             on_change=checked_on_change(on_change),
             hosts=hosts,
-            pack=None if pack is None else checked_pack_arguments(pack),
+            pack=_pack_arguments(pack),
             wait=boolean("wait", wait),
         )
 
@@ -323,6 +324,7 @@ class Storage:
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
+        pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Cacheable:
         """Decorate a function that returns a source: a call returns the version, which the first call builds.
@@ -336,7 +338,7 @@ class Storage:
                 function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
                 a hash of the code and the arguments.
             hosts, on_change: as in :meth:`cache`; but a call with other arguments raises, whatever ``on_change`` is.
-            record, options: as in :meth:`cache`.
+            record, pack, options: as in :meth:`submit`.
 
         Raises:
             ArgumentsMismatchError: when the decorated function is called, if the version was built with other
@@ -363,7 +365,7 @@ class Storage:
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
 
-        checked = BuildOptions.of(options, "version", "hosts", "on_change", "record")
+        checked = BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack")
         reference = self._catalog.parse(dataset_id, version, "template")
         return cacheable(
             self._builder,
@@ -373,6 +375,7 @@ class Storage:
             record,
             on_change=checked_on_change(on_change),
             hosts=hosts,
+            pack=_pack_arguments(pack),
         )
 
     def append(
@@ -384,6 +387,7 @@ class Storage:
         *,
         record: Iterable[str] = (),
         fill: Mapping[str, Any] | None = None,
+        pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
         """Publish a version with the records of an existing version, followed by those of a source.
@@ -393,7 +397,7 @@ class Storage:
         Args:
             dataset_id, base: the existing version, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
             new: the name of the new version.
-            source, record, options: as in :meth:`submit`. The elements must have the element spec of the base.
+            source, record, pack, options: as in :meth:`submit`. The elements must have the element spec of the base.
             fill: the value of each added column (:meth:`add_columns`) that the elements lack, by its name.
 
         Raises:
@@ -410,8 +414,10 @@ class Storage:
             (['a', 'b', 'c'], ['a', 'b'])
         """
         reference, name = self._base_and_new(dataset_id, base, new)
-        checked = BuildOptions.of(options, "base", "new", "record", "fill")
-        return self._builder.append(required("source", source), reference, name, checked, record, fill or {})
+        checked = BuildOptions.of(options, "base", "new", "record", "fill", "pack")
+        return self._builder.append(
+            required("source", source), reference, name, checked, record, fill or {}, _pack_arguments(pack)
+        )
 
     def add_columns(
         self,
@@ -1099,13 +1105,26 @@ class Storage:
         return target._catalog.open(StoredVersion(dataset, copied))
 
 
-def open(reference: str, **storage_options: Any) -> DataRef[Any]:
+def _pack_arguments(pack: PackArguments | None) -> PackArguments | None:
+    """Return the arguments of packs, checked before anything is built."""
+    return None if pack is None else checked_pack_arguments(pack)
+
+
+@explains_options
+def open(
+    reference: str,
+    *,
+    local_cache: str | os.PathLike[str] | None = None,
+    local_cache_bytes: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    verify: Verify = "open",
+) -> DataRef[Any]:
     """Open the version that a reference names: its storage, dataset and version in one text.
 
     Args:
         reference: ``<url>/<dataset id>@<version>``. Append ``@sha256:<digest>`` to open exactly these records or fail,
             and ``[a:b]`` to open a view of a slice.
-        storage_options: as in :class:`Storage`.
+        local_cache, local_cache_bytes, storage_options, verify: as in :class:`Storage`.
 
     Raises:
         InvalidArgumentError: if it is not a reference.
@@ -1130,4 +1149,11 @@ def open(reference: str, **storage_options: Any) -> DataRef[Any]:
         raise InvalidNameError(
             f"{without_credentials(reference)!r} names no version: write <url>/<dataset id>@<version>"
         )
-    return Storage(parsed.url, **storage_options).fetch(reference)
+    storage = Storage(
+        parsed.url,
+        local_cache=local_cache,
+        local_cache_bytes=local_cache_bytes,
+        storage_options=storage_options,
+        verify=verify,
+    )
+    return storage.fetch(reference)

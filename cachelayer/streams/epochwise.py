@@ -153,6 +153,9 @@ class Epochwise(Generic[T]):
         self._restored: int | None = None
         """The position of the state that the present iteration goes on from; None if there is none."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._reader.records!r}, {self._reader.options})"
+
     @property
     def _iterations(self) -> Iterations:
         return Iterations(self._reader.options)
@@ -376,6 +379,9 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         first = reader.options.start // max(1, steps.records)
         self._loops: Epochwise[T] = Epochwise(reader.with_steps(replace(steps, num_epochs=first + 1)))
         self._is_new = True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._reader.records!r}, {self._reader.options})"
 
     def __iter__(self) -> Epochs[T]:
         return self

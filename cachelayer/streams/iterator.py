@@ -86,6 +86,10 @@ class StreamIterator(Iterator[T]):
         # The only state that changes the position: replaced as a whole.
         self._chunk: Chunk[T] = Chunk(reader.options.steps.next_start(reader.options.start))
 
+    def __repr__(self) -> str:
+        reader = self._reader
+        return f"{type(self).__name__}({reader.records!r}, {reader.options}, position={self.position})"
+
     def __iter__(self) -> StreamIterator[T]:
         return self
 

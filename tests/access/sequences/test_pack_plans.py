@@ -74,9 +74,12 @@ def test_a_plan_is_made_with_the_version_if_that_is_asked_for(tmp_path: Path, mo
             storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=wrong)  # type: ignore[call-overload]
     assert storage.datasets() == []
     ref = storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=pack)
-    assert len(plans_in(tmp_path)) == 1
+    storage.submit(documents(100), "submitted", "v1", element_spec=SPEC, pack=pack)
+    storage.cacheable("decorated", "v1", element_spec=SPEC, pack=pack)(documents)()
+    storage.append("d@v1", new="v2", source=documents(10), pack=pack)
+    versions = ["d@v1", "submitted@v1", "decorated@v1", "d@v2"]
     monkeypatch.setattr(packs, "plan", None)
-    assert len(ref.packed(**pack)) > 0
+    assert all(len(storage.fetch(version).packed(**pack)) > 0 for version in versions)
     assert storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=pack).digest == ref.digest
 
 
