@@ -260,9 +260,9 @@ def directives() -> str:
         for name in group.public_names():
             obj = exported()[name]
             shown = [*fields(obj), *own_members(obj)] if obj.is_class else []
-            # An empty list shows all members, private ones too.
-            listed = f"[{', '.join(shown)}]" if shown else "false"
-            options = f"    options: {{members: {listed}}}\n" if obj.is_class else ""
+            # Without names, mkdocstrings shows all that is inherited, private names too.
+            listed = f"members: [{', '.join(shown)}]" if shown else "members: false, inherited_members: false"
+            options = f"    options: {{{listed}}}\n" if obj.is_class else ""
             parts.append(f"::: {name}\n{options}")
     return "\n".join([*parts, "## Errors\n\n::: cachelayer.errors\n"])
 
