@@ -225,7 +225,7 @@ class DatasetView(BaseDataset):
 
 
 class RowsOfRecords(BaseDataset):
-    """Rows that are made of the values of several records of a view, or of some of a record: windows, packs, clips."""
+    """Rows that are made of values of the records of a view: windows, packs, series, clips."""
 
     kind: ClassVar[str]
     """The name of the rows in their digest."""
