@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +16,14 @@ from cachelayer.records import dtypes
 from cachelayer.records.conform import conform, fits_shape, is_plain, ragged_of
 from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8, U32, LeafPart
-from cachelayer.records.leaf_columns import FlatRows, PartRows, bytes_of_strings, separate_rows_of, strings_of_bytes
+from cachelayer.records.leaf_columns import (
+    FlatRows,
+    LeafCodec,
+    PartRows,
+    bytes_of_strings,
+    separate_rows_of,
+    strings_of_bytes,
+)
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec, describe_leaf
 from cachelayer.records.tree import describe
@@ -27,18 +34,12 @@ _MAX_U32 = 2**32 - 1
 Arrays = tuple[NDArray[Any], ...]
 
 
-class _SeveralParts(ABC):
+class _SeveralParts(LeafCodec):
     """The codec of a leaf of several parts, whose rows are encoded and decoded one by one."""
-
-    parts: tuple[LeafPart, ...]
 
     @abstractmethod
     def parts_of(self, row: Any, index: int) -> Arrays:
         """Return the parts of one value; errors name it by this index."""
-
-    @abstractmethod
-    def value(self, *parts: NDArray[Any]) -> Any:
-        """Return the value of one row from its parts."""
 
     def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
         parts_of_rows = [self.parts_of(row, index) for index, row in enumerate(rows)]
@@ -50,9 +51,6 @@ class _SeveralParts(ABC):
             else:
                 encoded.append(np.array(arrays, part.dtype).reshape(len(rows), *part.shape))
         return tuple(encoded)
-
-    def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
-        return self.encode(list(batch))
 
     def parts_of_flat_rows(self, shapes: Ints, varying: Sequence[FlatRows]) -> tuple[PartRows, ...]:
         """Return the parts of rows that a framework has flattened, such as tensors of TensorFlow.
@@ -166,7 +164,7 @@ class RaggedLeafCodec(_SeveralParts):
     def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
         if isinstance(batch, Ragged) and self._fits_at_once(batch):
             return self._batch_at_once(batch)
-        return self.encode(list(batch))
+        return super().encode_batch(batch)
 
     def _fits_at_once(self, batch: Ragged) -> bool:
         """Return whether all rows of a batch are as the spec says, so that none must be converted or refused."""
@@ -256,7 +254,7 @@ class SparseLeafCodec(_SeveralParts):
     def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
         """Return the parts of a Sparse whose first dimension is the batch. All rows have its inner dense shape."""
         if not isinstance(batch, Sparse):
-            return self.encode(list(batch))
+            return super().encode_batch(batch)
         rows = int(batch.dense_shape[0])
         inner = batch.dense_shape[1:]
         order = np.argsort(batch.indices[:, 0], kind="stable")

@@ -35,7 +35,7 @@ A codec translates many values at once, for batches, and single values, for ``re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ from cachelayer.records.conform import conform, conform_batch, is_plain, same_ar
 from cachelayer.records.layout import U8, LeafPart
 from cachelayer.records.leaf_columns import (
     FlatRows,
+    LeafCodec,
     PartRows,
     bytes_of_strings,
     separate_rows_of,
@@ -57,37 +58,6 @@ from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, 
 from cachelayer.records.tree import describe
 from cachelayer.records.values import Ragged, wrong_row
 from cachelayer.records.video_codec import VideoLeafCodec
-
-
-class LeafCodec(Protocol):
-    """Translates one leaf between values and parts.
-
-    Values are never None here: the caller puts the filler in place of None.
-    """
-
-    parts: tuple[LeafPart, ...]
-
-    def filler(self) -> Any:
-        """Return the value that is stored in place of None."""
-
-    def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
-        """Return the parts of the values of some rows.
-
-        Raises:
-            ElementError: if a value does not fit; the record of the error is the index of the value.
-        """
-
-    def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
-        """Return the parts of the rows of a batch: values stacked on a leading axis."""
-
-    def value(self, *parts: NDArray[Any]) -> Any:
-        """Return the value of one row from its parts, whose memory it may share."""
-
-    def values(self, parts: tuple[PartRows, ...]) -> list[Any]:
-        """Return the value of each row. A caller that keeps one value keeps at most 64 KiB of others in memory."""
-
-    def batch(self, parts: tuple[Any, ...]) -> Any:
-        """Return the values of all rows stacked on a leading axis."""
 
 
 def leaf_codec_for(spec: LeafSpec) -> LeafCodec:
@@ -107,7 +77,7 @@ def leaf_codec_for(spec: LeafSpec) -> LeafCodec:
     return VaryingLeafCodec(spec) if spec.shape == (None,) else ArrayLeafCodec(spec)
 
 
-class FixedLeafCodec:
+class FixedLeafCodec(LeafCodec):
     """Numbers of known shape: one fixed part."""
 
     def __init__(self, spec: LeafSpec) -> None:
@@ -143,7 +113,7 @@ class FixedLeafCodec:
         return parts[0]
 
 
-class VaryingLeafCodec:
+class VaryingLeafCodec(LeafCodec):
     """Numbers of one dimension whose length varies: one varying part."""
 
     def __init__(self, spec: LeafSpec) -> None:
@@ -179,7 +149,7 @@ class VaryingLeafCodec:
         return Ragged(parts[0].values, parts[0].splits)
 
 
-class StringLeafCodec:
+class StringLeafCodec(LeafCodec):
     """One ``bytes`` or ``str``: its bytes are one varying part."""
 
     parts: tuple[LeafPart, ...] = (LeafPart(U8),)
@@ -196,9 +166,6 @@ class StringLeafCodec:
         lengths, data = bytes_of_strings(rows)
         return (FlatRows(data, splits_of(lengths)),)
 
-    def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
-        return self.encode(list(batch))
-
     def value(self, *parts: NDArray[Any]) -> Any:
         data = parts[0].tobytes()
         return data.decode("utf-8", "surrogatepass") if self._spec.dtype is str else data
@@ -211,7 +178,7 @@ class StringLeafCodec:
         return np.fromiter(rows, dtype=object, count=len(rows))
 
 
-class JsonLeafCodec:
+class JsonLeafCodec(LeafCodec):
     """A value of JSON: the bytes of its canonical text are one varying part."""
 
     parts: tuple[LeafPart, ...] = (LeafPart(U8),)
@@ -231,9 +198,6 @@ class JsonLeafCodec:
             return json_text.text_of(value)
         except InvalidTypeError as error:
             raise ElementError(describe_leaf(self._spec), describe(value), record=index, hint=str(error)) from error
-
-    def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
-        return self.encode(list(batch))
 
     def value(self, *parts: NDArray[Any]) -> Any:
         return json_text.value_of(parts[0].tobytes())

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.dtypes import DType
-from cachelayer.records.layout import U8
+from cachelayer.records.layout import U8, LeafPart
 from cachelayer.records.memory import Ints, rows_sharing_memory, separate_rows, splits_of
 
 NULL = 1
@@ -101,6 +101,38 @@ class Column:
         nulls = None if self.nulls is None else self.nulls[start:stop]
         null_values = None if self.null_values is None else self.null_values.rows(start, stop)
         return Column(tuple(parts), nulls, null_values)
+
+
+class LeafCodec(Protocol):
+    """Translates one leaf between values and parts.
+
+    Values are never None here: the caller puts the filler in place of None.
+    """
+
+    parts: tuple[LeafPart, ...]
+
+    def filler(self) -> Any:
+        """Return the value that is stored in place of None."""
+
+    def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
+        """Return the parts of the values of some rows.
+
+        Raises:
+            ElementError: if a value does not fit; the record of the error is the index of the value.
+        """
+
+    def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
+        """Return the parts of the rows of a batch: values stacked on a leading axis."""
+        return self.encode(list(batch))
+
+    def value(self, *parts: NDArray[Any]) -> Any:
+        """Return the value of one row from its parts, whose memory it may share."""
+
+    def values(self, parts: tuple[PartRows, ...]) -> list[Any]:
+        """Return the value of each row. A caller that keeps one value keeps at most 64 KiB of others in memory."""
+
+    def batch(self, parts: tuple[Any, ...]) -> Any:
+        """Return the values of all rows stacked on a leading axis."""
 
 
 def bytes_of_strings(strings: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

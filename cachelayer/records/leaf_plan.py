@@ -20,8 +20,7 @@ from cachelayer.errors import ElementError
 from cachelayer.records import dtypes
 from cachelayer.records.conform import separate_nulls
 from cachelayer.records.layout import LeafPart
-from cachelayer.records.leaf_codecs import LeafCodec
-from cachelayer.records.leaf_columns import NULL, NULL_DICT, Column, FlatRows, PartRows
+from cachelayer.records.leaf_columns import NULL, NULL_DICT, Column, FlatRows, LeafCodec, PartRows
 from cachelayer.records.media import Files, files_of
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import InnerDict

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cachelayer.records.conform import conform
 from cachelayer.records.layout import U8, U32, LeafPart
-from cachelayer.records.leaf_columns import Column, FlatRows, PartRows, bytes_of_strings, strings_of_bytes
+from cachelayer.records.leaf_columns import Column, FlatRows, LeafCodec, PartRows, bytes_of_strings, strings_of_bytes
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import StoredBytes
 from cachelayer.records.spec import SizedVideoSpec, VideoSpec
@@ -26,7 +26,7 @@ from cachelayer.records.video_index import VideoIndex, indexed
 _I64 = np.dtype("<i8")
 
 
-class VideoLeafCodec:
+class VideoLeafCodec(LeafCodec):
     """Files of videos as bytes, as they are stored, and as ``ref.raw()`` returns them.
 
     The first varying part has an item for each frame, so the length of the leaf is the number of frames.
@@ -61,9 +61,6 @@ class VideoLeafCodec:
             FlatRows(facts, splits_of(facts_lengths)),
             FlatRows(data, splits_of(lengths)),
         )
-
-    def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
-        return self.encode(list(batch))
 
     def value(self, *parts: NDArray[Any]) -> Any:
         return parts[-1].tobytes()
