@@ -43,8 +43,15 @@ def text_of(value: Any) -> str:
 
 
 def value_of(text: str | bytes | memoryview) -> Any:
-    """Return the value of a text that :func:`text_of` wrote."""
-    return json.loads(text if isinstance(text, str) else str(text, "utf-8", "surrogatepass"))
+    """Return the value of a text that :func:`text_of` wrote.
+
+    Raises:
+        ValueError: if it is no JSON, or is nested too deep.
+    """
+    try:
+        return json.loads(text if isinstance(text, str) else str(text, "utf-8", "surrogatepass"))
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deep") from error
 
 
 def value_of_any(text: str) -> Any:

@@ -255,7 +255,8 @@ def _method_call(node: ast.Call) -> ViewCall:
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if method not in METHODS:
         raise InvalidArgumentError(
-            f"the reference has .{method}(...): the methods that a reference may have are {', '.join(METHODS)}"
+            f"the reference has .{method}(...): the methods that a reference may have are {', '.join(METHODS)}; if a "
+            "newer release wrote it, update cachelayer"
         )
     if any(keyword.arg is None for keyword in node.keywords):
         raise InvalidArgumentError(f"the reference has {ast.unparse(node)[1:]}: write each keyword")

@@ -144,3 +144,9 @@ def test_a_dict_that_is_none_and_has_json_goes_to_arrow_and_comes_back(tmp_path:
     table = to_arrow(ref)
     assert table["d"].null_count == 1
     assert list(Storage(tmp_path).cache(table, "e", "v1")) == rows
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, "[1", "9" * 5000])
+def test_a_text_that_nobody_can_have_stored_is_an_error_that_readers_expect(text: str) -> None:
+    with pytest.raises(ValueError):
+        json_text.value_of(text)

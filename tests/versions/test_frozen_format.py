@@ -16,8 +16,9 @@ from frozen_format import CHANGES, ERASED, MORE, NEW_ML_DTYPES, ORDERS, RECORDS,
 from repository import ROOT
 
 import cachelayer
-from cachelayer import ErasedRecordError, Storage
+from cachelayer import CacheLayerWarning, ErasedRecordError, Storage
 from cachelayer.arrayrecord.index import COMPRESSIONS
+from cachelayer.builds import build_plan
 from cachelayer.records import dtypes, spec_json
 from cachelayer.streams.order.orders import VERSIONS
 
@@ -127,3 +128,12 @@ def test_an_interrupted_build_goes_on(
     assert done.digest == again.digest
     names = [path.name for path in (tmp_path / "storage" / "interrupted" / "shards").glob("*.array_record")]
     assert set(frozen.noted) <= set(names)
+
+
+def test_an_interrupted_build_whose_notes_have_another_format_begins_anew(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_plan, "FORMAT", 2)
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1")
+    with pytest.warns(CacheLayerWarning, match="format was 1 and is 2"):
+        assert len(frozen_format.interrupted(frozen.storage)) == RECORDS * TIMES
