@@ -136,9 +136,7 @@ class ArrayRecordDataSource:
         if not isinstance(paths, Sequence) or len(paths) == 0:
             raise InvalidArgumentError(f"paths {paths!r}: pass a path, a glob or a list of paths")
         chosen = StorageOptions(storage_options or {})
-        self._parts = [
-            _Part(path, chosen, verify, *records) for each in paths for path, *records in _places(each, chosen)
-        ]
+        self._parts = [part for path in paths for part in _parts_of(path, chosen, verify)]
         self._splits = splits_of(np.array([len(part) for part in self._parts], np.int64))
         self._selection = Selection.all(int(self._splits[-1]))
 
@@ -193,26 +191,26 @@ def _check_reader_options(options: Any) -> None:
         raise InvalidArgumentError(f"reader_options {unknown}: the reader of array_record has {names}")
 
 
-def _places(path: PathLike, options: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return the files that a user names, as tuples of the path or URL, and of the range of records if there is one."""
+def _parts_of(path: PathLike, options: StorageOptions, verify: Verify) -> list[_Part]:
+    """Return the files, or the range of records of a file, that a user names."""
     if isinstance(path, FileInstruction):
-        return [(_path_or_url(path.filename), path.skip, path.skip + path.take)]
+        return [_Part(_path_or_url(path.filename), options, verify, path.skip, path.skip + path.take)]
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidTypeError(f"path {path!r}: pass a str, a path or a file instruction of TFDS")
     text = os.fspath(path)
     match = _RANGE_SUFFIX.fullmatch(text)
     if match:
-        return [(_path_or_url(match[1]), int(match[2]), int(match[3]))]
+        return [_Part(_path_or_url(match[1]), options, verify, int(match[2]), int(match[3]))]
     folder, _, pattern = text.rpartition("/")
     if not glob.has_magic(pattern if "://" in text else text) or ("://" not in text and Path(text).exists()):
-        return [(_path_or_url(text),)]
+        return [_Part(_path_or_url(text), options, verify)]
     if "://" in text:
         names = [f"{folder}/{name}" for name in fnmatch.filter(open_store(folder, options).names(""), pattern)]
     else:
         names = glob.glob(text)  # noqa: PTH207
     if not names:
         raise StorageError(f"nothing matches {text}")
-    return [(_path_or_url(name),) for name in sorted(names)]
+    return [_Part(_path_or_url(name), options, verify) for name in sorted(names)]
 
 
 def _path_or_url(text: str) -> Path | str:
