@@ -148,3 +148,28 @@ def test_signatures_and_errors_of_other_kinds_stay_as_they_are() -> None:
         call()  # type: ignore[call-arg]
     assert str(inspect.signature(cachelayer.View.split)).startswith("(self, shares")
     assert "shuffle" in inspect.signature(cachelayer.View.stream).parameters
+
+
+# What is neither True nor False, or no text, would be taken for one without a word.
+WRONG_TYPES: list[tuple[str, Any]] = [
+    ("force", lambda storage: storage.delete("d@v1", force="no")),
+    ("dry_run", lambda storage: storage.gc(0, dry_run="no")),
+    ("dry_run", lambda storage: storage.repair("d@v1", dry_run="no")),
+    ("allow_empty", lambda storage: storage.derive("d@v1", new="v2", keep=[0], allow_empty="no")),
+    ("unbatch", lambda storage: storage.cache([1], "d", "v2", unbatch="no")),
+    ("description", lambda storage: storage.cache([1], "d", "v2", description=3)),
+    ("description", lambda storage: storage.append("d@v1", new="v2", source=[1], description=b"more")),
+    ("description", lambda storage: storage.derive("d@v1", new="v2", keep=[0], description=["few"])),
+    ("cacheable", lambda storage: storage.cacheable("d", "v2")([1, 2])),
+    ("nullable", lambda _: cachelayer.ArraySpec("int64", nullable="no")),
+    ("nullable", lambda _: cachelayer.ImageSpec(nullable="no")),
+]
+
+
+@pytest.mark.parametrize(("name", "call"), WRONG_TYPES)
+def test_a_value_of_another_type_is_refused_by_name_and_changes_nothing(storage: Storage, name: str, call: Any) -> None:
+    storage.submit([1, 2], "d", "v1")
+    storage.tag("d@v1", tag="kept")
+    with pytest.raises(cachelayer.InvalidTypeError, match=name):
+        call(storage)
+    assert (list(storage.versions("d")), storage.tags("d")) == (["v1"], {"kept": "v1"})

@@ -11,7 +11,7 @@ from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.encode import ON_ERROR, OnError
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.provenance.environment import checked_metadata
+from cachelayer.provenance.environment import checked_description, checked_metadata
 from cachelayer.records.infer import declared
 from cachelayer.records.tree import Tree
 
@@ -111,7 +111,7 @@ class BuildOptions:
             resume=boolean("resume", resume),
             workers=workers,
             engine=None if engine is None else engine_of(engine, workers),
-            annotations={"description": description, "metadata": checked_metadata(metadata)},
+            annotations={"description": checked_description(description), "metadata": checked_metadata(metadata)},
         )
 
     def expected(self, length: int | None) -> int | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cachelayer import json_values
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.provenance.function_code import is_users
 
 ENTRY_POINTS = "cachelayer.sources"
@@ -109,6 +109,13 @@ def checked_out(file: Path) -> str | None:
         return next((line.split()[0] for line in packed if line.endswith(f" {branch}")), None)
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def checked_description(description: str | None) -> str | None:
+    """Return the user's description; raise if it is no text."""
+    if description is not None and not isinstance(description, str):
+        raise InvalidTypeError(f"description {description!r} of type {type(description).__name__}: pass a str")
+    return description
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

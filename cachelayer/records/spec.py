@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from cachelayer.arguments import explains_options
+from cachelayer.arguments import boolean, explains_options
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes
 from cachelayer.records.dtypes import DType
@@ -110,6 +110,8 @@ class LeafSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _dtype(self.dtype))
         object.__setattr__(self, "shape", _shape(self.shape))
+        object.__setattr__(self, "nullable", boolean("nullable", self.nullable))
+        object.__setattr__(self, "nullable_values", boolean("nullable_values", self.nullable_values))
         if self.nullable_values and not has_values(self):
             raise InvalidArgumentError(
                 f"nullable_values of {describe_leaf(self)}: only values in an array, or in a ragged one, may be None"

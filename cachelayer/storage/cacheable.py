@@ -17,7 +17,7 @@ from cachelayer.access.sequences.packs import PackArguments
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.errors import InvalidArgumentError, InvalidNameError
+from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
 from cachelayer.provenance.call_arguments import checked_record, name_of
@@ -59,6 +59,10 @@ def cacheable(
     recorded = checked_record(record)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
+        if not callable(function):
+            raise InvalidTypeError(
+                f"cacheable of a {type(function).__name__}: decorate a function that returns a source"
+            )
         checked_record(recorded, function)
 
         @functools.wraps(function)

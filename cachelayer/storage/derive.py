@@ -10,7 +10,7 @@ from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.view import View
 from cachelayer.builds.build_version import ALLOW_EMPTY
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.provenance.environment import checked_metadata
+from cachelayer.provenance.environment import checked_description, checked_metadata
 from cachelayer.versions.derive import derive
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -41,7 +41,7 @@ def derive_version(
         base._base.version,
         version,
         selection,
-        description=description,
+        description=checked_description(description),
         metadata=checked_metadata(metadata),
         where=[] if view.name is None else view.name.conditions,
     )

@@ -828,6 +828,7 @@ class Storage:
         named = self._catalog.parse(dataset_id, version, "name")
         name = str(named.name)
         grace = gc.checked_grace(grace)
+        force = boolean("force", force)
 
         def decide(head: Snapshot) -> Snapshot:
             deleted = (each for each in head.deleted if each.info.version == name)
