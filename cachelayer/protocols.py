@@ -364,6 +364,11 @@ class Dataset(Protocol[T_co]):
         """Return the same elements undecoded, images and audio as file bytes; None if they are not stored."""
 
 
+def identity_of_records(records: Dataset[Any]) -> tuple[str, str]:
+    """Return what tells elements apart: their digest, and the spec that they are known to have, such as files."""
+    return records.digests.elements, repr(records.declared_spec)
+
+
 class HasRecords(Protocol[T_co]):
     """A public object that has records, such as a ref or a view: streams, builds and adapters read them."""
 

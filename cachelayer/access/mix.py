@@ -13,14 +13,14 @@ from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
 from cachelayer.arguments import explains_options, no_attribute
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
-from cachelayer.protocols import Digests, T
+from cachelayer.protocols import Digests, T, identity_of_records
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.arrival import Arrival
 from cachelayer.streams.order.blocks import Blocks, block_order
 from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns, seed_of_part
 from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.steps import Remainder
+from cachelayer.streams.steps import MOST_POSITIONS, Remainder
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import (
     MixtureArguments,
@@ -109,6 +109,9 @@ class Mixture(Generic[T]):
             if name.startswith("_") or hasattr(type(self), name):
                 return object.__getattribute__(self, name)
             raise no_attribute(self, name, "it has stream(...); call methods of views on each dataset, before mix()")
+
+    def __identity__(self) -> Any:
+        return identity_of_records(self._records), self.digest, self._turns.past(MOST_POSITIONS), self._length
 
     @property
     def digest(self) -> str:

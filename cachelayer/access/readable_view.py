@@ -14,7 +14,7 @@ from cachelayer.access.row_diff import compare_rows, side_of
 from cachelayer.access.sequences.bucketed import bucketed_stream
 from cachelayer.arguments import boolean, explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.protocols import RecordSpan, T
+from cachelayer.protocols import RecordSpan, T, identity_of_records
 from cachelayer.records import tree
 from cachelayer.records.selection import sliced
 from cachelayer.records.tree import Tree
@@ -72,6 +72,9 @@ class ReadableView(Generic[T]):
 
     def __records__(self) -> DatasetView:
         return self._current
+
+    def __identity__(self) -> Any:
+        return identity_of_records(self._records)
 
     def __len__(self) -> int:
         return len(self._readable)

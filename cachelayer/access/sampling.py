@@ -14,7 +14,7 @@ from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader
 from cachelayer.arguments import no_attribute
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.protocols import Dataset, T
+from cachelayer.protocols import Dataset, T, identity_of_records
 from cachelayer.records import dtypes
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.spec import ArraySpec, LeafSpec, describe_leaf
@@ -84,6 +84,9 @@ class Sampled(Generic[T]):
             if name.startswith("_") or hasattr(type(self), name):
                 return object.__getattribute__(self, name)
             raise no_attribute(self, name, "it has stream(...); call methods of views before sample()")
+
+    def __identity__(self) -> Any:
+        return identity_of_records(self._records), dict(self._order.described)
 
     @property
     def digest(self) -> str:

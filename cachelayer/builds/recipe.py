@@ -40,7 +40,7 @@ from cachelayer.provenance.stored_values import MARK, Wording, differences, stor
 from cachelayer.provenance.values import content_of
 from cachelayer.provenance.walker import Account, account_of
 from cachelayer.records import spec_json, tree
-from cachelayer.streams.stream import Stream, functions_of
+from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.versions.reference import AUTO
 
 _failed: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
@@ -88,7 +88,7 @@ class Recipe:
         if isinstance(made_by, FileSource):
             values = made_by.options
         elif isinstance(made_by, Stream):
-            values = {"functions": functions_of(made_by)}
+            values = {"functions": reader_of(made_by).functions}
         elif is_known and callable(made_by):
             values = arguments_of(made_by, is_call=is_call)
         name = None

@@ -150,9 +150,7 @@ def has_attributes(kind: type) -> bool:
         return False
     if f"{kind.__module__}.{kind.__qualname__}" in _NAMESPACES:
         return True
-    # Refs have a digest, and storages a URL, which tell more than their attributes.
-    is_ours = _is_ours(kind) and not hasattr(kind, "digest") and not hasattr(kind, "url")
-    return is_ours or is_users_class(kind)
+    return (_is_ours(kind) and not hasattr(kind, "__identity__")) or is_users_class(kind)
 
 
 def content_of(value: object, look_into_table: LookIntoTables = lambda _: None) -> Content:
@@ -309,11 +307,9 @@ class _Reader:
         for known, parts in PARTS.items():
             if issubclass(kind, known):
                 return kind.__qualname__, self.read(parts(value))
-        if _is_ours(kind):
-            # A ref is known by its digest, and a storage by its URL, which has no credentials.
-            name = getattr(value, "digest", None) or getattr(value, "url", None)
-            if isinstance(name, str):
-                return kind.__name__, name
+        if _is_ours(kind) and hasattr(kind, "__identity__"):
+            # A ref is known by its digest, a storage by its URL: their attributes say less, and hold what was read.
+            return kind.__name__, self.read(kind.__identity__(value))
         if self._has_attributes(kind):
             self.code.append(kind)
             return kind.__qualname__, self._container(attributes_of(value), dict)

@@ -116,6 +116,9 @@ class Storage:
         copies = CacheFolder(folder, limit) if has_copies and folder is not None else None
         self._catalog = Catalog(store, copies, verify)
 
+    def __identity__(self) -> str:
+        return self.url
+
     @property
     def url(self) -> str:
         """The path or URL, without options.

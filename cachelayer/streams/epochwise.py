@@ -383,6 +383,9 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._reader.records!r}, {self._reader.options})"
 
+    def __identity__(self) -> Any:
+        return self._reader.__identity__(), self.get_state()["position"]
+
     def __iter__(self) -> Epochs[T]:
         return self
 

@@ -205,6 +205,9 @@ class StreamIterator(Iterator[T]):
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _restored, (type(self), self._reader, self._chunks_of, self.get_state())
 
+    def __identity__(self) -> Any:
+        return self._reader.__identity__(), self.position
+
     @property
     def position(self) -> int:
         """The position after the last item: ``stream(start=position)`` continues there.

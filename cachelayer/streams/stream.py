@@ -194,6 +194,9 @@ class Stream(Generic[T]):
             )
         return stream_of(replace(self._reader, batch_maps=(*self._reader.batch_maps, _checked_function(fn))))
 
+    def __identity__(self) -> Any:
+        return self._reader.__identity__()
+
     def __iter__(self) -> StreamIterator[T]:
         """Return an iterator from ``start`` on, independent of other iterators; all of them have the same order."""
         self._warn_once()
@@ -463,11 +466,6 @@ def stream_of(reader: StepReader) -> Stream[Any]:
 def reader_of(stream: Stream[Any]) -> StepReader:
     """Return the reader of a stream's steps, which has its records and options: for adapters."""
     return stream._reader
-
-
-def functions_of(stream: Stream[Any]) -> tuple[Callable[..., Any], ...]:
-    """Return the functions of the user through which the items of a stream go, in their order."""
-    return (*(function.fn for function in stream._reader.maps), *stream._reader.batch_maps)
 
 
 def step_of(stream: Stream[Any], number: int) -> Step:

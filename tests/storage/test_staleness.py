@@ -74,6 +74,13 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "attribute of a nested object": lambda value: Holder([Holder(value)]),
     "method": lambda value: Holder(value).rows,
 }
+ITEMS, OTHERS = (cachelayer.wrap(range(10), identity=name) for name in ("items", "others"))
+
+
+def mixed(weight: int) -> cachelayer.Stream[Any]:
+    return cachelayer.mix([(ITEMS, 1), (OTHERS, weight)]).stream(seed=0, shuffle=True)
+
+
 VALUES: dict[str, tuple[Any, Any]] = {
     "array": (np.arange(100), np.arange(100) * (np.arange(100) < 50)),
     "dtype": (np.zeros(2), np.zeros(2, np.float32)),
@@ -85,6 +92,12 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "scalar": (np.int64(3), np.int64(4)),
     "path": (Path("a"), Path("b")),
     "function": (closed(1), closed(2)),
+    "stream": (ITEMS.stream(seed=0, shuffle=True), ITEMS.stream(seed=1, shuffle=True)),
+    "iterator": (iter(ITEMS.stream()), iter(ITEMS.stream(start=3))),
+    "epochs": (ITEMS.stream(2).epochs(), ITEMS.stream(3).epochs()),
+    "mixture": (cachelayer.mix([(ITEMS, 1), (OTHERS, 1)]), cachelayer.mix([(ITEMS, 1), (OTHERS, 2)])),
+    "stream of a mixture": (mixed(1), mixed(2)),
+    "sample": (ITEMS.sample([1] * 10, seed=0), ITEMS.sample([1] * 10, seed=1)),
     "large": (np.zeros((3000, 4000)), np.ones((3000, 4000))),
 }
 
@@ -110,13 +123,6 @@ def test_what_cannot_be_compared_is_named_once(storage: Storage, way: str, tmp_p
 
 
 N = 1000
-ITEMS, OTHERS = (cachelayer.wrap(range(10), identity=name) for name in ("items", "others"))
-
-
-def mixed(weight: int) -> cachelayer.Stream[Any]:
-    return cachelayer.mix([(ITEMS, 1), (OTHERS, weight)]).stream(seed=0, shuffle=True)
-
-
 CHANGES: dict[str, tuple[Any, Any, str]] = {
     "array": (np.arange(N), np.arange(N) + 1, "elements changed"),
     "the last row": (np.arange(N), np.where(np.arange(N) == N - 1, 0, np.arange(N)), "elements changed"),
@@ -135,7 +141,7 @@ CHANGES: dict[str, tuple[Any, Any, str]] = {
     "failures of a function": (
         ITEMS.stream().map(float),
         ITEMS.stream().map(float, on_error="replace"),
-        "functions was",
+        "maps was",
     ),
 }
 
@@ -179,6 +185,24 @@ def test_a_frame_with_other_values_or_columns_is_noticed(storage: Storage, libra
     for other, expected in others:
         with pytest.raises(StaleVersionError, match=expected):
             storage.cache(make(other), "d", "v1", on_change="error")
+
+
+def test_a_function_over_a_stream_of_a_version_is_compared_without_a_look_at_what_was_read(storage: Storage) -> None:
+    ref = storage.cache([{"n": number} for number in range(20)], "base", "v1")
+
+    def over(stream: Any) -> Callable[[], Iterator[Any]]:
+        return lambda: iter(stream)
+
+    for first, other in (
+        (ref.stream(seed=0, shuffle=True), ref.stream(seed=1, shuffle=True)),
+        (ref.stream().map(lambda element: element), ref.stream().map(lambda element: {**element, "one": 1})),
+        (ref, ref.raw()[1:]),
+    ):
+        name = f"d{len(storage.datasets())}"
+        storage.cache(over(first), name, "v1")
+        storage.cache(over(first), name, "v1", on_change="error")
+        with pytest.raises(StaleVersionError, match="stream"):
+            storage.cache(over(other), name, "v1", on_change="error")
 
 
 def test_weights_of_a_mixture_are_noticed(storage: Storage) -> None:

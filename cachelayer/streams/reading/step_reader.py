@@ -21,7 +21,7 @@ import numpy as np
 from cachelayer.counting import Timed
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Dataset, Stacker
+from cachelayer.protocols import Dataset, Stacker, identity_of_records
 from cachelayer.streams.order.orders import GROUP
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
@@ -37,7 +37,7 @@ from cachelayer.streams.reading.failures import (
 )
 from cachelayer.streams.reading.mapped_chunk import HeldOf, MappedChunk, read_in_place
 from cachelayer.streams.state import state_of
-from cachelayer.streams.steps import Step, Steps
+from cachelayer.streams.steps import MOST_POSITIONS, Step, Steps
 from cachelayer.streams.stream_options import StreamOptions
 
 
@@ -87,6 +87,26 @@ class StepReader:
     def is_mapped(self) -> bool:
         """True if functions change what is handed out, so that the stream may have another spec than the records."""
         return bool(self.maps or self.batch_maps)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides the items, but for the user's functions, as JSON values: the records, their order, the steps."""
+        digest, spec = identity_of_records(self.records)
+        return {
+            "records": digest,
+            "elements": spec,
+            "stream": str(self.options),
+            **self.options.order.past(MOST_POSITIONS),
+            "maps": [[each.generators is not None, each.max_failures] for each in self.maps],
+        }
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user's functions through which items go, in their order."""
+        return (*(each.fn for each in self.maps), *self.batch_maps)
+
+    def __identity__(self) -> Any:
+        return self.facts, self.functions
 
     def with_steps(self, steps: Steps) -> StepReader:
         """Return the reader of other steps."""
