@@ -348,6 +348,8 @@ def storage_errors(what: str, path: Path) -> Iterator[None]:
 def storage_error(what: str, path: Path, error: OSError) -> StorageError:
     """Return a StorageError for an error of the operating system."""
     reason = "no space is left on the disk" if error.errno == errno.ENOSPC else str(error)
+    if isinstance(error, FileExistsError) and path.is_symlink():
+        reason = f"it is a link to {path.readlink()}, which does not exist: is its disk mounted?"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         reason += ": raise the limit of open files with `ulimit -n`"
     return StorageError(f"cannot {what} {path}: {reason}")

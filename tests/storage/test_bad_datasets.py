@@ -103,6 +103,12 @@ def test_a_folder_that_was_moved_is_no_storage_without_datasets(tmp_path: Path) 
     assert cachelayer.open(ref.reference.replace("here", "there")).digest == ref.digest
 
 
+def test_a_link_to_a_disk_that_is_not_mounted_says_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    with pytest.raises(cachelayer.StorageError, match=r"data: it is a link to \S*/disk, which does not exist"):
+        cachelayer.Storage(tmp_path / "data").submit([1], "d", "v1")
+
+
 def test_what_this_user_may_not_read_is_neither_absent_nor_damaged() -> None:
     with tempfile.TemporaryDirectory() as folder:
         storage = cachelayer.Storage(folder)
