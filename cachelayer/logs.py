@@ -1,4 +1,4 @@
-"""The loggers of this library: one for each room, silent until a program sets logging up, and without credentials.
+"""The loggers of this library: one for each subject, silent until a program sets logging up, and without credentials.
 
 If a program sets nothing up, ``CACHELAYER_LOG=debug`` writes their lines to stderr.
 """
@@ -16,16 +16,16 @@ from typing import Literal
 from cachelayer.credentials_in_urls import without_credentials_in
 from cachelayer.errors import CacheLayerWarning, StorageError
 
-Room = Literal["stores", "log", "builds", "copies", "streams", "page"]
+LoggerName = Literal["stores", "log", "builds", "copies", "streams", "page"]
 """The subject of a line: requests to stores; the log of a dataset; builds; local copies; streams; the web page."""
 _LOGGER = logging.getLogger("cachelayer")
 _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
-def logger_of(room: Room) -> logging.Logger:
-    """Return the logger of a room: ``cachelayer.stores`` and the like."""
-    logger = logging.getLogger(f"{_LOGGER.name}.{room}")
+def logger_of(name: LoggerName) -> logging.Logger:
+    """Return a logger by its name below ``cachelayer``, such as ``stores``."""
+    logger = logging.getLogger(f"{_LOGGER.name}.{name}")
     if _without_credentials not in logger.filters:
         logger.addFilter(_without_credentials)
     return logger

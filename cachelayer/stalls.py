@@ -15,13 +15,13 @@ from types import TracebackType
 from cachelayer.arguments import seconds_of_environment
 from cachelayer.counting import count
 from cachelayer.errors import StorageError
-from cachelayer.logs import Room, logger_of
+from cachelayer.logs import LoggerName, logger_of
 from cachelayer.system_threads import start
 
 SECONDS = 10.0
 """A wait is a stall after so many seconds, unless ``CACHELAYER_STALL_SECONDS`` says otherwise."""
 PAUSE = 60.0
-"""Seconds between two warnings of one room."""
+"""Seconds between two warnings of one logger."""
 _LOOKS_PER_STALL = 4
 
 
@@ -29,14 +29,14 @@ class Wait:
     """A wait of the thread that enters it: ``with Wait("stores", "gs://bucket/name"): ...``.
 
     Args:
-        room: the room that waits.
+        logger: the logger that warns of it.
         what: what it waits for, or a function that returns that, called only if the wait lasts long.
     """
 
-    __slots__ = ("room", "since", "what")
+    __slots__ = ("logger", "since", "what")
 
-    def __init__(self, room: Room, what: str | Callable[[], str]) -> None:
-        self.room: Room = room
+    def __init__(self, logger: LoggerName, what: str | Callable[[], str]) -> None:
+        self.logger: LoggerName = logger
         self.what = what
         self.since = 0.0
 
@@ -89,22 +89,22 @@ class _Watch(threading.Thread):
 
     def _look(self) -> None:
         now = time.monotonic()
-        late: dict[Room, list[Wait]] = {}
+        late: dict[LoggerName, list[Wait]] = {}
         for wait in list(_waits.values()):
             if now - wait.since >= self._seconds:
-                late.setdefault(wait.room, []).append(wait)
-        for room, waits in late.items():
-            if now - _warned.get(room, -math.inf) >= PAUSE:
-                _warned[room] = now
+                late.setdefault(wait.logger, []).append(wait)
+        for logger, waits in late.items():
+            if now - _warned.get(logger, -math.inf) >= PAUSE:
+                _warned[logger] = now
                 longest = min(waits, key=lambda wait: wait.since)
                 others = f", and {len(waits) - 1} more waits" if len(waits) > 1 else ""
                 count(stalls=len(waits))
-                logger_of(room).warning("waiting for %.0f s: %s%s", now - longest.since, longest, others)
+                logger_of(logger).warning("waiting for %.0f s: %s%s", now - longest.since, longest, others)
 
 
 _waits: dict[int, Wait] = {}
-_warned: dict[Room, float] = {}
-"""The time of the last warning about each room."""
+_warned: dict[LoggerName, float] = {}
+"""The time of the last warning of each logger."""
 _lock = threading.Lock()
 _watch: _Watch | None = None
 

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from cachelayer.errors import CacheLayerWarning
-from cachelayer.logs import Room, logger_of
+from cachelayer.logs import LoggerName, logger_of
 
 _PACKAGE = str(Path(__file__).parent)
 _ADAPTERS = str((Path(__file__).parent / "adapters").resolve())
@@ -17,15 +17,15 @@ _SKIPPED_FILES = (_PACKAGE, _ADAPTERS, contextlib.__file__, functools.__file__)
 """Files between the user's line and a warning: of this package, of context managers and of decorators."""
 
 
-def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning, *, room: Room | None = None) -> None:
+def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning, *, logger: LoggerName | None = None) -> None:
     """Warn at the innermost line that is not this library's.
 
     Args:
         text: what went wrong, and what to do.
-        room: the room whose log gets the text too, for people who operate the program; None for none.
+        logger: the logger that gets the text too, for people who operate the program; None for none.
     """
-    if room is not None:
-        logger_of(room).warning("%s", text)
+    if logger is not None:
+        logger_of(logger).warning("%s", text)
     frame = sys._getframe(1)
     level = 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_FILES):

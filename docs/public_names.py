@@ -1,6 +1,6 @@
 """Read the public names of the package from its source: no framework is imported.
 
-``python docs/public_names.py [ROOM]`` prints the names without an example in their docstring: those of a room such as
+``python docs/public_names.py [PACKAGE]`` prints the names without an example in their docstring: those of a package such as
 ``streams``, or all.
 """
 
@@ -119,10 +119,10 @@ def has_example(obj: Any) -> bool:
     return obj.docstring is not None and ">>> " in obj.docstring.value
 
 
-def without_examples(room: str = "") -> list[str]:
-    """Return the public names that lack an example: those of a room, or all."""
+def without_examples(package_name: str = "") -> list[str]:
+    """Return the public names that lack an example: those of a package, or all."""
     return sorted(
-        name for name, obj in all_names().items() if not has_example(obj) and name.startswith(f"cachelayer.{room}")
+        name for name, obj in all_names().items() if not has_example(obj) and name.startswith(f"cachelayer.{package_name}")
     )
 
 

@@ -27,7 +27,7 @@ from cachelayer.stalls import Wait, stall_seconds
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
 
-ROOMS = ("stores", "log", "builds", "copies", "streams")
+LOGGERS = ("stores", "log", "builds", "copies", "streams")
 ROWS = {"x": np.arange(4000.0)}
 
 
@@ -36,8 +36,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
     """Return what returns the lines of a logger at a level or above."""
     caplog.set_level(logging.DEBUG, "cachelayer")
 
-    def lines(room: str, level: int = logging.DEBUG) -> list[str]:
-        named = [record for record in caplog.records if record.name == f"cachelayer.{room}"]
+    def lines(name: str, level: int = logging.DEBUG) -> list[str]:
+        named = [record for record in caplog.records if record.name == f"cachelayer.{name}"]
         return [record.getMessage() for record in named if record.levelno >= level]
 
     return lines
@@ -248,7 +248,7 @@ def test_requests_and_retries_are_told_and_counted_and_no_credential_is_shown(
     assert 2 <= stats.reading.retries <= after["retries"] - before["retries"]
     assert 0 < stats.reading.requests <= after["requests"] - before["requests"]
     assert stats.reading.bytes >= 4000 * 8
-    every = "\n".join(line for room in ROOMS for line in lines(room))
+    every = "\n".join(line for name in LOGGERS for line in lines(name))
     secrets = [str(value) for name, value in options.items() if name in ("secret", "account_key", "key")]
     secrets += [part for part in str(options.get("connection_string", "")).split(";") if part.startswith("AccountKey")]
     assert not any(secret in every for secret in secrets)
@@ -268,21 +268,21 @@ SECRET = "hush"
         f"az://container/a?sv=1&sig={SECRET}",
     ],
 )
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_line_shows_a_credential(text: str, room: Any, lines: Callable[..., list[str]]) -> None:
-    logger_of(room).warning("%s: again in %d s", text, 5)
+@pytest.mark.parametrize("name", LOGGERS)
+def test_no_line_shows_a_credential(text: str, name: Any, lines: Callable[..., list[str]]) -> None:
+    logger_of(name).warning("%s: again in %d s", text, 5)
     with pytest.raises(OSError, match=SECRET):
-        fail(text, room)
-    shown = "\n".join(lines(room))
+        fail(text, name)
+    shown = "\n".join(lines(name))
     assert SECRET not in shown
     assert "again in 5 s" in shown
 
 
-def fail(text: str, room: Any) -> None:
+def fail(text: str, name: Any) -> None:
     try:
         raise OSError(text)
     except OSError:
-        logger_of(room).exception("it failed")
+        logger_of(name).exception("it failed")
         raise
 
 

@@ -19,7 +19,7 @@ from repository import ROOT
 
 import cachelayer
 from cachelayer import errors
-from cachelayer.logs import Room
+from cachelayer.logs import LoggerName
 from cachelayer.objects import paths
 
 PUBLIC = [
@@ -118,9 +118,9 @@ def test_the_docstring_of_the_counters_names_each() -> None:
     assert set(re.findall(r"``(\w+)``", cachelayer.counters.__doc__ or "")) == set(cachelayer.counters())
 
 
-def test_the_loggers_of_the_page_are_the_rooms() -> None:
+def test_the_loggers_of_the_page_are_those_of_the_library() -> None:
     page = (ROOT / "docs" / "howto-watch.md").read_text()
-    assert re.findall(r"^\| `cachelayer\.(\w+)` \|", page, re.MULTILINE) == list(get_args(Room))
+    assert re.findall(r"^\| `cachelayer\.(\w+)` \|", page, re.MULTILINE) == list(get_args(LoggerName))
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)

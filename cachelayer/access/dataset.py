@@ -182,7 +182,7 @@ class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
     """A dataset, with defaults for most of what it is asked.
 
     :class:`cachelayer.protocols.Dataset` says what streams, builds and adapters ask, :class:`RowOrigins` what is asked
-    about rows; what only this room asks is documented here. A dataset must have ``title``, ``digests``, ``info``,
+    about rows; what only this package asks is documented here. A dataset must have ``title``, ``digests``, ``info``,
     ``element_spec``, ``__len__``, ``elements``, ``batch`` and ``sources``. The defaults fit one that is of no version.
     """
 

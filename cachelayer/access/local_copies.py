@@ -138,7 +138,7 @@ class LocalCopies:
         if isinstance(error, CorruptionError):
             self._drop(self._shards[number].name)
             count(copies_damaged=1)
-            warn(f"a local copy is damaged, so its records are read over the network: {error}", room="copies")
+            warn(f"a local copy is damaged, so its records are read over the network: {error}", logger="copies")
         else:
             self._warn_once(error)
 
@@ -293,7 +293,7 @@ class LocalCopies:
         except CorruptionError as error:
             group.drop(name)
             count(copies_damaged=1)
-            warn(f"a local copy is damaged, so lengths are read over the network: {error}", room="copies")
+            warn(f"a local copy is damaged, so lengths are read over the network: {error}", logger="copies")
             return None
         return raw
 
@@ -304,4 +304,4 @@ class LocalCopies:
             if self._has_warned:
                 return
             self._has_warned = True
-        warn(f"local copies cannot be made or used, so records are read over the network: {error}", room="copies")
+        warn(f"local copies cannot be made or used, so records are read over the network: {error}", logger="copies")

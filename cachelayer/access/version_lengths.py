@@ -147,7 +147,7 @@ class VersionLengths:
         warn(
             f"{name}: missing or damaged, so {count:,} records are read for their lengths, again in each process. "
             "storage.rewrite() makes a version with lengths of its own",
-            room="stores",
+            logger="stores",
         )
         start = int(self._records[:shard].sum())
         each = self._shards.nbytes // max(1, int(self._records.sum()))

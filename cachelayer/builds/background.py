@@ -156,7 +156,7 @@ class BackgroundBuild:
             f"{self._task.request.name} is not finished: its build ends with this process, after "
             f"{len(noted_numbers(self._notes.folder))} of {self._parts} parts. The next storage.cache() goes on after "
             "them; without wait=False it waits for the end",
-            room="builds",
+            logger="builds",
         )
 
 

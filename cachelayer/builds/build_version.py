@@ -95,7 +95,7 @@ def build_once(
         warn(
             f"hosts: a source of {plan.source.kind} cannot be divided, so one host builds all of it: pass "
             "cachelayer.sharded(function, count), or a sequence with a length",
-            room="builds",
+            logger="builds",
         )
         return _build_in_turn(request, plan, waits=waits)
 
@@ -207,7 +207,7 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
     if result.left_out:
         warn(
             f"{result.left_out} of {result.elements} records were left out. The first: {result.first_left_out[0]}",
-            room="builds",
+            logger="builds",
         )
     base = extension.base
     made_from = {} if base is None else {"base": base.info.version}

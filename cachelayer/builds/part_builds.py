@@ -273,7 +273,7 @@ def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
         # A user may have the right to put files, and not to list them: that is enough to build.
         warn(
             f"cannot see whether there is an interrupted build to resume, so all of it is built anew: {error}",
-            room="builds",
+            logger="builds",
         )
         return {}
     if finished:
@@ -287,7 +287,7 @@ def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
         warn(
             f"{name} is built from its beginning: an interrupted build cannot be resumed: "
             f"{'; '.join(differences(interrupted[0], plan.facts))}",
-            room="builds",
+            logger="builds",
         )
     return finished
 
@@ -337,6 +337,6 @@ def _warn_of_equal_parts(parts: Mapping[int, PartResult]) -> None:
             warn(
                 f"parts {other} and {number} have the same {part.records} records: make the elements of a part from "
                 "its number, and each element in one part only",
-                room="builds",
+                logger="builds",
             )
             return

@@ -90,7 +90,7 @@ def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
     try:
         return copies.group(dataset.url)
     except StorageError as error:
-        warn(f"no local copy is kept of what is built: {error}", room="copies")
+        warn(f"no local copy is kept of what is built: {error}", logger="copies")
         return None
 
 

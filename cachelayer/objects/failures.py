@@ -1,6 +1,6 @@
 """Failed requests to stores: what they mean, and how long they are tried again.
 
-Every client has errors of its own. :meth:`RequestError.of` sorts them into four kinds, and everything else in this room
+Every client has errors of its own. :meth:`RequestError.of` sorts them into four kinds, and everything else in this package
 knows only the kinds.
 """
 

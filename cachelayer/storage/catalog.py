@@ -141,7 +141,7 @@ class Catalog:
         if failed.keys() - refused and True not in folders.values():
             raise next(error for name, error in failed.items() if name not in refused)
         for name, error in failed.items():
-            warn(f"{name} cannot be read: {error}", room="log")
+            warn(f"{name} cannot be read: {error}", logger="log")
         return [name for name, is_dataset in folders.items() if is_dataset and name not in refused]
 
     def _names(self) -> list[str]:

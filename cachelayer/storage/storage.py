@@ -1,6 +1,6 @@
 """Storage: a place for datasets, with everything that users do with their versions.
 
-Each method checks what the user passed and names what is meant; the rooms below do the work::
+Each method checks what the user passed and names what is meant; the packages below do the work::
 
     submit, cache, cacheable, append                      builder.py, and builds/
     add_columns, derive, rewrite                          a module of this name beside this one

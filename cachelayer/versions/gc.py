@@ -308,7 +308,7 @@ def collect_erased(dataset: Store) -> None:
         warn(
             f"a build of {dataset.name!r} is at work, so files that no version names stay, and may hold what was "
             "erased: call gc(grace=0) when it has ended",
-            room="log",
+            logger="log",
         )
 
 
@@ -341,7 +341,7 @@ def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: 
 
 
 def _warn(dataset: Store, why: object) -> None:
-    warn(f"nothing of {dataset.name!r} is collected: {why}", room="log")
+    warn(f"nothing of {dataset.name!r} is collected: {why}", logger="log")
 
 
 def _is_dataset(folder: Store) -> bool:

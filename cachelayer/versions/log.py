@@ -129,7 +129,7 @@ class Log:
             f"{self.folder.url}/{paths.LOG_HEAD} names entry {pointed} of the log, and the newest that is there is "
             f"{newest}: versions that later entries published are missing here. If the storage was copied by other "
             "means, copy it again; the next entry that is written ends this warning",
-            room="log",
+            logger="log",
         )
         return head
 

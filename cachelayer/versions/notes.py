@@ -138,7 +138,7 @@ class Notes:
             for name in self._plan_hashes():
                 self.version_folder.delete_folder(name)
         except StorageError as error:
-            warn(f"notes are left in {self.version_folder.url}, until gc deletes them: {error}", room="builds")
+            warn(f"notes are left in {self.version_folder.url}, until gc deletes them: {error}", logger="builds")
 
     def _plan_hashes(self) -> list[str]:
         return list(filter(PLAN_HASH.fullmatch, self.version_folder.names("")))

@@ -105,7 +105,7 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
         try:
             builds = unpublished(store.folder(name))
         except StorageError as error:
-            warn(f"{name} cannot be read: {error}", room="log")
+            warn(f"{name} cannot be read: {error}", logger="log")
             continue
         if builds:
             begun[name] = builds

@@ -67,14 +67,14 @@ def plan_of(version: StoredVersion | None, maker: PlanMaker) -> Ints:
         if store.exists(name):
             return _read(store, name, maker)
     except (CorruptionError, FormatError) as error:
-        warn(f"a stored plan cannot be used, so it is made again: {error}", room="stores")
+        warn(f"a stored plan cannot be used, so it is made again: {error}", logger="stores")
     try:
         with scratch_folder() as folder:
             write_plan(folder / "plan", maker.new(), maker.digest)
             store.upload(folder / "plan", name)
         return _read(store, name, maker)
     except (StorageError, CorruptionError) as error:
-        warn(f"the plan cannot be stored beside {version.name}, so each process makes it: {error}", room="stores")
+        warn(f"the plan cannot be stored beside {version.name}, so each process makes it: {error}", logger="stores")
     return maker.new()
 
 

@@ -66,7 +66,7 @@ def warn_of_failure(failure: Failure, rest: str) -> None:
     warn(
         f"record {failure.record} failed at position {failure.position}, and another record stands in for it: "
         f"{error_text(failure.error)}. {rest}",
-        room="streams",
+        logger="streams",
     )
 
 
