@@ -31,7 +31,7 @@ _PARSED_AT_ONCE = 256
 
 @explains_options
 def from_tfrecord(
-    filenames: Paths,
+    paths: Paths,
     features: Mapping[str, Any] | None = None,
     compression_type: str | None = None,
     *,
@@ -40,7 +40,7 @@ def from_tfrecord(
     """Return a source of the records of TFRecord files, in the order of the files.
 
     Args:
-        filenames: paths, patterns such as ``"train-*.tfrecord"``, or URLs.
+        paths: paths, patterns such as ``"train-*.tfrecord"``, or URLs.
         features: the features of each ``tf.train.Example``, as ``tf.io.parse_single_example`` takes them. If None,
             records are stored as raw bytes, and TensorFlow is not needed.
         compression_type: None, ``"GZIP"`` or ``"ZLIB"``; reading a file with any other compression fails.
@@ -64,7 +64,7 @@ def from_tfrecord(
     """
     if (compression_type or None) not in _DECOMPRESSED:
         raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")
-    files = Files(filenames, storage_options)
+    files = Files(paths, storage_options)
     compression = compression_type or None
     if features is None:
         return source_of_files(files, partial(_source_of_bytes, files, compression))

@@ -56,7 +56,7 @@ _SPECS: dict[str, LeafSpec] = {
 
 @explains_options
 def from_webdataset(
-    urls: Paths, suffixes: Sequence[str] | None = None, *, storage_options: Options = None
+    paths: Paths, suffixes: Sequence[str] | None = None, *, storage_options: Options = None
 ) -> FileSource:
     """Return a source of the samples of tar files: dicts of ``__key__`` and each suffix, in the order of the files.
 
@@ -65,7 +65,7 @@ def from_webdataset(
     ``element_spec=``, a dict of ``__key__`` and suffixes, may declare others: those declared as bytes are not decoded.
 
     Args:
-        urls: paths or URLs, with braces (``"train-{000..146}.tar"``) or patterns (``"train-*.tar"``).
+        paths: paths or URLs, with braces (``"train-{000..146}.tar"``) or patterns (``"train-*.tar"``).
         suffixes: the suffixes to read, by default those of the first sample. A suffix that a sample lacks is None.
         storage_options: options of fsspec's client.
 
@@ -82,8 +82,8 @@ def from_webdataset(
         >>> ref[0]
         {'__key__': '7', 'cls': np.int64(3), 'txt': 'seven'}
     """
-    paths = Files(urls, storage_options).paths
-    expanded = [one for path in paths for one in (expand_urls(path) if isinstance(path, str) else [path])]
+    given = Files(paths, storage_options).paths
+    expanded = [one for path in given for one in (expand_urls(path) if isinstance(path, str) else [path])]
     files = Files(expanded, storage_options)
     chosen = None if suffixes is None else _checked(suffixes)
     return source_of_files(files, partial(_source, files, chosen), {"suffixes": chosen})

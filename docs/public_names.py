@@ -1,7 +1,7 @@
 """Read the public names of the package from its source: no framework is imported.
 
-``python docs/public_names.py [PACKAGE]`` prints the names without an example in their docstring: those of a package such as
-``streams``, or all.
+``python docs/public_names.py [PACKAGE]`` prints the names without an example in their docstring: those
+of a package such as ``streams``, or all.
 """
 
 from __future__ import annotations
@@ -121,9 +121,8 @@ def has_example(obj: Any) -> bool:
 
 def without_examples(package_name: str = "") -> list[str]:
     """Return the public names that lack an example: those of a package, or all."""
-    return sorted(
-        name for name, obj in all_names().items() if not has_example(obj) and name.startswith(f"cachelayer.{package_name}")
-    )
+    names = [name for name, obj in all_names().items() if not has_example(obj)]
+    return sorted(name for name in names if name.startswith(f"cachelayer.{package_name}"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Failed requests to stores: what they mean, and how long they are tried again.
 
-Every client has errors of its own. :meth:`RequestError.of` sorts them into four kinds, and everything else in this package
-knows only the kinds.
+Every client has errors of its own. :meth:`RequestError.of` sorts them into four kinds, and everything else in
+``objects/`` knows only the kinds.
 """
 
 from __future__ import annotations

@@ -158,7 +158,8 @@ class FileSystem:
             self._refused += 1
             if self._refused == _MOST_REFUSED:
                 self._ranges = None
-                warn(f"{path}: obstore is refused what the file system may read, more slowly: {refusal}", logger="stores")
+                text = f"{path}: obstore is refused what the file system may read, more slowly: {refusal}"
+                warn(text, logger="stores")
         return body
 
     def check_bucket(self, path: str, seconds: float) -> None:
