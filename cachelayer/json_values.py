@@ -55,7 +55,8 @@ def decoding(name: str, what: str) -> Iterator[None]:
 def parsed(raw: bytes) -> dict[str, Any]:
     """Return the JSON object in some bytes."""
     _check_size(raw)
-    return mapping("the document", json.loads(raw, object_pairs_hook=_without_duplicates))
+    values = json.loads(raw, object_pairs_hook=_without_duplicates, parse_float=_finite, parse_constant=_finite)
+    return mapping("the document", values)
 
 
 def sealed(document: Mapping[str, Any]) -> bytes:
@@ -89,6 +90,14 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         raise ValueError("an object has the same key twice")
     return members
+
+
+def _finite(text: str) -> float:
+    """Return a number, which may not be one of those that JSON does not have: no digest could be made of it."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:_SHOWN]} is no number of JSON")
+    return value
 
 
 def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:

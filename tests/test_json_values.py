@@ -70,6 +70,7 @@ def use_manifest(document: Any) -> None:
     manifest = Manifest.decode(json.dumps(document).encode(), "m")
     again = Manifest.decode(manifest.encode(), "m")
     assert again.digest == manifest.digest
+    assert again.unsliced_digest == manifest.unsliced_digest
     assert manifest.records >= 0
     names = [name for shard in manifest.shards for name in shard.files]
     for name in names:
@@ -131,7 +132,17 @@ def test_whatever_stands_in_a_document_it_is_decoded_or_refused(what: str) -> No
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000, b'{"format":1,"format":1}', b"nul"]
+    "raw",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"9" * 5000,
+        b'{"format":1,"format":1}',
+        b"nul",
+        b'{"format":1e999}',
+    ],
 )
 def test_whatever_bytes_lie_there_they_are_refused(raw: bytes) -> None:
     for decode in (Manifest.decode, lambda raw, name: Snapshot.decode(raw, name, 1)):
