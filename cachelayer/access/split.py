@@ -87,8 +87,8 @@ def split(
         part_of = dealt = _parts_by_number(view, fractions, key)
     if warns and by is None:
         _warn_of_new_numbers(view)
-    if warns and stratify is None:
-        _warn_of_uneven_parts(dealt, dict(zip(shares, fractions, strict=True)), key, by)
+    if warns:
+        _warn_of_parts(dealt, dict(zip(shares, fractions, strict=True)), key, by, is_exact=stratify is not None)
     return {name: view.selection.select(part_of == part) for part, name in enumerate(shares)}
 
 
@@ -134,8 +134,8 @@ def _refuse_both(by: Any, stratify: Any) -> None:
         )
 
 
-def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed: int, by: Any) -> None:
-    """Warn if parts are far from their shares, or a part has no value.
+def _warn_of_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed: int, by: Any, *, is_exact: bool) -> None:
+    """Warn if parts are far from their shares, or a part has no record, such as a validation set that checks nothing.
 
     Parts are far from their shares if the view is itself a part of a split with the same seed.
 
@@ -144,23 +144,30 @@ def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed
         shares: the share of each part by its name.
         seed: the seed of the split.
         by: the fields whose values were dealt; None for records.
+        is_exact: whether each part has its share of whatever was dealt.
     """
+    # Erased records have no value, and are in no part.
+    dealt = dealt[dealt >= 0]
     total = len(dealt)
     counts = np.bincount(dealt, minlength=len(shares)).tolist()
     for (name, share), count in zip(shares.items(), counts, strict=True):
         expected = total * share
         # Chance alone brings a count so far from its mean, five standard deviations, once in a million times.
-        if abs(count - expected) > 5 * math.sqrt(expected * (1 - share)) + 5:
+        if not is_exact and abs(count - expected) > 5 * math.sqrt(expected * (1 - share)) + 5:
             warn(
                 f"split(seed={seed}): the part {name!r} has {count:,} of {total:,} in place of about {expected:,.0f}: "
                 "a split with this seed chose these records before, and both deal them alike. Pass another seed"
             )
             return
-        if by is not None and total and not count:
-            warn(
-                f"split(by={by!r}, seed={seed}): the part {name!r} has none of the {total:,} values, which are dealt "
-                "one by one. Pass another seed, or use folds(by=), which deals values evenly"
-            )
+        if total and not count:
+            has_none = f"split(seed={seed}): the part {name!r} has none of the {total:,}"
+            if by is None:
+                warn(f"{has_none} records: pass a larger share")
+            else:
+                warn(
+                    f"{has_none} values of {by!r}, which are dealt one by one. Pass another seed, or use folds(by=), "
+                    "which deals values evenly"
+                )
             return
 
 

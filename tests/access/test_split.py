@@ -206,6 +206,8 @@ def versions(storage: Storage) -> dict[str, Any]:
     return found | {"not erased": found["erased"].exclude(found["erased"].erased)[3:]}
 
 
+@pytest.mark.filterwarnings("ignore:.*'test' has none of")
+@pytest.mark.filterwarnings("ignore:.*'val' has none of")
 def test_no_record_moves_whatever_is_filtered_derived_or_appended(storage: Storage) -> None:
     first, later = part_of(storage.fetch("d@v1")), part_of(storage.fetch("d@v2"))
     assert first == {n: part for n, part in later.items() if n < 500}
@@ -288,6 +290,13 @@ def test_a_split_of_a_part_with_the_same_seed_warns(storage: Storage, by: str | 
         with pytest.warns(cachelayer.CacheLayerWarning, match="another seed"):
             assert not len(view.split({"train": 0.8, "val": 0.2}, seed=3, by=by)["val"])
         assert len(view.split({"train": 0.8, "val": 0.2}, seed=4, by=by)["val"])
+
+
+@pytest.mark.parametrize("options", [{}, {"stratify": "day"}])
+def test_a_part_without_a_record_warns(storage: Storage, options: Any) -> None:
+    with pytest.warns(cachelayer.CacheLayerWarning, match=r"'val' has none of the 20 records"):
+        parts = storage.fetch("d@v1")[:20].split({"train": 0.999, "val": 0.001}, seed=3, **options)
+    assert (len(parts["train"]), len(parts["val"])) == (20, 0)
 
 
 def test_a_part_without_a_value_warns(storage: Storage) -> None:
