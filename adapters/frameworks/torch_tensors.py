@@ -26,6 +26,7 @@ _ML_DTYPES: dict[np.dtype[Any], torch.dtype] = {
         "float8_e5m2fnuz",
         "float8_e8m0fnu",
     )
+    if hasattr(torch, name)
 }
 
 

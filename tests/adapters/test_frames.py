@@ -7,7 +7,7 @@ import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -135,6 +135,7 @@ class TestPandasValues(ValuesAcross):
 
 class TestPolarsValues(ValuesAcross):
     row = Row("polars", out=to_polars)
+    needs: ClassVar = {"JSON": "polars>=2"}  # Older ones warn that they do not know its type.
 
 
 TENSORS = pa.fixed_shape_tensor(pa.int8(), [2, 2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,6 @@ import pyarrow.dataset as pa_dataset
 import pyarrow.feather as pa_feather
 import pyarrow.parquet as pq
 import pytest
-from optional_packages import is_installed
 from PIL import Image
 from values_across import NoSuchValue, Row, ValuesAcross
 
@@ -372,9 +371,4 @@ class TestTableValues(ValuesAcross):
 
 class TestParquetValues(ValuesAcross):
     row = Row("parquet", make=_parquet)
-
-    @pytest.fixture(autouse=True)
-    @staticmethod
-    def skip_what_pyarrow_writes_wrongly(request: pytest.FixtureRequest) -> None:
-        if "[far seconds]" in request.node.name and not is_installed("pyarrow>=25"):
-            pytest.skip("needs pyarrow>=25")
+    needs: ClassVar = {"far seconds": "pyarrow>=25"}

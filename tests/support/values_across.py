@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ import samples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, from_dtype
+from optional_packages import is_installed
 from values_table import DTYPES, FOLDER, NESTINGS, SPECS, VALUES, Rule, Verdict, column, edges
 
 from cachelayer import DataRef, JsonSpec, Ragged, Storage
@@ -188,6 +189,8 @@ class ValuesAcross:
     """Every cell of a framework's column; a subclass says ``row``."""
 
     row: ClassVar[Row]
+    needs: ClassVar[Mapping[str, str]] = {}
+    """The versions of packages that some values need, by the name of the value."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -196,6 +199,8 @@ class ValuesAcross:
 
     @pytest.mark.parametrize("name", VALUES)
     def test_a_value_crosses_as_its_verdict_says(self, name: str, storage: Storage, tmp_path: Path) -> None:
+        if name in self.needs and not is_installed(self.needs[name]):
+            pytest.skip(f"needs {self.needs[name]}")
         rule = column(self.row.name).value(name)
         spec = {"x": SPECS[name]} if name in SPECS else None
         cells = Cells([{"x": value} for value in VALUES[name]], {"x": rule}, spec)
