@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, cast, overload
+from typing import Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,6 @@ from cachelayer.versions.verify import VerifyReport, check
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
 WithoutMask: TypeAlias = Unmasked | None
 """The rules for a shorter last step of an epoch with which batches have no mask."""
-
-if TYPE_CHECKING:
-    # Views whose batches are arrays.
-    Scalars: TypeAlias = (
-        "ReadableView[int] | ReadableView[float] | ReadableView[bool] | ReadableView[complex]"
-        "| ReadableView[str] | ReadableView[bytes]"
-    )
 
 
 @explains_options
@@ -536,6 +529,17 @@ class ReadableView(Generic[T]):
         records = self._current
         digest = "being built" if records.published(wait=False) is None else f"sha256:{self.digest}"
         return ref_html(records.title, [*records.size_texts.items(), ("digest", digest)], self.element_spec)
+
+
+Scalars: TypeAlias = (
+    ReadableView[int]
+    | ReadableView[float]
+    | ReadableView[bool]
+    | ReadableView[complex]
+    | ReadableView[str]
+    | ReadableView[bytes]
+)
+"""Views whose batches are arrays."""
 
 
 def check_keys(spec: Tree, names: Any) -> None:
