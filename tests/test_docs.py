@@ -132,13 +132,13 @@ def test_the_first_page_names_every_extra() -> None:
     }
 
 
-def test_the_floors_of_contributing_are_those_that_are_checked() -> None:
+def test_the_layers_of_contributing_are_those_that_are_checked() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["name"] == "Imports point down")
-    floor_of = {
-        name.removeprefix("cachelayer."): floor for floor, layer in enumerate(layers) for name in layer.split(" | ")
+    layer_of = {
+        name.removeprefix("cachelayer."): number for number, layer in enumerate(layers) for name in layer.split(" | ")
     }
-    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| floor | rooms |")[2].partition("\n\n")[0]
-    rooms = re.findall(r"`(\w+)/`", table)
-    assert [floor_of[room] for room in rooms] == sorted(floor_of[room] for room in rooms)
-    assert set(rooms) == {name for name in floor_of if (ROOT / "cachelayer" / name).is_dir()}
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| layer | packages |")[2].partition("\n\n")[0]
+    packages = re.findall(r"`(\w+)/`", table)
+    assert [layer_of[name] for name in packages] == sorted(layer_of[name] for name in packages)
+    assert set(packages) == {name for name in layer_of if (ROOT / "cachelayer" / name).is_dir()}
