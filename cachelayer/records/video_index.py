@@ -118,6 +118,7 @@ class VideoIndex:
         keyframes = np.array([number for number, packet in enumerate(packets) if packet.is_keyframe], U32)
         first = _first_frame(container, stream)
         index = cls(times, table, keyframes, text_of(_facts(stream, first)).encode())
+        index.check(len(file))
         _check_first_frame(index, file, first)
         return index
 
@@ -153,8 +154,9 @@ class VideoIndex:
         is_ascending = len(keyframes) and (np.diff(keyframes) > 0).all() and keyframes[-1] < len(self.packets)
         if not is_ascending or keyframes[0] > self.packet_of.min():
             raise ValueError("its keyframes are not those of its packets")
-        if (begins + nbytes > file_nbytes).any():
-            raise ValueError(f"a packet lies past the end of the file, which has {file_nbytes} bytes")
+        # Packets share no bytes: so it takes no longer to decode them than the file is long.
+        if (begins + nbytes > file_nbytes).any() or nbytes.min() == 0 or nbytes.sum() > file_nbytes:
+            raise ValueError(f"its packets are not those of a file of {file_nbytes} bytes")
 
     @cached_property
     def packet_of(self) -> Ints:

@@ -333,11 +333,18 @@ def packets(column: int, value: int) -> Any:
     return changed
 
 
+def with_the_bytes_of_the_longest(index: VideoIndex) -> Any:
+    table = index.packets.copy()
+    table[:, :2] = table[index.packets[:, 1].argmax(), :2]
+    return table
+
+
 LIES = {
     "no frames": lambda index: {"times": index.times[:0]},
     "more frames than packets": lambda index: {"times": np.append(index.times, index.times)},
     "a packet past the end": packets(0, 2**31),
     "a packet longer than the file": packets(1, 2**32 - 1),
+    "the bytes of a packet many times": lambda index: {"packets": with_the_bytes_of_the_longest(index)},
     "a frame twice": packets(3, 0),
     "a frame that is not there": packets(3, 2**31),
     "no keyframe": lambda index: {"keyframes": index.keyframes[:0]},
