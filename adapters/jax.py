@@ -51,7 +51,7 @@ def shard_by_process() -> tuple[int, int]:
 
 
 @explains_options
-def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None = None) -> GlobalBatches[T]:
+def global_batches(stream: Stream[T], sharding: NamedSharding, *, depth: int | None = None) -> GlobalBatches[T]:
     """Return the batches of a stream as global arrays: the same on any mesh and any number of processes.
 
     Each process reads only the rows that its devices hold. Functions passed to ``map_batches`` see only these rows, and

@@ -153,7 +153,7 @@ def test_signatures_and_errors_of_other_kinds_stay_as_they_are() -> None:
 # What is neither True nor False, or no text, would be taken for one without a word.
 WRONG_TYPES: list[tuple[str, Any]] = [
     ("force", lambda storage: storage.delete("d@v1", force="no")),
-    ("dry_run", lambda storage: storage.gc(0, dry_run="no")),
+    ("dry_run", lambda storage: storage.gc(grace=0, dry_run="no")),
     ("dry_run", lambda storage: storage.repair("d@v1", dry_run="no")),
     ("allow_empty", lambda storage: storage.derive("d@v1", new="v2", keep=[0], allow_empty="no")),
     ("unbatch", lambda storage: storage.cache([1], "d", "v2", unbatch="no")),

@@ -383,7 +383,7 @@ def collect_garbage(storage: str, grace: float, dry_run: bool, option: Pairs, pr
     What running builds have written is not touched.
     """
     opened = open_storage(storage, option)
-    deleted = opened.gc(grace, dry_run=dry_run, progress=progress)
+    deleted = opened.gc(grace=grace, dry_run=dry_run, progress=progress)
     left = pending_in_storage(opened._store)
     done = "would be deleted" if dry_run else "deleted"
     shown = [*map(str, deleted), f"{counted(len(deleted), 'file')} {done}", *_not_freed(left)]

@@ -908,7 +908,7 @@ class Storage:
         return self._catalog.open(erased)
 
     def gc(
-        self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None
+        self, *, grace: float = gc.GRACE_SECONDS, dry_run: bool = False, progress: bool | None = None
     ) -> list[gc.Collected]:
         """Delete what failed or killed builds have left, and the files that only deleted versions need.
 

@@ -76,7 +76,7 @@ def parts(sharding: NamedSharding) -> int:
 @given(cases(shards=8, remainders=("drop", "pad")), shardings(), st.integers(1, 4))
 def test_batches_are_those_of_the_stream_on_any_mesh(case: Case, sharding: NamedSharding, depth: int) -> None:
     stream = ref(case.n).stream(case.batch, **case.arguments())
-    batches = global_batches(stream, sharding, depth)
+    batches = global_batches(stream, sharding, depth=depth)
     found, states = [], []
     iterator = iter(batches)
     for batch in iterator:

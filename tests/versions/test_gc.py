@@ -365,16 +365,16 @@ def test_a_dry_run_lists_exactly_what_goes(storage: Storage, tmp_path: Path, gra
         age(path, 7200)
     (tmp_path / "d/_tmp" / elsewhere / "new").touch()
     before = files_below(storage, "d")
-    would = storage.gc(grace, dry_run=True)
+    would = storage.gc(grace=grace, dry_run=True)
     assert files_below(storage, "d") == before
-    assert storage.gc(grace) == would
+    assert storage.gc(grace=grace) == would
     gone = {
         name for name in before - files_below(storage, "d") if name.partition("/")[0] != "_log" or name.endswith("tmp")
     }
     assert len(gone) > 8
     for name in gone:
         assert [each.name for each in would if f"d/{name}".startswith(each.name)], name
-    assert storage.gc(grace, dry_run=True) == storage.gc(grace) == []
+    assert storage.gc(grace=grace, dry_run=True) == storage.gc(grace=grace) == []
     assert {elsewhere} == {name.split("/")[1] for name in files_below(storage, "d") if name.startswith("_tmp")}
 
 

@@ -114,7 +114,7 @@ def test_every_object_of_a_version_can_be_repaired(storage: Storage, whole: Stor
         assert (list(storage.versions("d")), storage.tags("d")) == (list(VERSIONS), tags)
         assert [row["n"] for row in storage.fetch("d", version)] == [row["n"] for row in open_before]
         name = objects_of(storage, version)[place]
-    assert storage.gc(0.0) is not None
+    assert storage.gc(grace=0.0) is not None
     for each in VERSIONS:
         storage.verify("d", each).raise_if_bad()
 
@@ -305,7 +305,7 @@ def test_what_is_deleted_or_erased_meanwhile_does_not_come_back(
     happens = {
         "delete": lambda: storage.delete("d", "v1", grace=0),
         "erase": erase,
-        "gc": lambda: storage.gc(0.0),
+        "gc": lambda: storage.gc(grace=0.0),
     }
     store = Meanwhile(Path(whole.url), happens[what]).folder("d")
     stored = type(ref._base.version)(store, ref._base.version.info)

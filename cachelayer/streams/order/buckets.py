@@ -15,7 +15,7 @@ docs/order.md specifies the order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -57,9 +57,9 @@ class Buckets:
     longest of these arrays in a record decides. All of them are padded."""
     bounds: Sequence[int]
     """The greatest length of each bucket, ascending, at most 32. Batches are padded to it."""
-    value: Any = 0
+    value: Any = field(default=0, kw_only=True)
     """What stands after the values of a shorter record; a dict has a value for each leaf."""
-    long: Literal["refuse", "truncate"] = "refuse"
+    long: Literal["refuse", "truncate"] = field(default="refuse", kw_only=True)
     """What to do with records longer than the last bound: "refuse" raises an error before anything is read, "truncate"
     keeps their beginning."""
 
