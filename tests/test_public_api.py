@@ -131,10 +131,10 @@ def test_the_public_attributes_are_these_and_each_says_what_it_promises(name: st
     assert all(inspect.getdoc(inspect.getattr_static(cls, attribute)) for attribute in found)
 
 
-def test_the_page_of_what_stays_lists_the_environment_variables() -> None:
+def test_the_page_of_the_command_line_lists_the_environment_variables() -> None:
     sources = [path for folder in ("cachelayer", "adapters") for path in (ROOT / folder).rglob("*.py")]
     used = {name for path in sources for name in re.findall(r'"(CACHELAYER_\w+)"', path.read_text())}
-    page = (ROOT / "docs" / "howto-upgrades.md").read_text()
+    page = (ROOT / "docs" / "cli.md").read_text()
     # Builds set this one for the processes that they start.
     assert set(re.findall(r"^\| `(CACHELAYER_\w+)` \|", page, re.MULTILINE)) == used - {"CACHELAYER_WORKING_FOLDER"}
 
