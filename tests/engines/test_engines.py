@@ -45,6 +45,8 @@ class TestBeam(EngineTests):
             list(Beam(PipelineOptions(options)).run(task, [0]))
 
 
+# What older Beam imports warns of what newer packages call otherwise.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.needs("apache_beam")
 def test_a_build_by_beam_is_the_same(tmp_path: Path) -> None:
     source = cachelayer.sharded(rows, PARTS)
