@@ -125,7 +125,6 @@ COLUMNS: dict[str, tuple[Any, list[Any], Any]] = {
     "time32": (Value("time32[s]"), [dt.time(1, 2, 3)], nullable("m8[s]")),
     "time64": (Value("time64[us]"), [dt.time(1, 2, 3, 4)], nullable("m8[us]")),
     "large text": (Value("large_string"), ["a", "", "ü"], nullable(str)),
-    "views of text": (Value("string_view"), ["a", "a text that is longer than a view holds"], nullable(str)),
     "large bytes": (Value("large_binary"), [b"a", b"", b"\0"], nullable(bytes)),
     "nothing": (Value("null"), [None], None),
     "lists": (List(List(Value("int8"))), [[[1], []], [], [[2, 3]]], ragged(None, None)),
@@ -150,6 +149,8 @@ COLUMNS: dict[str, tuple[Any, list[Any], Any]] = {
 }
 
 
+if is_installed("pyarrow>=24"):
+    COLUMNS["views of text"] = (Value("string_view"), ["a", "a text that is longer than a view holds"], nullable(str))
 if is_installed("datasets>=5.1"):
     COLUMNS["bytes of fixed width"] = (Value("fixed_size_binary[3]"), [b"abc", b"a\0\0"], nullable(bytes))
 
