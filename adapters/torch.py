@@ -42,7 +42,7 @@ with packages_of("torch", "this needs PyTorch"):
     import torch
     from torch.utils import data
 
-    from cachelayer.adapters.frameworks.torch_samplers import BatchSampler, Sampler
+    from cachelayer.adapters.frameworks.torch_samplers import BatchSampler, Sampler, rank_and_world
     from cachelayer.adapters.frameworks.torch_tensors import check_dtypes, tensors
     from cachelayer.adapters.frameworks.torch_workers import WorkerChunks
 
@@ -251,6 +251,13 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     workers = integer("num_workers", num_workers, 0)
     if workers and not reader_of(stream).options.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
+    _, world = rank_and_world()
+    if world > 1 and reader_of(stream).options.steps.shard_count == 1:
+        warn(
+            f"torch.distributed has {world} ranks, and the stream gives each the same items: pass "
+            "shard=(torch.distributed.get_rank(), torch.distributed.get_world_size()) to stream(), or ignore this "
+            "warning if it is meant, as for tensor parallelism"
+        )
     return Loader(stream, workers, multiprocessing_context)
 
 

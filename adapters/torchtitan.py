@@ -26,7 +26,7 @@ with packages_of("torchtitan", "this needs torchtitan 0.3"):
     import tyro
     from torchtitan.components.dataloader import BaseDataLoader
 
-    from cachelayer.adapters.torch import Loader, loader
+    from cachelayer.adapters.torch import Loader
 
 __all__ = ["TokenDataLoader"]
 
@@ -106,7 +106,7 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
         stream = _stream_of(rows, config, dp_world_size * local_batch_size, (dp_rank, dp_world_size))
         to_batch = partial(training_batch, leaf=config.leaf, loss_mask=config.loss_mask, length=seq_len)
         self._has_padding = not config.infinite
-        self._loader: Loader[Any] = loader(stream.map_batches(to_batch))
+        self._loader: Loader[Any] = Loader(stream.map_batches(to_batch), 0, None)
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         """Iterate from the position of the state on."""

@@ -224,6 +224,11 @@ def make_options(
             f"num_epochs=None over {largest} records in steps of {batch}: a shard may wait for its first record "
             "for ever; pass a number of epochs, or smaller steps"
         )
+    if rule.drops and epochs and 0 < largest < batch:
+        warn(
+            f"remainder='drop' leaves out all {largest} records, which are fewer than a step of {batch}, so the stream "
+            "has no step: pass remainder='keep', or smaller steps"
+        )
     options = StreamOptions(
         batched=global_batch_size is not None,
         steps=Steps(records, batch, shard_count, remainder, epochs),

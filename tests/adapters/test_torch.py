@@ -651,6 +651,7 @@ def test_samplers_of_all_ranks_give_each_record_once_in_our_order(n: int, ranks:
     assert {sampler.state_dict()["position"] for sampler in samplers} == {(epoch + 1) * n}
 
 
+@pytest.mark.filterwarnings("ignore:.*has no step")
 @given(
     n=st.integers(1, 40),
     share=st.integers(1, 2),
@@ -709,6 +710,16 @@ def test_rank_and_world_are_those_of_torch_distributed(rank: int) -> None:
     torch.distributed.init_process_group("fake", store=torch.distributed.HashStore(), rank=rank, world_size=2)
     try:
         assert list(Sampler(numbers(10), seed=6)) == order(10, 6, 0)[rank::2]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_stream_that_gives_all_ranks_the_same_is_named() -> None:
+    torch.distributed.init_process_group("fake", store=torch.distributed.HashStore(), rank=0, world_size=2)
+    try:
+        with pytest.warns(cachelayer.CacheLayerWarning, match="shard="):
+            loader(numbers(10).stream(2))
+        assert len(loader(numbers(10).stream(2, shard=(0, 2)))) == 5
     finally:
         torch.distributed.destroy_process_group()
 

@@ -113,3 +113,10 @@ def test_a_keyword_that_there_is_not_is_named_with_the_nearest() -> None:
             mixture.stream(**fixed)
     with pytest.raises(InvalidArgumentError, match="global_batch_size 1073741825"):
         mixture.stream(2**30 + 1)
+
+
+def test_a_stream_whose_remainder_is_all_there_is_warns() -> None:
+    five = cachelayer.wrap(list(range(5)), identity="five")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="no step"):
+        assert list(five.stream(8, remainder="drop", num_epochs=2)) == []
+    assert len(five.stream(5, remainder="drop")) == 1
