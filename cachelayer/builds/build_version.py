@@ -49,7 +49,7 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.notes import PartResult
-from cachelayer.versions.publish import publish, refuse_if_taken
+from cachelayer.versions.publish import publish, refuse_if_taken, revoked_if_absent
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
@@ -212,7 +212,8 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
     base = extension.base
     made_from = {} if base is None else {"base": base.info.version}
     change = event("publish", version=request.version, **made_from)
-    manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
+    with revoked_if_absent(request.log, request.version, built.files):
+        manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
     try:
         published = publish(request.log, request.version, manifest, change, base, read=plan.source.versions)
     except AlreadyExistsError:

@@ -7,11 +7,12 @@ that were read may be gone. All of this is checked, the last part of it on the h
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cachelayer.errors import AlreadyExistsError, BuildRevokedError, VersionNotFoundError
+from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.system_threads import Pool
 from cachelayer.versions.column_file import ColumnFile
@@ -60,7 +61,9 @@ def publish(
         VersionNotFoundError: if the base, or a version that was read, was deleted or lost records meanwhile.
         BuildRevokedError: if a file was deleted meanwhile.
     """
-    _check_files(log, version, manifest, base)
+    shared = set() if base is None else {file.file for file in base.manifest.files}
+    own_files = [file for file in manifest.files if file.file not in shared]
+    _refuse_if_absent(log, version, own_files)
     raw = manifest.encode()
     stored = manifest.as_stored()
     info = VersionInfo(
@@ -89,7 +92,8 @@ def publish(
             raise VersionNotFoundError(f"{log.folder.name}@{version} was {what} while it was mended")
         _refuse_if_collected(log, head, version, stored)
         if info.generation != head.generation:
-            info = put_manifest(log, head, info, manifest, raw)
+            with revoked_if_absent(log, version, own_files):
+                info = put_manifest(log, head, info, manifest, raw)
         if replaces is not None and published is not None and published.digest == replaces.digest:
             replaced = Deletion(published, head.sequence + 1, grace=0.0)
             return head.superseding([info], replaces.reason, change, [*head.deleted, replaced])
@@ -101,10 +105,19 @@ def publish(
     return StoredVersion.with_manifest(log.folder, entry.versions[version], stored)
 
 
-def _check_files(log: Log, version: str, manifest: Manifest, base: StoredVersion | None) -> None:
-    """Raise unless all files that the version does not share with its base are there, with their sizes."""
-    shared = set() if base is None else {file.file for file in base.manifest.files}
-    absent = absent_files((file for file in manifest.files if file.file not in shared), log)
+@contextmanager
+def revoked_if_absent(log: Log, version: str, files: Collection[ShardFile | ColumnFile]) -> Iterator[None]:
+    """Raise a BuildRevokedError in place of an error of reading files of a build again, if they are gone."""
+    try:
+        yield
+    except CorruptionError:
+        _refuse_if_absent(log, version, files)
+        raise
+
+
+def _refuse_if_absent(log: Log, version: str, files: Collection[ShardFile | ColumnFile]) -> None:
+    """Raise unless all files of a build are there, with their sizes."""
+    absent = absent_files(files, log)
     if absent:
         raise BuildRevokedError(
             f"{log.folder.name}@{version}: {len(absent)} of its files are not there as they were put, such as "

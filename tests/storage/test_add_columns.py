@@ -12,6 +12,7 @@ import pytest
 
 import cachelayer
 from cachelayer import ArraySpec, Storage
+from cachelayer.objects import paths
 
 RECORDS = 300
 
@@ -509,3 +510,20 @@ def test_hosts_that_ask_for_other_columns_than_a_version_has_are_refused(storage
     for base, new, function, options, told in asked:
         with pytest.raises(cachelayer.AlreadyExistsError, match=f"d@{new} is published already: .*({told})"):
             storage.add_columns("d", base, new, function, hosts=(1, 2), **options)
+
+
+def test_columns_whose_shards_something_deletes_before_they_are_read_again_are_built_again(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit({"x": np.arange(1000)}, "d", "v1")
+    shards = tmp_path / "d" / paths.SHARDS
+    before = set(shards.iterdir())
+
+    def double(batch: Any) -> Any:
+        if batch["x"][-1] == 999:
+            for path in set(shards.glob("*.array_record")) - before:
+                path.unlink()
+        return {"double": 2 * batch["x"]}
+
+    with pytest.raises(cachelayer.BuildRevokedError, match="v2"):
+        storage.add_columns("d@v1", new="v2", columns=double, batched=True, shard_bytes=1000)
+    assert [*storage.versions("d")] == ["v1"]
