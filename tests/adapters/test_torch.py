@@ -524,6 +524,7 @@ class TestLoopsOfStatefulDataLoaderWithWorkers(TestLoopsOfStatefulDataLoader):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.needs("torch>=2.13")  # Older ones save with other arguments.
 def test_a_distributed_checkpoint_holds_a_state_whatever_steps_it_leaves_out(ref: Any, tmp_path: Path) -> None:
     stream = ref.stream(16, shuffle=True, seed=4)
     for saved, restored in itertools.product((False, True), repeat=2):
@@ -740,5 +741,6 @@ def test_arguments_that_cannot_be_are_refused_with_their_name(ref: Any, make: An
         make(ref)
 
 
+@pytest.mark.needs("torch>=2.13")  # Older ones warn of themselves.
 def test_the_page_shows_what_happens() -> None:
     run_page("torch.md")
