@@ -12,6 +12,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+from optional_packages import is_installed
 
 import cachelayer
 from cachelayer import ArraySpec, NullableDict, RaggedSpec, Storage
@@ -152,10 +153,16 @@ def plain(value: Any) -> Any:
     return list(map(plain, value)) if isinstance(value, (list, tuple)) else value
 
 
+NO_CELLS = {"texts of which some are None, as they are read"}
+"""What pandas before 3 takes as no cell of a frame."""
+
+
 @pytest.mark.parametrize(("name", "source"), CASES)
 def test_the_same_values_have_the_same_spec_and_come_back(
     storage: Storage, tmp_path: Path, name: str, source: str
 ) -> None:
+    if source == "pandas" and name in NO_CELLS and not is_installed("pandas>=3"):
+        pytest.skip("needs pandas>=3")
     rows, spec = {**JSON, **OTHERS}[name]
     ref = storage.submit(SOURCES[source](rows, tmp_path), "d", "v1")
     assert ref.element_spec == {"f": spec}
