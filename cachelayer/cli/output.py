@@ -47,7 +47,8 @@ def write(result: Result, *, as_json: bool) -> bool:
             click.echo(json.dumps(result.json, indent=2, allow_nan=False, default=_plain))
         else:
             for text in result.text:
-                click.echo(_printable(text))
+                # Without a file, click writes UTF-8 to a stdout of ASCII.
+                click.echo(_printable(text), file=sys.stdout)
     except OSError as error:
         return cannot_print(error)
     return True

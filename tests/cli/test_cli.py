@@ -171,7 +171,6 @@ def test_a_mistake_of_ours_is_no_finding_and_shows_where(here: Path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.needs("click>=8.2")
 def test_what_the_output_has_no_bytes_for_is_shown_as_its_escape(here: Path) -> None:
     metadata = {"half": "\ud800", "whole": "näïve"}
     cachelayer.Storage(here / "cache").submit([1], "told", "v1", metadata=metadata)
