@@ -167,8 +167,9 @@ class StringLeafCodec(LeafCodec):
         return (FlatRows(data, splits_of(lengths)),)
 
     def value(self, *parts: NDArray[Any]) -> Any:
-        data = parts[0].tobytes()
-        return data.decode("utf-8", "surrogatepass") if self._spec.dtype is str else data
+        if self._spec.dtype is str:
+            return str(parts[0].data, "utf-8", "surrogatepass")
+        return parts[0].tobytes()
 
     def values(self, parts: tuple[Any, ...]) -> list[Any]:
         return strings_of_bytes(parts[0], self._spec.dtype)

@@ -246,6 +246,6 @@ def test_a_step_past_the_largest_position_is_an_index_error(refs: list[Any]) -> 
         (10**30, ref.sample(np.ones(30), seed=0).stream(8)),
         (10**30, ref.stream(num_epochs=None)),
     ):
-        for read in (stream.__getitem__, stream.records):
+        for read in (stream.__getitem__, stream.record_numbers):
             with pytest.raises(RecordIndexError, match=r"past 2\*\*62"):
                 read(number)
