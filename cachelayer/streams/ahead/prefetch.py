@@ -140,8 +140,12 @@ class Prefetcher(Generic[T]):
         self._steps_at_once = steps_at_once(reader)
         self._feed = feed_of(reader, at_once=self._steps_at_once)
         is_stored = not reader.is_mapped and reader.records.info.reading_cost == "stored"
+        takes_requests = reader.records.takes_requests
         # Requests wait for a network, most of the time.
-        self._threads = 2 if is_stored and reader.records.takes_requests else 1
+        self._threads = 2 if is_stored and takes_requests else 1
+        self._caller_reads = is_stored and not takes_requests
+        """Whether a caller that waits reads later chunks meanwhile: not if a slow function or a request may keep it
+        from an earlier chunk that is ready."""
         self._ahead: deque[_Planned[T]] = deque()
         self._failed: StepRange | None = None
         """The steps of the chunk that an error ended, the rest of which is read again."""
@@ -173,9 +177,7 @@ class Prefetcher(Generic[T]):
             self._feed.reached(position)
         if self._depth == 0:
             plan = plan_chunk(self._reader.options, position, self._steps_at_once)
-            if plan is None:
-                return None
-            return read_chunk(self._reader, position, plan, self._held_of(plan), self._context())
+            return None if plan is None else self._read_here(position, plan)
         if self._failed is not None:
             steps = self._failed
             self._failed = None
@@ -186,6 +188,8 @@ class Prefetcher(Generic[T]):
             return None
         while len(self._ahead) <= self._depth and self._submit(self._ahead[-1].plan.after[-1], self._steps_at_once):
             pass
+        if self._caller_reads:
+            self._read_unbegun()
         try:
             if not self._ahead[0].chunk.done():
                 with Wait("streams", partial(self._describe, position, of_thread())):
@@ -196,10 +200,24 @@ class Prefetcher(Generic[T]):
             self.forget()
             return Chunk(position)
 
+    def _read_unbegun(self) -> None:
+        """Read chunks that no thread has begun in the caller's thread, until the first chunk is here."""
+        for number, planned in enumerate(self._ahead):
+            if self._ahead[0].chunk.done():
+                return
+            if planned.chunk.cancel():
+                chunk: Future[Chunk[T]] = Future()
+                chunk.set_result(self._read_here(planned.begin, planned.plan))
+                self._ahead[number] = planned._replace(chunk=chunk)
+
     def _describe(self, position: int, counters: Counters) -> str:
         """Return what a consumer waits for."""
         stage = f", now at {counters.stage}" if counters.stage else ""
         return f"{self._reader.records.info.name}: the item at position {position}{stage}"
+
+    def _read_here(self, position: int, plan: ChunkPlan) -> Chunk[T]:
+        """Read a chunk in the caller's thread."""
+        return read_chunk(self._reader, position, plan, self._held_of(plan), self._context())
 
     def _context(self, closed: Event | None = None) -> ReadContext:
         """Return the context of a chunk; ``closed`` is set when nobody waits for it any longer."""
