@@ -160,7 +160,6 @@ BATCHES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*has no step")
 @pytest.mark.parametrize("name", [*REFUSED, *BATCHES])
 def test_what_keras_cannot_take_is_refused_with_its_option_or_leaf(ref: Any, name: str) -> None:
     if name in REFUSED:

@@ -652,7 +652,6 @@ def test_samplers_of_all_ranks_give_each_record_once_in_our_order(n: int, ranks:
     assert {sampler.state_dict()["position"] for sampler in samplers} == {(epoch + 1) * n}
 
 
-@pytest.mark.filterwarnings("ignore:.*has no step")
 @given(
     n=st.integers(1, 40),
     share=st.integers(1, 2),

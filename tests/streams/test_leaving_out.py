@@ -91,7 +91,6 @@ def test_elements_are_left_out_on_any_shards_alone() -> None:
         assert seen == [record for record in range(N) if record not in (7, 30)]
 
 
-@pytest.mark.filterwarnings("ignore:.*has no step")
 def test_what_is_left_out_already_leaves_out_no_other_step() -> None:
     # The second step is left out by its number; the one before it then goes on behind it.
     state = numbers(20).stream(4, remainder="wrap").without(steps=[1]).state(0)

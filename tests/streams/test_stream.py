@@ -53,7 +53,6 @@ def position(iterator: Any) -> int:
     return found
 
 
-@pytest.mark.filterwarnings("ignore:.*has no step")
 @given(sharded(), st.integers(0, 3))
 @settings(deadline=None, max_examples=examples(150))
 def test_every_shard_hands_out_what_the_model_says_with_one_state(
@@ -136,7 +135,6 @@ def test_stopping_and_going_on_with_other_shards_and_batches_loses_and_repeats_n
     assert state["position"] == len(order)
 
 
-@pytest.mark.filterwarnings("ignore:.*has no step")
 @given(sharded(), st.data())
 @settings(deadline=None)
 def test_an_iterator_goes_to_any_state_backwards_and_forwards(

@@ -72,7 +72,6 @@ def parts(sharding: NamedSharding) -> int:
     return math.prod(sharding.mesh.shape[axis] for axis in sharding.spec[0] or ())
 
 
-@pytest.mark.filterwarnings("ignore:.*has no step")
 @settings(max_examples=examples(60), deadline=None)
 @given(cases(shards=8, remainders=("drop", "pad")), shardings(), st.integers(1, 4))
 def test_batches_are_those_of_the_stream_on_any_mesh(case: Case, sharding: NamedSharding, depth: int) -> None:
