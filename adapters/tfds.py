@@ -41,21 +41,21 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     Examples:
         >>> import numpy as np
         >>> import tensorflow_datasets as tfds
-        >>> class Squares(tfds.core.GeneratorBasedBuilder):
+        >>> class Cubes(tfds.core.GeneratorBasedBuilder):
         ...     VERSION = tfds.core.Version("1.0.0")
         ...     def _info(self):
-        ...         features = tfds.features.FeaturesDict({"square": np.int64})
+        ...         features = tfds.features.FeaturesDict({"cube": np.int64})
         ...         return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
         ...     def _split_generators(self, manager):
         ...         return {"train": self._generate_examples()}
         ...     def _generate_examples(self):
-        ...         return ((number, {"square": number**2}) for number in range(4))
-        >>> builder = Squares(data_dir=folder / "tfds", file_format="array_record")
+        ...         return ((number, {"cube": number**3}) for number in range(4))
+        >>> builder = Cubes(data_dir=folder / "tfds", file_format="array_record")
         >>> builder.download_and_prepare()
         Downloading and preparing dataset ...
-        >>> ref = cachelayer.Storage(folder / "cache").cache(builder, "squares", "v1")
-        >>> [int(element["square"]) for element in ref]
-        [0, 1, 4, 9]
+        >>> ref = cachelayer.Storage(folder / "cache").cache(builder, "cubes", "v1")
+        >>> [int(element["cube"]) for element in ref]
+        [0, 1, 8, 27]
     """
     if isinstance(obj, Mapping) and obj and all(isinstance(part, BaseDataSource) for part in obj.values()):
         return {str(name): part for name, part in obj.items()}
