@@ -55,7 +55,9 @@ _ELEMENTS_AT_ONCE = 1024
 """Without batches, the elements of the shard whose blocks are looked up at once, ahead of need."""
 
 
-class BlockRequest(NamedTuple):
+# With slots, because steps look at hundreds of requests that are no longer in the cache of the processor.
+@dataclass(eq=False, slots=True)
+class BlockRequest:
     """A block that steps need: on its way, or here."""
 
     outcome: Future[Fetched]
@@ -64,11 +66,20 @@ class BlockRequest(NamedTuple):
     """Approximate bytes of the block."""
     first: int
     """The position of the first step that needs it."""
+    arrived: Fetched | None = None
+    """The fetched block, once a step has waited for it. Later steps need not ask the future, which takes a lock."""
 
     @property
     def has_failed(self) -> bool:
         outcome = self.outcome
-        return outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
+        return self.arrived is None and outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
+
+    def block(self) -> Fetched:
+        """Wait for the block, and return it."""
+        if self.arrived is None:
+            with Timed("reading"):
+                self.arrived = self.outcome.result()
+        return self.arrived
 
 
 class _Needs(NamedTuple):
@@ -99,12 +110,10 @@ class BlockRows:
         if rows != slice(None):
             requests = [requests[number] for number in np.unique(self.block_of_row[rows]).tolist()]
         held: dict[StoredSource, list[Any]] = {}
-        # Records that are blocks of their own come together.
-        outcomes = dict.fromkeys(request.outcome for request in requests)
-        with Timed("reading"):
-            for outcome in outcomes:
-                for source, block in outcome.result().items():
-                    held.setdefault(source, []).append(block)
+        # Records that are blocks of their own came together.
+        for fetched in {id(request.outcome): request.block() for request in requests}.values():
+            for source, block in fetched.items():
+                held.setdefault(source, []).append(block)
         return held
 
 
