@@ -24,7 +24,7 @@ OpenBucket = Callable[[str, dict[str, Any]], Any]
 """Opens a bucket of a store with the options of its HTTP client."""
 
 
-class Buckets:
+class CloudBuckets:
     """The buckets of a store, which obstore opens when they are first used. Threads may share it.
 
     Args:

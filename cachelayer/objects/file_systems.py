@@ -26,7 +26,7 @@ from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.extras import check_versions
 from cachelayer.logs import logger_of
 from cachelayer.objects import azure, gcs, s3
-from cachelayer.objects.cloud_client import CONNECTIONS, FIXED, Buckets, Cloud, CloudClient, obstore_is_lost
+from cachelayer.objects.cloud_client import CONNECTIONS, FIXED, Cloud, CloudBuckets, CloudClient, obstore_is_lost
 from cachelayer.objects.failures import Kind, RequestError, asking
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
 from cachelayer.system_threads import Pool
@@ -203,7 +203,7 @@ def _open_other(url: str, options: Mapping[str, Any]) -> CloudClient:
     return CloudClient(fs, url, fs._info if fs.async_impl else fs.info)
 
 
-def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> Buckets | None:
+def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> CloudBuckets | None:
     """Return a reader of ranges by obstore; None if obstore may not reach the store like the file system does.
 
     Args:
@@ -216,7 +216,7 @@ def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: 
     if cloud is None or not cloud.OBSTORE_OPTIONS.issuperset(options):
         return None
     open_bucket = cloud.open_obstore(fs, options)
-    return None if open_bucket is None else Buckets(open_bucket, read_timeout)
+    return None if open_bucket is None else CloudBuckets(open_bucket, read_timeout)
 
 
 _PLAIN = (str, bytes, int, float, dict, type(None))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
-from cachelayer.objects.cloud_client import Buckets, OpenBucket, obstore_client, obstore_is_lost
+from cachelayer.objects.cloud_client import CloudBuckets, OpenBucket, obstore_client, obstore_is_lost
 
 _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", "token"})
 _METADATA_SERVICE = "169.254.169.254"
@@ -75,7 +75,7 @@ class ObstoreS3:
                 "processes by spawn or forkserver, or install cachelayer[s3]"
             )
         self.endpoint, self.open_bucket = open_buckets(options)
-        self._buckets = Buckets(self.open_bucket, read_timeout)
+        self._buckets = CloudBuckets(self.open_bucket, read_timeout)
 
     def _strip_protocol(self, url: str) -> str:
         return url.partition("://")[2].rstrip("/")
