@@ -47,8 +47,10 @@ def check_versions(extra: str) -> None:
     for requirement in _requirements():
         if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
             continue
-        for included in requirement.extras if requirement.name == "cachelayer" else ():
-            check_versions(included)
+        if requirement.name == "cachelayer":
+            for included in requirement.extras:
+                check_versions(included)
+            continue
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:

@@ -365,7 +365,7 @@ class Dataset(Protocol[T_co]):
 
 
 def identity_of_records(records: Dataset[Any]) -> tuple[str, str]:
-    """Return what tells elements apart: their digest, and the spec that they are known to have, such as files."""
+    """Return the digest and the declared spec of elements: if both are equal, the elements are the same."""
     return records.digests.elements, repr(records.declared_spec)
 
 

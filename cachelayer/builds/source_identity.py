@@ -91,7 +91,7 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
 
 
 def _facts_of_stream(stream: Stream[Any]) -> dict[str, Any]:
-    """Return what decides the items of a stream, but for its functions: its records, their order, and its steps."""
+    """Return the records, the order and the steps of a stream, as facts: with its functions, they decide its items."""
     facts = reader_of(stream).facts
     length = _length(stream)
     known = {} if length is None else {"length": length}

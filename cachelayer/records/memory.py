@@ -37,7 +37,7 @@ _LARGEST_RANGE = 1 << 13
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
 LEAF_NBYTES = 1 << 32
-"""A leaf of an element has fewer bytes, stored as well as decoded: whoever wrote it, a reader makes no larger array."""
+"""More bytes than a leaf of an element may have, stored or decoded: a reader makes no larger array."""
 MAX_SHARED_NBYTES = 1 << 16
 """How many bytes of other elements an element may keep alive. With less, each element would need its own copy."""
 _LARGEST_MAPPING = (32 << 20) - (64 << 10)

@@ -112,7 +112,7 @@ class VideoFile:
 
     @cached_property
     def checked_index(self) -> VideoIndex:
-        """The index, which whoever wrote the record may have made up.
+        """The index of the file, checked before it is used: a stranger may have written the record.
 
         Raises:
             CorruptionError: if it is no index of a file of this size.

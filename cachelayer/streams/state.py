@@ -45,7 +45,7 @@ _LABEL_OF = {
 """What errors call a field of a state, by the field that it is in and its name."""
 _MEMBERS = {"format", "dataset", "digest", "records", "order", "position", "original", "left_out", "segments"}
 _OF_LOOPS = {"epoch", "stream", "workers"}
-"""What states of loops, and of Grain's workers, have besides."""
+"""The further members of the states of loops, and of Grain's workers."""
 _NOT_COMPARED = ("dataset", "original", "left_out", "segments")
 _OF_RECORDS = {"digest", "records"}
 

@@ -154,7 +154,7 @@ def plain(value: Any) -> Any:
 
 
 NO_CELLS = {"texts of which some are None, as they are read"}
-"""What pandas before 3 takes as no cell of a frame."""
+"""Cases whose rows pandas before 3 does not put into a frame."""
 
 
 @pytest.mark.parametrize(("name", "source"), CASES)
@@ -162,7 +162,7 @@ def test_the_same_values_have_the_same_spec_and_come_back(
     storage: Storage, tmp_path: Path, name: str, source: str
 ) -> None:
     if source == "pandas" and name in NO_CELLS and not is_installed("pandas>=3"):
-        pytest.skip("needs pandas>=3")
+        pytest.skip("needs pandas>=3: older ones put no such rows into a frame")
     rows, spec = {**JSON, **OTHERS}[name]
     ref = storage.submit(SOURCES[source](rows, tmp_path), "d", "v1")
     assert ref.element_spec == {"f": spec}
