@@ -20,8 +20,7 @@ from cachelayer.adapters.sources.arrow_columns import (
     with_declared,
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
-from cachelayer.adapters.sources.files import PlacedBatch
-from cachelayer.builds.batches import Batch, batch_records
+from cachelayer.builds.batches import Batch, PlacedBatch, batch_records
 from cachelayer.builds.source import Source, Table
 from cachelayer.errors import (
     CacheLayerError,
@@ -191,22 +190,22 @@ def _read(
             record += part.rows
             continue
         columns = partial(columns_of, spec, leaves, part.schema if casts else None)
-        place_of = partial(_place_of, part.name, record)
+        first = record
         row = max(0, start - record)
         record += row
         for batch in resized(_pulled(part, row, record, casts=casts)):
             wanted = batch if stop is None else batch[: max(0, stop - record)]
             if len(wanted):
                 rows = TableRows(wanted, columns)
-                yield PlacedBatch(rows, record, place_of) if part.name else rows
+                yield PlacedBatch(rows, partial(_place_of, part.name, record - first)) if part.name else rows
             record += len(batch)
             if stop is not None and record >= stop:
                 return
 
 
-def _place_of(file: str, first: int, record: int) -> str:
-    """Return the file and the row of a record; ``first`` is the record that the first row is."""
-    return f"{file}, row {record - first}"
+def _place_of(file: str, first: int, number: int) -> str:
+    """Return the file and the row of an element of a batch; ``first`` is the row of its first element."""
+    return f"{file}, row {first + number}"
 
 
 def _pulled(part: ArrowPart, row: int, record: int, *, casts: bool) -> Iterator[pa.RecordBatch]:

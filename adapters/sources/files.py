@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -14,15 +14,12 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from cachelayer.builds.batches import Batch
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileFacts, FileSource
 from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
-from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects import paths as names
 from cachelayer.objects.open_store import names_no_bucket
-from cachelayer.records.codec import Codec
-from cachelayer.records.leaf_columns import Column
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 
@@ -105,46 +102,6 @@ def source_of_files(
         options: how they are read, by name: a version that was built with others is stale.
     """
     return FileSource([*map(str, files.paths)], make, files.facts, options or {})
-
-
-def with_places(source: Source, place_of: Callable[[int], str]) -> Source:
-    """Return a source whose errors begin with the file and line, or row, of the element.
-
-    Args:
-        place_of: returns the place of a record, such as its file and line.
-    """
-
-    def read(start: int, stop: int | None) -> Iterator[Batch]:
-        record = start
-        for batch in source.batches(start, stop):
-            yield PlacedBatch(batch, record, place_of)
-            record += len(batch)
-
-    return replace(source, read=read, elements=None)
-
-
-@dataclass(frozen=True, eq=False)
-class PlacedBatch:
-    """A batch whose errors begin with the file and line, or row, of the element."""
-
-    batch: Batch
-    first: int
-    """The number of the first record of the batch."""
-    place_of: Callable[[int], str]
-    """Returns the place of a record."""
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def columns(self, codec: Codec) -> list[Column]:
-        try:
-            return self.batch.columns(codec)
-        except ElementError as error:
-            raise (error.at(place=self.place_of(self.first)) if len(self) == 1 else error) from error.__cause__
-
-    def one_by_one(self) -> Iterator[PlacedBatch]:
-        for record, batch in enumerate(self.batch.one_by_one(), self.first):
-            yield PlacedBatch(batch, record, self.place_of)
 
 
 def _matching(path: Any, options: Options) -> list[File]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +17,9 @@ import pyarrow.csv as pa_csv
 
 from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
-from cachelayer.adapters.sources.files import File, Files, reading, with_places
-from cachelayer.builds.source import Source
+from cachelayer.adapters.sources.files import File, Files, reading
+from cachelayer.builds.batches import Batch, PlacedBatch
+from cachelayer.builds.source import Source, element_batches
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
@@ -28,6 +30,8 @@ _BOM = b"\xef\xbb\xbf"
 _OPTIONS = ("include_columns", "column_types", "null_values", "decimal_point")
 _PARSED = ("delimiter", "quote_char", "double_quote", "escape_char", "newlines_in_values", "invalid_row_handler")
 _END = "cachelayer-end-of-file"
+Line = tuple[File, int]
+"""A line of a file, by its number, from 1."""
 _LONG_NUMBER = re.compile(rb"[0-9][eE][+-]?[0-9]{3}|[0-9]{300}")
 """What a line holds in which float64 may overflow, or become 0."""
 
@@ -51,51 +55,53 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> Source:
     A line that is no object is refused as a record.
     """
     rows = partial(_rows, files, None if schema is None else schema.names)
+    lines = deque[Line]()
     if declared is not None and (schema is not None or not may_lack_keys(declared)):
         spec: Tree = declared
     elif schema is not None:
         spec = spec_of(pa.struct(list(schema)), {})
     else:
         try:
-            spec = infer_spec(rows(), declared, FIRST_ROWS, as_json=True)
+            spec = infer_spec(rows(lines), declared, FIRST_ROWS, as_json=True)
         except ElementError as error:
-            raise error.at(place=_place_of(files, error.record or 0)) from error.__cause__
-    source = Source("json", elements=lambda _: map(partial(tree.completed, spec, fill=True), rows()), element_spec=spec)
-    return with_places(source, partial(_place_of, files))
+            raise error.at(place=_place_of(lines, error.record or 0)) from error.__cause__
+
+    def read(start: int, stop: int | None) -> Iterator[Batch]:
+        lines = deque[Line]()
+        elements = map(partial(tree.completed, spec, fill=True), rows(lines))
+        for batch in element_batches(elements, start, stop):
+            yield PlacedBatch(batch, partial(_place_of, [lines.popleft() for _ in range(len(batch))]))
+
+    return Source("json", read, element_spec=spec)
 
 
-def _rows(files: Files, names: list[str] | None) -> Iterator[Any]:
-    for _, _, line in _placed_lines(files):
-        row = _parsed(line)
-        is_whole = names is None or isinstance(row, BadValue)
-        yield row if is_whole else {name: row.get(name) for name in names or ()}
-
-
-def _place_of(files: Files, record: int) -> str:
-    """Return the file and the line of a record."""
-    file, number, _ = next(islice(_placed_lines(files), record, None))
-    return f"{file.name}, line {number}"
-
-
-def _placed_lines(files: Files) -> Iterator[tuple[File, int, bytes]]:
-    """Yield each line that is not empty, with its file and its number, from 1."""
+def _rows(files: Files, names: list[str] | None, lines: deque[Line]) -> Iterator[Any]:
+    """Yield the value of each line that is not empty, and add the line to ``lines``."""
     for file in files.find():
         for number, line in enumerate(_lines(file), 1):
             if line.strip():
-                yield file, number, line
+                lines.append((file, number))
+                row = _parsed(line)
+                is_whole = names is None or isinstance(row, BadValue)
+                yield row if is_whole else {name: row.get(name) for name in names or ()}
+
+
+def _place_of(lines: Sequence[Line], element: int) -> str:
+    file, number = lines[element]
+    return f"{file.name}, line {number}"
 
 
 def _lines(file: File) -> Iterator[bytes]:
     with reading(file.name), stream_of(file) as stream:
-        rest = b""
+        rest = list[bytes]()
         start = _BOM
         for chunk in chain(iter(lambda: stream.read(1 << 20), b""), [b"\n"]):
             whole, mark, end = chunk.rpartition(b"\n")
             if not mark:
-                rest += chunk
+                rest.append(chunk)
                 continue
-            yield from (rest + whole).removeprefix(start).split(b"\n")
-            rest = end
+            yield from b"".join([*rest, whole]).removeprefix(start).split(b"\n")
+            rest = [end]
             start = b""
 
 

@@ -5,13 +5,14 @@
     ElementBatch   a list of elements                             generators, sequences, datasets
     RowBatch       arrays with a row for each element             arrays, and elements that are alike
     EncodedBatch   records, as the codec of the spec writes them  versions that are rewritten, tf.data
+    PlacedBatch    any of these, with the places of its elements  files of text, and of Arrow
 
 An adapter may yield a form of its own, such as the rows of an Arrow table: whatever has the methods of :class:`Batch`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -183,6 +184,32 @@ class EncodedBatch:
 
     def one_by_one(self) -> Iterator[EncodedBatch]:
         return (EncodedBatch(self.frames[row : row + 1]) for row in range(len(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedBatch:
+    """A batch that knows where its elements were read, for the errors of those that do not fit."""
+
+    batch: Batch
+    place_of: Callable[[int], str]
+    """Returns the place of an element of the whole batch, such as its file and line."""
+    first: int = 0
+    """The number of the first element of this batch in the whole batch."""
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def place(self) -> str:
+        """The place of the first element."""
+        return self.place_of(self.first)
+
+    def columns(self, codec: Codec) -> list[Column]:
+        return self.batch.columns(codec)
+
+    def one_by_one(self) -> Iterator[PlacedBatch]:
+        for number, batch in enumerate(self.batch.one_by_one(), self.first):
+            yield PlacedBatch(batch, self.place_of, number)
 
 
 def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:

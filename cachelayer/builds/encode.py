@@ -20,6 +20,7 @@ from cachelayer.builds.batches import (
     MAX_BATCH_RECORDS,
     Batch,
     EncodedBatch,
+    PlacedBatch,
 )
 from cachelayer.engines.processes import ProcessPool
 from cachelayer.errors import ElementError
@@ -99,9 +100,10 @@ class Encoder:
             try:
                 frames, leaves = self._encoded(element)
             except ElementError as error:
+                located = error.at(record=record, place=element.place if isinstance(element, PlacedBatch) else "")
                 if not self._skips:
-                    raise error.at(record=record) from error.__cause__
-                left_out.append(_without_values(error.at(record=record)))
+                    raise located from error.__cause__
+                left_out.append(_without_values(located))
             else:
                 good.append(frames)
                 nullable |= leaves
@@ -111,7 +113,7 @@ class Encoder:
 def _without_values(error: ElementError) -> str:
     """Return the text of an error without any value of the element: the provenance stores it."""
     got = error.got if _DTYPE_AND_SHAPE.fullmatch(error.got) else "another value"
-    return str(ElementError(error.expected, got, path=error.path, record=error.record))
+    return str(ElementError(error.expected, got, path=error.path, record=error.record, place=error.place))
 
 
 def encode_with_workers(

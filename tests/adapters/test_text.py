@@ -14,10 +14,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from samples import examples
@@ -329,3 +331,46 @@ def test_json_lines_of_which_none_can_be_read_are_refused_by_file_and_line(
     path.write_text(f"\n{line}\n{line}\n")
     with pytest.raises(ElementError, match=r"a\.jsonl, line 2"):
         storage.submit(from_json(path), "unreadable", "v1")
+
+
+class CountedFiles(MemoryFileSystem):  # type: ignore[misc]
+    """Files in memory that count how often they are opened for reading."""
+
+    protocol = "counted"
+    opened = 0
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        CountedFiles.opened += mode == "rb"
+        return super()._open(path, mode, **options)
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_lines_that_are_left_out_are_named_by_their_place_and_their_file_is_read_no_more_often(
+    storage: Storage, kind: str
+) -> None:
+    fsspec.register_implementation("counted", CountedFiles, clobber=True)
+    opened = []
+    form = {"csv": "{},\n", "jsonl": '{{"n": {}}}\n'}[kind]
+    wrong = {"csv": "x", "jsonl": '"x"'}[kind]
+    for bad in (0, 1000):
+        values = [wrong if number % 3 == 1 and number < bad else number for number in range(3000)]
+        text = ("n,\n" if kind == "csv" else "") + "".join(map(form.format, values))
+        with fsspec.open(f"counted://{kind}-{bad}", "w") as file:
+            file.write(text)
+        CountedFiles.opened = 0
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            source = READ[kind](f"counted://{kind}-{bad}", pa.schema({"n": pa.int64()}))
+            ref = storage.submit(source, f"places-{kind}", f"v{bad}", on_error="skip")
+        opened.append(CountedFiles.opened)
+    place = "row 1, record 1" if kind == "csv" else "line 2, record 1"
+    assert f"counted://{kind}-1000, {place}, leaf ['n']" in str(said[0].message)
+    assert len(ref.provenance["left_out"]["first"]) == 10
+    assert opened[0] == opened[1]
+
+
+def test_a_line_may_be_longer_than_what_is_read_at_once(storage: Storage, tmp_path: Path) -> None:
+    texts = ["a" * (5 << 20), "b", "c" * (3 << 20)]
+    lines = "\n".join(json.dumps({"t": text}) for text in texts)
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.encode())
+    assert [row["t"] for row in rows(storage, from_json(tmp_path / "a.jsonl"))] == texts
