@@ -1,4 +1,4 @@
-"""Temporary folders, which the system may refuse, and files that outlive a crash of the host.
+"""Temporary folders, which the system may refuse, files that outlive a crash of the host, and files that are none.
 
 The system refuses a temporary folder if its parent is gone or full, or too many files are open. The name of a working
 folder ends with the name of its process, so that a later process removes it if that process was killed.
@@ -6,15 +6,17 @@ folder ends with the name of its process, so that a later process removes it if 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cachelayer.errors import StorageError
+from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.host import has_ended, process_name
 
 _PREFIX = "cachelayer-build-"
@@ -85,6 +87,24 @@ def _refusals() -> Iterator[None]:
             f"cannot make a temporary file: {error}: set TMPDIR to a folder that exists and has room, and see that the "
             "limit of open files (`ulimit -n`) is not reached"
         ) from error
+
+
+def open_regular(path: str | os.PathLike[str], flags: int = 0) -> int:
+    """Open a file for reading, and return its descriptor. This never waits for the other end of a pipe.
+
+    Raises:
+        CorruptionError: if there is a pipe, a socket, a device or a folder in the place of the file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    except OSError as error:
+        # That is how a socket answers.
+        if error.errno != errno.ENXIO:
+            raise
+    raise CorruptionError(f"{path}: not a regular file, but a pipe, socket, device or folder: remove it, and repair")
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:

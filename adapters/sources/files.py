@@ -64,6 +64,8 @@ class File:
 
     def open(self) -> IO[bytes]:
         """Open the file for reading."""
+        if self.is_local and Path(self.path).exists() and not Path(self.path).is_file():
+            raise SourceError(f"{self.path} is a pipe, a socket or a device, which may never end: take it out")
         opened: IO[bytes] = self.fs.open(self.path, "rb")
         return opened
 

@@ -29,6 +29,7 @@ from cachelayer.arrayrecord.riegeli import HEADER, PAYLOAD, check_inside, split_
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, memory_of, range_nbytes
 from cachelayer.records.record_buffers import PackedRecords, Records, names_of_rows
+from cachelayer.temporary_files import open_regular
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 UNIT = max(2 << 20, _PAGE)
@@ -47,9 +48,11 @@ _SHARE_OF_OTHERS = 16
 def opened(path: Path) -> Iterator[int]:
     """Open a file within the context, and yield its descriptor."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
     except FileNotFoundError as error:
         raise CorruptionError(f"{path}: the file is missing") from error
+    except CorruptionError:
+        raise
     except OSError as error:
         hint = ""
         if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -146,7 +149,7 @@ def is_in_memory(path: Path, position: int) -> bool | None:
     if not hasattr(os, "RWF_NOWAIT"):
         return None
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
     except OSError:
         return None
     try:

@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import shutil
-import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentE
 from cachelayer.logs import logger_of
 from cachelayer.objects.paths import WORKING, parent_of
 from cachelayer.objects.store import Buffer
-from cachelayer.temporary_files import sync_path
+from cachelayer.temporary_files import open_regular, sync_path
 
 _log = logger_of("stores")
 _READ_NBYTES = 8 * 1024 * 1024
@@ -86,15 +85,13 @@ class LocalStore:
 
     def read(self, name: str) -> bytes | None:
         path = self.local_path(name)
+        absent = suppress(FileNotFoundError, NotADirectoryError)
         try:
-            with _logged("read", path), open_file(path) as file:
+            with storage_errors("read", path), absent, _logged("read", path), open_file(path) as file:
                 return file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except MemoryError:
             raise StorageError(f"cannot read {path}: there is no memory for its {self.size(name)} bytes") from None
-        except OSError as error:
-            raise storage_error("read", path, error) from error
+        return None
 
     def exists(self, name: str) -> bool:
         path = self.local_path(name)
@@ -196,19 +193,18 @@ class LocalStore:
     def _read_range(self, name: str, start: int, stop: int) -> bytes:
         if start == stop:
             return b""
-        try:
-            path = self.local_path(name)
-            with _logged(f"read bytes {start} to {stop} of", path), open_file(path) as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(start)
-                # Look at the end first: read() would allocate memory for bytes that the file does not have.
-                body = file.read(stop - start) if stop <= size else b""
-        except (FileNotFoundError, NotADirectoryError):
-            raise wrong_size(self.local_path(name), None, stop) from None
-        except OSError as error:
-            raise storage_error("read", self.local_path(name), error) from error
+        path = self.local_path(name)
+        logged = _logged(f"read bytes {start} to {stop} of", path)
+        absent = suppress(FileNotFoundError, NotADirectoryError)
+        body = b""
+        size = None
+        with storage_errors("read", path), absent, logged, open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(start)
+            # Look at the end first: read() would allocate memory for bytes that the file does not have.
+            body = file.read(stop - start) if stop <= size else b""
         if len(body) != stop - start:
-            raise wrong_size(self.local_path(name), size, stop)
+            raise wrong_size(path, size, stop)
         return body
 
     def _make_folder(self, name: str) -> Path:
@@ -304,12 +300,8 @@ def write_in_place(path: Path, bodies: Iterable[Buffer]) -> int:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file for reading. Refuse a link, and a pipe, which would wait for a writer."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+    """Open a regular file for reading. Refuse a link."""
+    return os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb")
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -192,7 +192,7 @@ def test_the_folder_itself_and_that_of_a_dataset_may_be_links(tmp_path: Path) ->
 def test_what_is_no_file_is_not_waited_for(store: LocalStore, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for use in ("read", "read ranges"):
-        with pytest.raises(cachelayer.StorageError, match="not a regular file"):
+        with pytest.raises(cachelayer.CorruptionError, match="not a regular file"):
             USES[use](store, "pipe")
 
 

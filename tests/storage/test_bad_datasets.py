@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import Result
 from commands import RUNNER
@@ -141,3 +145,77 @@ def test_what_this_user_may_not_read_is_neither_absent_nor_damaged() -> None:
         finally:
             for path in closed:
                 path.chmod(0o755)
+
+
+@pytest.fixture
+def never_waits() -> Iterator[None]:
+    """End a call that waits for the other end of a pipe with an error."""
+    previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for ever"))
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+def socketed(path: Path) -> None:
+    os.chdir(moved(path).parent)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path.name)
+
+
+def parts(number: int, _: int) -> list[int]:
+    if number == 2 and os.environ.get("FAILS"):
+        raise OSError("the network is down")
+    return list(range(100 * number, 100 * number + 100))
+
+
+USES: dict[str, Callable[[cachelayer.Storage], Any]] = {
+    "read": lambda storage: storage.fetch("d@v2").read([0, 299]),
+    "stream": lambda storage: list(storage.fetch("d@v2").stream(50, shuffle=True, seed=1)),
+    "lengths": lambda storage: storage.fetch("d@v2").lengths("tokens"),
+    "packed": lambda storage: list(storage.fetch("d@v2").packed("tokens", 8).stream(4)),
+    "verify": lambda storage: storage.verify("d@v2"),
+    "repair": lambda storage: storage.repair("d@v2", dry_run=True),
+    "copy": lambda storage: storage.copy("d@v2", to=f"{storage.url}-copy"),
+    "append": lambda storage: storage.append("d", "v1", "v4", [{"n": 300, "tokens": np.arange(2)}]),
+    "build": lambda storage: storage.cache(cachelayer.sharded(parts, 4), "d@v9", progress=False),
+    "builds": lambda storage: storage.builds("d"),
+    "history": lambda storage: storage.history("d"),
+    "gc": lambda storage: storage.gc(grace=0),
+}
+PLACES = (
+    "_log/*1.json", "_log/head", "manifests/*.json", "shards/*.array_record", "shards/*.index", "shards/*.lengths",
+    "shards/*.npy", "plans/*/*.plan", "_builds/v9/*/plan.json", "_builds/v9/*/00000.json", "_builds/v9/claim",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("break_it", [piped, socketed])
+@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+@pytest.mark.usefixtures("never_waits")
+def test_what_is_no_file_in_the_place_of_a_file_is_never_waited_for(
+    monkeypatch: pytest.MonkeyPatch, place: str, break_it: Callable[[Path], None], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = cachelayer.Storage(tmp_path / "storage")
+    storage.submit([{"n": n, "tokens": np.arange(n % 5)} for n in range(300)], "d@v1")
+    storage.add_columns("d@v1", new="v2", columns={"score": np.arange(300.0)})
+    USES["packed"](storage)
+    of_version = sorted((tmp_path / "storage/d").glob(place))
+    monkeypatch.setenv("FAILS", "1")
+    with pytest.raises(cachelayer.SourceError):
+        USES["build"](storage)
+    monkeypatch.delenv("FAILS")
+    if place.endswith("claim"):
+        (tmp_path / "storage/d/_builds/v9/claim").touch()
+    path = [*of_version, *(tmp_path / "storage/d").glob(place)][0]
+    break_it(path)
+    said = {}
+    for name, use in USES.items():
+        try:
+            said[name] = str(use(storage))
+        except (cachelayer.CorruptionError, cachelayer.StorageError) as error:
+            said[name] = str(error)
+    if place.startswith("shards"):
+        assert path.name in said["verify"]
+        assert path.name in said["repair"]

@@ -18,6 +18,7 @@ import numpy as np
 
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
+from cachelayer.objects.local import open_file
 from cachelayer.objects.store import Store
 from cachelayer.records.memory import Ints
 from cachelayer.temporary_files import scratch_folder
@@ -121,7 +122,7 @@ def read_plan(path: Path, digest: str, rows: int) -> Ints:
         FormatError: if it holds no plan of so many rows.
     """
     end = path.stat().st_size - _CHECKSUM_NBYTES
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(max(0, end))
         written = file.read()
     if end < 0 or written != _checksum(path, end, digest):
