@@ -197,7 +197,7 @@ class VersionRecords(PickledByFields, RowOrigins):
     def _shard_files(self, number: int) -> Iterator[ShardFiles]:
         """Yield the files of a shard in a local store; if the version was deleted meanwhile, an error says so."""
         shard = self.shard_set.shards[number]
-        with self.version.reporting_deletion(), self.version.shard_file(shard) as path:
+        with self.version.reporting_deletion(), self.version.local_file(shard) as path:
             yield ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
 
     def needed(self, numbers: Ints) -> Needed:

@@ -338,7 +338,10 @@ class LocalShards:
         self._is_compressed[shard] = is_compressed
         self._has_compressed |= is_compressed
         if self.verify == "always":
-            index.check(self._memory[int(self._index[shard]) :][:size], stats.index_crc32c, str(files.index_path))
+            raw = self._memory[int(self._index[shard]) :][:size]
+            index.check(raw, stats.index_crc32c, str(files.index_path))
+            if self._record_nbytes is not None:
+                self._check_arithmetic(shard, index.rows_of(raw), files.index_path)
             read_postscript(MappedFile(files.path, self._memory[base : base + nbytes]))
         if self.verify != "never":
             self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))
@@ -364,6 +367,13 @@ class LocalShards:
         if to_position(first + (stats.records - 1) * self._stride + max(0, size - 1)) >= stats.nbytes:
             raise CorruptionError(f"{path}: too short for {stats.records} records of {size} bytes")
         return first
+
+    def _check_arithmetic(self, shard: int, rows: Any, path: Path) -> None:
+        """Raise unless the index says of records of one size what arithmetic says: other readers read by the index."""
+        expected = self._first[shard] - self._logical[shard] + np.arange(len(rows)) * self._stride
+        places = to_logical(rows["position"].astype(np.int64))
+        if (rows["length"] != self._record_nbytes).any() or not np.array_equal(places, expected):
+            raise CorruptionError(f"{path}: it has records in other places than where they lie")
 
     def _check_sample(self, shard: int, within: Ints, rows: Any) -> None:
         """Compare a few records with the index, so that another file of the same size is detected."""

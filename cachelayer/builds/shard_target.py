@@ -102,7 +102,7 @@ def records_of_shard(version: StoredVersion, shard: ShardFile) -> Iterator[tuple
     Raises:
         CorruptionError: if the shard is not what was put.
     """
-    with version.shard_file(shard) as path:
+    with version.local_file(shard) as path:
         files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
         for numbers, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
             yield numbers, records.packed()

@@ -17,6 +17,7 @@ import numpy as np
 from cachelayer.errors import CorruptionError, SourceError
 from cachelayer.json_values import Count, Sha256
 from cachelayer.objects import paths
+from cachelayer.objects.local import open_file
 from cachelayer.records import tree
 from cachelayer.records.codec import TYPED, Codec, codec_named
 from cachelayer.records.leaf_codecs import leaf_codec_for
@@ -110,25 +111,28 @@ def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes
         os.fsync(out.fileno())
     if written != records:
         raise SourceError(f"the columns have {written} rows, and the version {records} records")
+    return ColumnFile(records, codec.layout.fixed_nbytes, *_sums(path), generation=generation)
+
+
+def check_column_file(path: Path, file: ColumnFile) -> None:
+    """Raise CorruptionError unless a local file is this column file."""
+    if _sums(path) != (file.nbytes, file.sha256, file.crc32c, file.crc32cs):
+        raise CorruptionError(f"{path}: the column file does not match its SHA-256 and checksums")
+
+
+def _sums(path: Path) -> tuple[int, str, int, tuple[int, ...]]:
+    """Return the bytes of a file, its SHA-256, its CRC32C, and that of each of its ranges."""
     digest = hashlib.sha256()
     checksum = 0
     checksums = []
     nbytes = 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while body := file.read(CHECKED_NBYTES):
             digest.update(body)
             checksum = google_crc32c.extend(checksum, body)
             checksums.append(google_crc32c.value(body))
             nbytes += len(body)
-    return ColumnFile(
-        records=records,
-        record_nbytes=codec.layout.fixed_nbytes,
-        nbytes=nbytes,
-        sha256=digest.hexdigest(),
-        crc32c=checksum,
-        crc32cs=tuple(checksums),
-        generation=generation,
-    )
+    return nbytes, digest.hexdigest(), checksum, tuple(checksums)
 
 
 def npy_header(codec: Codec, records: int) -> bytes:

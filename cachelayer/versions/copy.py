@@ -54,7 +54,7 @@ class VersionCopy:
                     return mend(there, self._source, damage_of(there, progress), progress)[0]
                 files = self._source.manifest.files
                 copies = named_there(files, self._log)
-                copy_files(self._source.folder, self._to, zip(files, copies, strict=True), progress)
+                copy_files(self._source, self._to, zip(files, copies, strict=True), progress)
                 return self._publish(self._source.manifest.with_files(copies))
         except AlreadyExistsError:
             # Another copy was first.

@@ -1,4 +1,4 @@
-"""Copy shards and column files between datasets: only files that are not there, and only bytes with their checksums."""
+"""Copy shards and column files between datasets: only files that are not there, and only what has its SHA-256."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import replace
+from pathlib import Path
 
 from cachelayer.errors import CorruptionError
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
+from cachelayer.records.codec import Codec
 from cachelayer.system_threads import Pool
-from cachelayer.versions.column_file import ColumnFile
+from cachelayer.temporary_files import sync_path, working_folder
+from cachelayer.versions.contents import StoredFile, checked_records
 from cachelayer.versions.damage import FILES_AT_ONCE, problems_of, records_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files
-from cachelayer.versions.shard_table import FileChecksum, ShardFile
+from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("stores")
-StoredFile = ShardFile | ColumnFile
 
 
 def named_there(files: Sequence[StoredFile], log: Log, expected: Iterable[StoredFile] = ()) -> list[StoredFile]:
@@ -39,7 +41,7 @@ def named_there(files: Sequence[StoredFile], log: Log, expected: Iterable[Stored
 
 
 def copy_files(
-    source: Store,
+    source: StoredVersion,
     to: Store,
     files: Iterable[tuple[StoredFile, StoredFile]],
     progress: Progress,
@@ -56,12 +58,14 @@ def copy_files(
         The errors of files that are damaged in the source, by the names of their copies.
     """
     errors: dict[str, CorruptionError] = {}
+    sets = source.manifest.sets
+    codecs = {file.name: stored.codec_of(source.name) for stored in sets for file in stored.files}
     threads = Pool(FILES_AT_ONCE, "cachelayer-copy")
     is_interrupted = False
     try:
         work: dict[Future[bool], StoredFile] = {}
         for file, copy in {copy.name: (file, copy) for file, copy in files}.values():
-            work[threads.submit(_copy_file, source, to, file, copy)] = copy
+            work[threads.submit(_copy_file, source, to, file, copy, codecs[file.name])] = copy
         for done in as_completed(work):
             copy = work[done]
             try:
@@ -84,28 +88,24 @@ def copy_files(
     return errors
 
 
-def _copy_file(source: Store, to: Store, file: StoredFile, copy: StoredFile) -> bool:
+def _copy_file(source: StoredVersion, to: Store, file: StoredFile, copy: StoredFile, codec: Codec) -> bool:
     """Copy the objects of a file in their order, the shard last; return whether there was any to copy."""
     wrong = problems_of(to, copy)
-    for (name, facts), new_name in zip(file.files.items(), copy.files, strict=True):
-        if new_name in wrong:
-            _copy_object(source, to, name, facts, new_name)
-            level = logging.DEBUG if wrong[new_name] == "missing" else logging.WARNING
-            _log.log(level, "%s/%s was %s, and is put from %s", to.url, new_name, wrong[new_name], source.url)
-    return bool(wrong)
-
-
-def _copy_object(source: Store, to: Store, name: str, facts: FileChecksum, new_name: str) -> None:
-    local = source.local_path(name)
-
-    def check(checksum: int | None) -> None:
-        if checksum != facts.crc32c:
-            raise CorruptionError(
-                f"{source.url}/{name}: what was read does not match its checksum: restore it, or build again"
-            )
-
-    if local is None:
-        to.write_atomically(new_name, lambda path: check(source.download(name, path, facts.nbytes)))
-    else:
-        check(source.crc32c(name))
-        to.upload(local, new_name)
+    if not wrong:
+        return False
+    # What is put is what was hashed, together with what is there, even if the source changes meanwhile.
+    with working_folder(to.working_folder()) as folder, source.naming_files(folder):
+        for (name, facts), new_name in zip(file.files.items(), copy.files, strict=True):
+            store, place = (source.folder, name) if new_name in wrong else (to, new_name)
+            store.download(place, folder / Path(name).name, facts.nbytes)
+        for _ in checked_records(folder / Path(file.name).name, file, codec):
+            pass
+        for name, new_name in zip(file.files, copy.files, strict=True):
+            if new_name in wrong:
+                sync_path(folder / Path(name).name)
+                to.move_in({folder / Path(name).name: new_name})
+                level = logging.DEBUG if wrong[new_name] == "missing" else logging.WARNING
+                _log.log(
+                    level, "%s/%s was %s, and is put from %s", to.url, new_name, wrong[new_name], source.folder.url
+                )
+    return True

@@ -16,7 +16,8 @@ from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
 from cachelayer.versions.claims import CLAIM, Claims
-from cachelayer.versions.copy_files import StoredFile, copy_files, named_there
+from cachelayer.versions.contents import StoredFile
+from cachelayer.versions.copy_files import copy_files, named_there
 from cachelayer.versions.damage import DamagedObject, damage_of, manifest_of
 from cachelayer.versions.derive import stored_numbers, with_new_token
 from cachelayer.versions.log import Log
@@ -176,7 +177,7 @@ def _mend_files(
             content = same[place].content
             copies[place] = files[place] if content == files[place].content else by_content[content]
     pairs = [(same[place], copy) for place, copy in copies.items()]
-    failed = copy_files(source.folder, folder, pairs, progress, skips_damaged=True)
+    failed = copy_files(source, folder, pairs, progress, skips_damaged=True)
     left = []
     for place in damaged_places:
         if place not in copies or copies[place].name in failed:

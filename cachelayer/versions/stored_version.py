@@ -17,6 +17,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.records.selection import Selection
 from cachelayer.temporary_files import scratch_folder
+from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
@@ -136,18 +137,26 @@ class StoredVersion(PickledByFields):
             ) from error
 
     @contextmanager
-    def shard_file(self, shard: ShardFile) -> Iterator[Path]:
-        """Yield the path of a shard, with its other files beside it; a temporary copy, if the store is remote."""
-        local = self.folder.local_path(shard.name)
+    def local_file(self, file: ShardFile | ColumnFile) -> Iterator[Path]:
+        """Yield the path of a shard, with its other files beside it, or of a column file.
+
+        It is a temporary copy if the store is remote.
+        """
+        local = self.folder.local_path(file.name)
         if local is not None:
             yield local
             return
         with scratch_folder() as folder:
-            for name, facts in shard.files.items():
+            for name, facts in file.files.items():
                 self.folder.download(name, folder / Path(name).name, facts.nbytes)
-            try:
-                yield folder / Path(shard.name).name
-            except (CorruptionError, FormatError) as error:
-                # The copy is gone soon: the object is what is damaged.
-                place = f"{self.folder.url}/{paths.SHARDS}"
-                raise type(error)(str(error).replace(str(folder), place)) from error
+            with self.naming_files(folder):
+                yield folder / Path(file.name).name
+
+    @contextmanager
+    def naming_files(self, folder: Path) -> Iterator[None]:
+        """Name the files of the version in errors about their copies in a folder, which are gone soon."""
+        try:
+            yield
+        except (CorruptionError, FormatError) as error:
+            place = f"{self.folder.url}/{paths.SHARDS}"
+            raise type(error)(str(error).replace(str(folder), place)) from error

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.lengths import LengthsFile
-from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
-from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
 from cachelayer.logs import logger_of
-from cachelayer.objects import paths
-from cachelayer.objects.local import file_crc32c
 from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
-from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
-from cachelayer.versions.damage import damage_beside_manifest, problems_of
-from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.contents import StoredFile, checked_records
+from cachelayer.versions.damage import damage_beside_manifest, problems_of, records_of
 from cachelayer.versions.snapshot import manifest_name
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -125,24 +116,16 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
         for stored, codec in zip(manifest.sets, codecs, strict=True):
             is_rows = stored is manifest.rows
             first = 0
-            for shard in stored.shards:
+            for file in stored.files:
                 try:
-                    for batch, nbytes in _checked_batches(version, codec, shard, first):
+                    for batch, nbytes in _checked_batches(version, codec, file, first):
                         records += batch if is_rows else 0
                         shown.update(batch if is_rows else 0, nbytes)
                 except (CacheLayerError, OSError) as error:
                     problems.append(str(error))
                     unread = error if isinstance(error, StorageError) else unread
-                    damaged += _damaged(version, shard)
-                first += shard.stats.records
-            if stored.array is not None:
-                try:
-                    wrong = problems_of(folder, stored.array)
-                    damaged += wrong
-                    problems += [f"{folder.url}/{name}: {problem}" for name, problem in wrong.items()]
-                except StorageError as error:
-                    problems.append(str(error))
-                    unread = error
+                    damaged += _damaged(version, file)
+                first += records_of(file)
     if unread is not None and not damaged:
         raise unread
     for text in problems:
@@ -151,41 +134,27 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
     return VerifyReport(reference, len(manifest.shards), records, tuple(problems), names)
 
 
-def _damaged(version: StoredVersion, shard: ShardFile) -> list[str]:
-    """Return the damaged objects of a shard that did not pass its check; none if the store cannot read them."""
+def _damaged(version: StoredVersion, file: StoredFile) -> list[str]:
+    """Return the damaged objects of a file that did not pass its check; none if the store cannot read them."""
     try:
-        return [*problems_of(version.folder, shard)] or [shard.name]
+        return [*problems_of(version.folder, file)] or [file.name]
     except StorageError:
         return []
 
 
-def _checked_batches(version: StoredVersion, codec: Codec, shard: ShardFile, first: int) -> Iterator[tuple[int, int]]:
-    """Check a shard batch by batch; yield the number of records and the bytes of each batch that is right.
+def _checked_batches(version: StoredVersion, codec: Codec, file: StoredFile, first: int) -> Iterator[tuple[int, int]]:
+    """Check a file; yield the number of records and the bytes of each batch of a shard that is right.
 
     Args:
         codec: the codec of its records.
         first: the number of the first record of the shard.
     """
-    stats = shard.stats
     erased = np.array(version.manifest.erased, np.int64) - first
     can_be_empty = codec.layout.fixed_nbytes == 0
-    lengths = list[NDArray[Any]]()
-    digest = hashlib.sha256()
-    with version.shard_file(shard) as path:
-        files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
-        for numbers, records in LocalShards.of_file(files, stats, "always").in_order():
+    with version.local_file(file) as path:
+        for numbers, records in checked_records(path, file, codec):
             _check_erased(path, numbers, records, erased, can_be_empty=can_be_empty)
-            digest.update(Frames.of(records).memory())
-            if stats.lengths_file is not None:
-                lengths.append(codec.lengths(records))
             yield len(numbers), int(records.lengths.sum())
-        # After the records, because the check of a record names the number of a damaged one.
-        if file_crc32c(path) != stats.crc32c:
-            raise CorruptionError(f"{path}: the file does not match its CRC32C")
-        if digest.hexdigest() != stats.sha256:
-            raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
-        if stats.lengths_file is not None:
-            _check_lengths(Path(paths.lengths_of(str(path))), stats.lengths_file, lengths)
 
 
 def _check_erased(path: Path, numbers: Ints, records: Records, erased: Ints, *, can_be_empty: bool) -> None:
@@ -199,12 +168,3 @@ def _check_erased(path: Path, numbers: Ints, records: Records, erased: Ints, *, 
             f"{path}: record {numbers[row]} of the shard has {records.lengths[row]} bytes, and was "
             f"{'' if is_erased[row] else 'not '}erased"
         )
-
-
-def _check_lengths(path: Path, file: LengthsFile, lengths: list[NDArray[Any]]) -> None:
-    """Raise if the lengths that are stored beside a shard are not the lengths of its records."""
-    sums = np.stack(file.check(MappedFile.open(path, nbytes=file.nbytes).buffer, str(path)), axis=1)
-    is_wrong = (np.concatenate(lengths) != np.diff(sums, axis=0)).any(axis=1)
-    if is_wrong.any():
-        record = is_wrong.argmax()
-        raise CorruptionError(f"{path}: the lengths of record {record} of the shard are not those of its leaves")

@@ -43,7 +43,7 @@ def written(version: StoredVersion, erased: list[int]) -> ShardFile:
 
 
 def records_in(version: StoredVersion, shard: ShardFile, verify: Any = "always") -> list[bytes]:
-    with version.shard_file(shard) as path:
+    with version.local_file(shard) as path:
         files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), shard.stats))
         return LocalShards.of_file(files, shard.stats, verify).records(np.arange(COUNT)).packed_copy().to_list()
 
@@ -61,7 +61,7 @@ def test_all_other_records_stay_byte_for_byte(
     for verify in ("never", "open", "always"):
         assert records_in(version, shard, verify) == expected
     stats = shard.stats
-    with version.shard_file(shard) as path:
+    with version.local_file(shard) as path:
         assert ArrayRecordReader(str(path)).read_all() == expected
     if len(erased) < COUNT:
         assert stats.record_nbytes is None
@@ -76,7 +76,7 @@ def test_all_other_records_stay_byte_for_byte(
 def test_a_damaged_record_gets_no_new_checksum(tmp_path: Path) -> None:
     version = version_of(tmp_path, UNIFORM)
     (shard,) = version.manifest.shards
-    with version.shard_file(shard) as path:
+    with version.local_file(shard) as path:
         raw = bytearray(path.read_bytes())
         raw[raw.index(records_in(version, shard)[100][:64])] ^= 1
         path.write_bytes(raw)
