@@ -98,7 +98,7 @@ def _copy_file(source: StoredVersion, to: Store, file: StoredFile, copy: StoredF
         for (name, facts), new_name in zip(file.files.items(), copy.files, strict=True):
             store, place = (source.folder, name) if new_name in wrong else (to, new_name)
             store.download(place, folder / Path(name).name, facts.nbytes)
-        for _ in checked_records(folder / Path(file.name).name, file, codec):
+        for _ in checked_records(folder / Path(file.name).name, copy, codec):
             pass
         for name, new_name in zip(file.files, copy.files, strict=True):
             if new_name in wrong:

@@ -1,4 +1,4 @@
-"""A storage that states the digest of a version and holds other bytes: what is copied from it is proved, not believed."""
+"""A storage that states the digest of a version and holds other bytes: what is copied from it is proved first."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_lie_heals_nothing(lie: tuple[Storage, Storage, str], tmp_path: Path, 
 
 
 def test_lengths_and_places_that_are_not_those_of_the_records_are_found(tmp_path: Path) -> None:
-    """Windows are cut by the lengths, and records of one size are read where arithmetic says, or where the index does."""
+    """Windows are cut by lengths. Records of one size are read where arithmetic says, or where the index does."""
     rows = [{"tokens": np.arange(number)} for number in (3, 1)]
     honest = Storage(tmp_path / "honest")
     honest.submit(rows, "d", "v1")
