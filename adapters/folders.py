@@ -17,6 +17,7 @@ from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.objects.local import located
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
@@ -52,12 +53,13 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
         >>> list(ref)
         [{'path': 'a.json', 'data': b'A.JSON'}, {'path': 'b.json', 'data': b'B.JSON'}]
     """
+    root = located(root)
 
     def listing() -> Listing:
         files = Folder.at(root, storage_options).files(hidden=is_hidden(pattern))
         chosen = [(file, {"path": path}) for path, file in files if fnmatchcase(path, pattern)]
         if not chosen:
-            raise InvalidArgumentError(f"there is no file {pattern!r} in {without_credentials(os.fspath(root))!r}")
+            raise InvalidArgumentError(f"there is no file {pattern!r} in {without_credentials(root)!r}")
         return chosen, {}
 
     return _source(root, "data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing)
@@ -125,6 +127,7 @@ def from_audio_folder(
 
 
 def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str], options: Options) -> FileSource:
+    root = located(root)
     endings = tuple(each.lower() for each in ([extensions] if isinstance(extensions, str) else extensions))
 
     def listing() -> Listing:
@@ -136,8 +139,9 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
         empty = labels.keys() - {name for name, _ in files}
         if empty or not classes:
             which = f"the folder {min(empty)!r} has no file" if empty else "there is no folder with a file"
-            where = without_credentials(os.fspath(root))
-            raise InvalidArgumentError(f"{where}: {which} that ends in {', '.join(endings)}")
+            raise InvalidArgumentError(
+                f"{without_credentials(root)}: {which} that ends in {', '.join(endings)}"
+            )
         stray = next((file for name, file in files if name not in labels), None)
         if stray is not None:
             raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: move it into one")
@@ -146,7 +150,7 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
     return _source(root, leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}, listing)
 
 
-def _source(root: Root, leaf: str, spec: Tree, listing: Callable[[], Listing]) -> FileSource:
+def _source(root: str, leaf: str, spec: Tree, listing: Callable[[], Listing]) -> FileSource:
     """Return the source of files, each with the leaves that its path implies.
 
     Args:
@@ -160,7 +164,7 @@ def _source(root: Root, leaf: str, spec: Tree, listing: Callable[[], Listing]) -
         starts = range(len(files))
         return Source("files", read, element_spec=spec, length=len(files), starts=starts, metadata=metadata)
 
-    return FileSource([os.fspath(root)], opened, lambda: [file.facts for file, _ in listing()[0]])
+    return FileSource([root], opened, lambda: [file.facts for file, _ in listing()[0]])
 
 
 Numbered = tuple[int, tuple[File, dict[str, Any]]]

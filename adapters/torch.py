@@ -24,6 +24,7 @@ from cachelayer.builds.source import Source, length_of, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.extras import packages_of
+from cachelayer.objects.local import located
 from cachelayer.protocols import T
 from cachelayer.records import tree
 from cachelayer.records.null_marks import marks
@@ -106,9 +107,10 @@ def _source_of_image_folder(folder: Any) -> Source:
             "the transforms of the ImageFolder are not cached: files and labels are, and loader(stream.map(fn)) or "
             "the training program applies fn to what is read"
         )
-    source = source_of_items(folder.samples, convert=_file_and_label, by_number=True)
+    files = [(located(path), label) for path, label in folder.samples]
+    source = source_of_items(files, convert=_file_and_label, by_number=True)
     spec = ImageSpec("RGB"), ArraySpec("int64")
-    return replace(source, kind=type(folder).__name__, element_spec=spec, metadata={"classes": list(folder.classes)})
+    return replace(source, kind=type(folder).__name__, items=folder.samples, element_spec=spec, metadata={"classes": list(folder.classes)})
 
 
 def _file_and_label(sample: tuple[str, int]) -> tuple[bytes, int]:

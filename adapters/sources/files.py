@@ -19,6 +19,7 @@ from cachelayer.builds.source_files import FileFacts, FileSource
 from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects import paths as names
+from cachelayer.objects.local import located
 from cachelayer.objects.open_store import names_no_bucket
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
@@ -76,7 +77,9 @@ class Files:
     def __init__(self, paths: Paths, storage_options: Options = None) -> None:
         # An iterable might yield them only once.
         is_several = isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike))
-        self.paths: list[Any] = list(paths) if is_several else [paths]  # type: ignore[arg-type]
+        given: list[Any] = list(paths) if is_several else [paths]  # type: ignore[arg-type]
+        # They are looked for later, perhaps in another process, when the working folder may be another.
+        self.paths = [located(path) if isinstance(path, (str, os.PathLike)) else path for path in given]
         self.storage_options = storage_options
 
     def find(self) -> list[File]:

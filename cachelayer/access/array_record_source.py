@@ -22,6 +22,7 @@ from cachelayer.arrayrecord.riegeli import ByteFile, read_footer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects.credentials import StorageOptions
+from cachelayer.objects.local import located
 from cachelayer.objects.open_store import names_no_bucket, open_store
 from cachelayer.records.memory import groups_of, splits_of
 from cachelayer.records.selection import Selection
@@ -214,4 +215,5 @@ def _parts_of(path: PathLike, options: StorageOptions, verify: Verify) -> list[_
 
 
 def _path_or_url(text: str) -> Path | str:
-    return text if "://" in text else Path(text)
+    path = located(text)
+    return path if "://" in path else Path(path)

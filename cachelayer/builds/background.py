@@ -36,13 +36,16 @@ class _Task:
     Args:
         hosts: the hosts that build it together; None for one.
         facts: the facts of the plan that the program has made.
+        folder: the working folder of the program, which relative paths in the user's code mean.
     """
 
     request: BuildRequest
     hosts: Hosts | None
     facts: Mapping[str, Any]
+    folder: str
 
     def __call__(self) -> None:
+        os.chdir(self.folder)
         leave_parent_build()
         # This process is no worker of a build: it may begin one, and others of its sources.
         Context().run(self._build)
@@ -76,7 +79,7 @@ class BackgroundBuild:
         request = plan.request
         # A bar of the build would be drawn into those of the training.
         options = replace(request.options, progress=request.options.progress or False)
-        self._task = _Task(replace(request, options=options), hosts, plan.facts)
+        self._task = _Task(replace(request, options=options), hosts, plan.facts, os.getcwd())
         self._notes: Notes = plan.notes
         self._parts = 0 if plan.parts is None else plan.parts.count
         self._process = os.getpid()

@@ -13,6 +13,7 @@ from cachelayer.builds.source import Source
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
+from cachelayer.objects.local import located
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
 from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.records.tree import Tree
@@ -77,9 +78,9 @@ def at_path(obj: Any) -> Any:
     A list of texts has paths if each is a file of this host, or a URL of a store. No file is opened.
     """
     if isinstance(obj, (str, os.PathLike)):
-        return _files_at(os.fspath(obj))
+        return _files_at(located(obj))
     if isinstance(obj, (list, tuple)) and obj and all(map(_is_file, obj)):
-        return _files_at([os.fspath(path) for path in obj])
+        return _files_at(list(map(located, obj)))
     return obj
 
 

@@ -28,6 +28,8 @@ from cachelayer.objects.store import Buffer
 from cachelayer.temporary_files import open_regular, sync_path
 
 _log = logger_of("stores")
+LOCAL_SCHEMES = frozenset({"file", "local"})
+"""The schemes of URLs that are paths of this machine."""
 _READ_NBYTES = 8 * 1024 * 1024
 _TEMPORARY_SUFFIX = ".tmp"
 _SHOWN = 200
@@ -45,6 +47,19 @@ def absolute(what: str, path: str) -> Path:
         return Path(path).expanduser().absolute()
     except RuntimeError as error:
         raise InvalidArgumentError(f"{what}: {error}") from error
+
+
+def located(path: str | os.PathLike[str]) -> str:
+    """Return a path, pattern or ``file://`` URL as an absolute path, which no change of folder moves; a URL as it is."""
+    text = os.fspath(path)
+    scheme, sign, rest = text.partition("://")
+    if sign and scheme in LOCAL_SCHEMES:
+        text = rest
+    elif sign or "::" in text:
+        return text
+    # Unlike pathlib, this keeps a pattern, and never raises.
+    text = os.path.expanduser(text).removeprefix("./")  # noqa: PTH111
+    return text if text.startswith("/") else f"{Path.cwd()}/{text}"
 
 
 class LocalStore:

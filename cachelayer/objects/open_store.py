@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from cachelayer.credentials_in_urls import has_user, without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.credentials import StorageOptions
-from cachelayer.objects.local import LocalStore, absolute
+from cachelayer.objects.local import LOCAL_SCHEMES, LocalStore, absolute
 from cachelayer.objects.store import CLOUD_OF_SCHEME
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def open_store(
         _refuse_lost_slash(text)
         return _local(text, text, options)
     parts = _checked_url(text)
-    if parts.scheme in {"file", "local"}:
+    if parts.scheme in LOCAL_SCHEMES:
         if parts.netloc not in {"", "localhost"}:
             raise InvalidArgumentError(f"storage {text!r}: a file of another host: pass a path of this one")
         return _local(text, unquote(parts.path), options)
