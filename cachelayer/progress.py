@@ -12,14 +12,15 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Self, TypeVar
 
 from cachelayer.logs import logger_of
 from cachelayer.stalls import PAUSE, Wait, stall_seconds
+from cachelayer.system_threads import program_ends
 
 _log = logger_of("builds")
 R = TypeVar("R")
@@ -128,26 +129,35 @@ class Progress:
                 )
         if self._bar is None and self._enabled:
             self._write("started")
-        self._thread = threading.Thread(target=self._show_until_end, name="cachelayer-progress", daemon=True)
-        self._thread.start()
+        if not program_ends():
+            watch = partial(self.show_until, self._ended)
+            self._thread = threading.Thread(target=watch, name="cachelayer-progress", daemon=True)
+            self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._token is not None:
             _CURRENT.reset(self._token)
-        if self._thread is None:
-            return
         self._ended.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         if self._bar is not None or self._has_line:
             self._show("done" if kind is None else "stopped")
         with harmless():
             if self._bar is not None:
                 self._bar.close()
 
-    def _show_until_end(self) -> None:
-        while not self._ended.wait(self.line_seconds if self._bar is None else self.bar_seconds):
-            self._show()
+    def show_until(self, ended: threading.Event, done: Callable[[], int] | None = None) -> None:
+        """Show the progress until something has ended: in this thread, because none starts when the program ends.
+
+        Args:
+            done: returns how many units are done; None if they are counted elsewhere.
+        """
+        while not ended.wait(self.line_seconds if self._bar is None else self.bar_seconds):
+            if done is not None:
+                self.drawn = done()
+            if self._enabled is not False:
+                self._show()
 
     def _show(self, end: str = "") -> None:
         now = time.monotonic()

@@ -1,9 +1,14 @@
-"""Build a version in a process of its own, while the program that asked for it goes on."""
+"""Build a version in a process of its own, while the program that asked for it goes on.
+
+A program that ends before waits for its builds. One that Ctrl-C has ended does not, nor after Ctrl-C while it waits: it
+says what is left.
+"""
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Mapping
@@ -18,6 +23,7 @@ from cachelayer.builds.part_builds import Hosts
 from cachelayer.engines.processes import ChildProcess
 from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.logs import logger_of
+from cachelayer.progress import Progress, notice
 from cachelayer.provenance.stored_values import Wording, differences
 from cachelayer.system_threads import start
 from cachelayer.user_warnings import warn
@@ -44,13 +50,14 @@ class _Task:
     facts: Mapping[str, Any]
     folder: str
 
-    def __call__(self) -> None:
+    def __call__(self) -> bool:
+        """Build the version, unless another process builds it or has built it; return whether it was built here."""
         os.chdir(self.folder)
         leave_parent_build()
         # This process is no worker of a build: it may begin one, and others of its sources.
-        Context().run(self._build)
+        return Context().run(self._build)
 
-    def _build(self) -> None:
+    def _build(self) -> bool:
         plan = BuildPlan.of(self.request)
         if plan.facts != self.facts:
             differ = "; ".join(differences(self.facts, plan.facts, Wording.AMONG_HOSTS))
@@ -58,7 +65,7 @@ class _Task:
                 f"{self.request.name}: the process that builds it has another source than the program: {differ}. Pass "
                 "a function that makes the same source in each process"
             )
-        build_once(self.request, self.hosts, plan, waits=False)
+        return build_once(self.request, self.hosts, plan, waits=False) is not None
 
 
 class BackgroundBuild:
@@ -77,13 +84,16 @@ class BackgroundBuild:
 
     def __init__(self, plan: BuildPlan, hosts: Hosts | None) -> None:
         request = plan.request
+        self._progress = request.options.progress
+        self._log_began = request.log.head().sequence
         # A bar of the build would be drawn into those of the training.
         options = replace(request.options, progress=request.options.progress or False)
         self._task = _Task(replace(request, options=options), hosts, plan.facts, os.getcwd())
         self._notes: Notes = plan.notes
         self._parts = 0 if plan.parts is None else plan.parts.count
-        self._process = os.getpid()
+        self.process = os.getpid()
         self._error: BaseException | None = None
+        self._error_is_raised = False
         self._ended = threading.Event()
         self._starting = threading.Lock()
         self._child: ChildProcess | None = self._new_child()
@@ -97,6 +107,7 @@ class BackgroundBuild:
     def check(self) -> None:
         """Raise the error of the build, if it has failed."""
         if self._error is not None:
+            self._error_is_raised = True
             raise self._error
 
     def wait(self, seconds: float) -> None:
@@ -121,7 +132,10 @@ class BackgroundBuild:
         request = self._task.request
         claims = Claims(self._notes.version_folder)
         noted_at_death: set[int] | None = None
-        while not self._ended.is_set() and not request.is_published:
+        # A version that was deleted meanwhile is not built again.
+        while not (
+            self._ended.is_set() or request.is_published or request.log.has_published(request.version, self._log_began)
+        ):
             if self._task.hosts is None and claims.is_busy(CLAIM):
                 # What was pickled of the source may be large.
                 self._child = None
@@ -132,7 +146,10 @@ class BackgroundBuild:
                 if self._ended.is_set():
                     return
                 child.start()
-            if not child.has_returned() and not self._ended.is_set():
+            is_built = child.result()
+            if is_built:
+                return
+            if is_built is None and not self._ended.is_set():
                 noted = noted_numbers(self._notes.folder)
                 if noted == noted_at_death:
                     raise SourceError(
@@ -143,9 +160,30 @@ class BackgroundBuild:
                 _log.warning("%s: the process that builds was killed; another goes on", request.name)
             self._child = None
 
+    def wait_at_exit(self) -> bool:
+        """Wait until the build has ended, and show how far it is; return False if Ctrl-C asks not to."""
+        if self._ended.is_set():
+            return True
+        name = self._task.request.name
+        notice(
+            f"{name} is not built yet, so this program waits for it. Ctrl-C ends both: the next storage.cache() goes on "
+            "after what is built",
+            self._progress,
+        )
+        try:
+            with Progress(name, self._parts, self._progress, unit="part") as shown:
+                shown.show_until(self._ended, lambda: len(noted_numbers(self._notes.folder)))
+                # The notes are deleted with the end.
+                shown.drawn = self._parts if self._error is None else shown.drawn
+        except KeyboardInterrupt:
+            return False
+        return True
+
     def end(self) -> None:
-        """End the build with this process, and say how far it is."""
-        if self._ended.is_set() or self._process != os.getpid():
+        """End the build with this process, and say how far it is, or why it has failed if nobody knows yet."""
+        if self._error is not None and not self._error_is_raised:
+            warn(f"{self._task.request.name} was not built: {self._error}", logger="builds")
+        if self._ended.is_set():
             return
         # A child that is half started would complain of it.
         with self._starting:
@@ -158,14 +196,17 @@ class BackgroundBuild:
         warn(
             f"{self._task.request.name} is not finished: its build ends with this process, after "
             f"{len(noted_numbers(self._notes.folder))} of {self._parts} parts. The next storage.cache() goes on after "
-            "them; without wait=False it waits for the end",
+            "them",
             logger="builds",
         )
 
 
 def _end_all() -> None:
-    for build in list(_running):
+    """Wait for the builds of this process that have not ended; after Ctrl-C, end them."""
+    waits = getattr(sys, "last_type", None) is not KeyboardInterrupt
+    for build in [build for build in _running if build.process == os.getpid()]:
         try:
+            waits = waits and build.wait_at_exit()
             build.end()
         except CacheLayerError as error:
             _log.warning("a build ended with this process: %s", error)

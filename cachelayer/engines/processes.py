@@ -157,8 +157,8 @@ class ChildProcess:
         finally:
             self._sender.close()
 
-    def has_returned(self) -> bool:
-        """Wait for the process; return whether the call has returned, rather than that something killed the process.
+    def result(self) -> Any:
+        """Wait for the process, and return what the call has returned; None if something killed the process.
 
         Raises:
             CacheLayerError: if the call has raised it.
@@ -167,12 +167,11 @@ class ChildProcess:
         with errors_of(self._name):
             connection.wait([self._reply, self._process.sentinel])
             try:
-                result(self._reply.recv_bytes() if self._reply.poll() else b"")
+                return result(self._reply.recv_bytes() if self._reply.poll() else b"")
             except EOFError:
-                return False
+                return None
             finally:
                 self._process.join()
-        return True
 
     @property
     def exit_code(self) -> int | None:

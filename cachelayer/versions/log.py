@@ -114,6 +114,11 @@ class Log:
         self._seen = seen
         return seen
 
+    def has_published(self, version: str, since: int) -> bool:
+        """Return whether a version was published after the entry of a number, even if it is deleted now."""
+        newest = self.head().sequence
+        return any(version in self._entry(sequence).versions for sequence in range(since + 1, newest + 1))
+
     def _head_by_pointer(self) -> Snapshot:
         """Return the newest snapshot, which is looked for from the entry that the pointer names."""
         pointed = self._pointer()

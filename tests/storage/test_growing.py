@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from growing_child import BATCH, RECORDS, SHARD_BYTES, Gated, readers, rows
+from growing_child import BATCH, RECORDS, SHARD_BYTES, FailsAt, Gated, readers, rows
 from growing_child import __file__ as program
 from repository import ROOT
 
@@ -207,10 +207,10 @@ def test_a_builder_that_is_killed_again_and_again_is_an_error(tmp_path: Path, mo
             next(iter(ref.stream(BATCH)))
 
 
-def start_trainer(folder: Path, steps: int, states: str = "") -> subprocess.Popen[str]:
-    """Start a trainer that has its states in a folder."""
+def start_trainer(folder: Path, steps: int, states: str = "", end: str = "") -> subprocess.Popen[str]:
+    """Start a trainer that has its states in a folder, and ends in one of several ways."""
     return subprocess.Popen(
-        [sys.executable, program, str(folder / "storage"), str(folder / states), str(steps)],
+        [sys.executable, program, str(folder / "storage"), str(folder / states), str(steps), end],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -271,13 +271,6 @@ def test_a_program_that_is_killed_in_epoch_0_ends_on_two_hosts_with_the_losses_o
     lines = dict.fromkeys([*before, *after.splitlines(keepends=True)])
     assert "".join(lines) == expected
     assert len(lines) == 101
-
-
-class FailsAt(Gated):
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        if number == 403:
-            raise ValueError("no such row")
-        return super().__getitem__(number)
 
 
 def test_an_error_of_the_source_is_raised_by_reads_and_names_the_record(tmp_path: Path) -> None:
@@ -359,14 +352,69 @@ def test_a_version_that_another_build_publishes_under_the_name_is_refused(tmp_pa
             _ = ref.digest
 
 
-def test_a_program_that_ends_before_says_how_far_its_build_is(tmp_path: Path) -> None:
-    ended = start_trainer(tmp_path, 1)
-    output, errors = ended.communicate()
-    assert (ended.returncode, len(output.splitlines())) == (0, 1), errors
+def interrupted(trainer: subprocess.Popen[str], text: str) -> str:
+    """What a trainer says after Ctrl-C, which comes once it has said a text."""
+    assert trainer.stderr is not None
+    said = ""
+    while text not in said:
+        line = trainer.stderr.readline()
+        assert line, said
+        said += line
+    trainer.send_signal(signal.SIGINT)
+    return said + trainer.communicate()[1]
+
+
+@pytest.mark.parametrize("end", ["", "exit", "error", "thread"])
+def test_a_program_that_ends_before_waits_for_its_build(tmp_path: Path, end: str) -> None:
+    ending = start_trainer(tmp_path, 1, end=end)
+    assert ending.stderr is not None
+    said = ""
+    while "waits for it" not in said:
+        line = ending.stderr.readline()
+        assert line, said
+        said += line
+    assert "d@v1" in said
+    assert ("no such batch" in said) == (end == "error")
+    assert not Storage(tmp_path / "storage").datasets()
+    (tmp_path / "open").touch()
+    ending.communicate()
+    assert ending.returncode == {"exit": 3, "error": 1}.get(end, 0)
+    assert len(Storage(tmp_path / "storage").fetch("d@v1")) == RECORDS
+
+
+def test_programs_that_resume_a_killed_run_wait_for_the_one_that_builds(tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    hosts = [start_trainer(tmp_path, 1), start_trainer(tmp_path, 1, "second")]
+    for host in hosts:
+        assert host.stderr is not None
+        assert "waits for it" in host.stderr.readline()
+    (tmp_path / "open").touch()
+    assert [(host.communicate()[0] != "", host.returncode) for host in hosts] == [(True, 0), (True, 0)]
+    assert [*Storage(tmp_path / "storage").versions("d")] == ["v1"]
+
+
+@pytest.mark.parametrize("end", ["", "interrupted"])
+def test_a_program_that_is_asked_not_to_wait_says_what_is_left(tmp_path: Path, end: str) -> None:
+    """By Ctrl-C while it waits, or by the one that ended it."""
+    ended = start_trainer(tmp_path, 1, end=end)
+    errors = interrupted(ended, "waits for it") if not end else ended.communicate()[1]
     assert CacheLayerWarning.__name__ in errors
     assert "d@v1 is not finished" in errors
+    assert "next storage.cache() goes on" in errors
+    assert ("waits for it" in errors) == (not end)
+    for process in readers(tmp_path):
+        wait_until(lambda process=process: not Path(f"/proc/{process}").exists())
     (tmp_path / "open").touch()
     assert len(Storage(tmp_path / "storage").cache(Gated(), "d", "v1", **OPTIONS)) == RECORDS
+
+
+def test_a_program_says_at_its_end_that_its_build_failed(tmp_path: Path) -> None:
+    (tmp_path / "open").touch()
+    ended = start_trainer(tmp_path, 1, end="failing")
+    errors = ended.communicate()[1]
+    assert ended.returncode == 0
+    assert "d@v1 was not built" in errors
+    assert "record 403" in errors
 
 
 def test_functions_of_a_stream_see_what_they_see_of_the_version(tmp_path: Path, whole: DataRef[Any]) -> None:

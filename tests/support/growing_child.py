@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,13 @@ class Gated:
         return rows(number)
 
 
+class FailsAt(Gated):
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if number == 403:
+            raise ValueError("no such row")
+        return super().__getitem__(number)
+
+
 def readers(folder: Path) -> set[int]:
     """The processes that have read from a gated source of this folder."""
     return {int(path.name.partition("-")[2]) for path in folder.glob("reader-*")}
@@ -64,8 +72,9 @@ def train() -> None:
     It prints the numbers of each batch, and in the end the digest.
     """
     os.environ["TRAINER"] = str(os.getpid())
-    storage, folder, steps = sys.argv[1:]
-    ref = cachelayer.Storage(storage).cache(Gated(), "d", "v1", wait=False, shard_bytes=SHARD_BYTES)
+    storage, folder, steps, end = sys.argv[1:]
+    source = FailsAt() if end == "failing" else Gated()
+    ref = cachelayer.Storage(storage).cache(source, "d", "v1", wait=False, shard_bytes=SHARD_BYTES)
     iterator = iter(ref.stream(BATCH, shuffle=True, seed=5, num_epochs=2))
     if Path(folder, "state.json").exists():
         iterator.load(folder)
@@ -77,7 +86,18 @@ def train() -> None:
         iterator.save(folder)
     if int(steps) > len(ref):
         sys.stdout.write(json.dumps(ref.digest) + "\n")
+    if end == "exit":
+        sys.exit(3)
+    if end == "error":
+        raise LookupError("no such batch")
+    if end == "interrupted":
+        raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
-    train()
+    if sys.argv[-1] == "thread":
+        trainer = threading.Thread(target=train)
+        trainer.start()
+        trainer.join()
+    else:
+        train()
