@@ -7,24 +7,27 @@
     records     0 .. 99   100..199  200..299  300..349
     come from   shards    shards    the source, encoded as the build does it
 
-Once the version is published, all of them come from it. What a record holds is the same at any time.
+Once the version is published, all of them come from it. What a record holds is the same at any time: the source gives
+it from a copy that the program cannot change, and what it gave is compared with the index of a shard that is stored.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from cachelayer.access.dataset import NO_NUMBERS, RowOrigins
 from cachelayer.access.version_records import VersionRecords
+from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import Verify
-from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
+from cachelayer.errors import ElementError, InvalidArgumentError, SourceError, VersionNotFoundError
 from cachelayer.locks import ProcessLock, cached_property
+from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
@@ -39,7 +42,7 @@ from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_set import ShardSet
-from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -75,8 +78,9 @@ class GrowingRecords(RowOrigins):
         spec: the spec of the elements, in which leaves that are known to be None in some elements are nullable.
         metadata: the metadata of the version.
         length: the number of records.
-        from_source: reads records that are not stored yet.
+        from_source: reads records that are not stored yet; None if all are.
         verify, copies: see :class:`cachelayer.access.version_records.VersionRecords`.
+        log_began: the number of the newest entry of the log before the build began.
         build: the build, if this process looks after it; None in other processes, which look at what is stored.
     """
 
@@ -91,9 +95,10 @@ class GrowingRecords(RowOrigins):
         length: int,
         spec: Tree,
         metadata: Mapping[str, Any],
-        from_source: SourceReader,
+        from_source: SourceReader | None,
         verify: Verify,
         copies: CacheFolder | None,
+        log_began: int,
         build: RunningBuild | None = None,
     ) -> None:
         self._notes = notes
@@ -104,7 +109,10 @@ class GrowingRecords(RowOrigins):
         self._from_source = from_source
         self._verify: Verify = verify
         self._copies = copies
+        self._log_began = log_began
         self._build = build
+        self._given = np.zeros(length, np.uint32)
+        """The checksums of the records that the source gave, until they are compared with the stored ones; else 0."""
         self._process = os.getpid()
         self._lock = ProcessLock()
         self._parts: dict[int, VersionRecords] = {}
@@ -116,7 +124,7 @@ class GrowingRecords(RowOrigins):
     def __reduce__(self) -> tuple[Any, ...]:
         # Only the process that started the build knows how it goes.
         known = (self._notes, self._starts, self._length, self._spec, self._metadata)
-        return GrowingRecords, (*known, self._from_source, self._verify, self._copies)
+        return GrowingRecords, (*known, self._from_source, self._verify, self._copies, self._log_began)
 
     # Facts of the plan.
 
@@ -205,9 +213,10 @@ class GrowingRecords(RowOrigins):
         return bytearray(records.memory())
 
     def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
+        from_source = self._from_source
         published = self._look()
-        if published is not None:
-            return published.records(numbers, held, videos=videos)
+        if published is not None or from_source is None:
+            return (published or self._whole()).records(numbers, held, videos=videos)
         groups: list[tuple[Ints, Records]] = []
         rows_of_source: list[Ints] = []
         part_of = self._starts.searchsorted(numbers, side="right") - 1
@@ -220,7 +229,7 @@ class GrowingRecords(RowOrigins):
         if rows_of_source:
             rows = np.sort(np.concatenate(rows_of_source))
             try:
-                records, nulls = self._from_source(numbers[rows])
+                records, nulls = from_source(numbers[rows])
             except ElementError as error:
                 # The number in an error is that of a row here: callers give it the number of the record.
                 wrong = np.flatnonzero(numbers == error.record)
@@ -228,6 +237,7 @@ class GrowingRecords(RowOrigins):
                     raise SourceError(f"{self._name}: {error}") from error
                 raise error.at(record=int(wrong[0])) from error.__cause__
             self._refuse_other_nulls(nulls)
+            self._given[numbers[rows]] = index.checksums_of(records)
             groups.append((rows, records))
         return join_records(len(numbers), groups)
 
@@ -241,16 +251,24 @@ class GrowingRecords(RowOrigins):
         if self._published is not None or (now < self._next_look and not at_once):
             return self._published
         with self._lock.of_process():
-            self._next_look = now + SECONDS_PER_LOOK
             log = Log(self._notes.dataset)
-            info = log.head().versions.get(self.version_name)
+            head = log.head()
+            info = head.versions.get(self.version_name)
             if info is not None:
                 self._published = self._opened(StoredVersion(log.folder, info))
+                # They may hold the whole source.
+                self._from_source = self._build = None
+            elif log.has_published(self.version_name, self._log_began):
+                raise VersionNotFoundError(f"{self._name} was built, and deleted since: call storage.cache() again")
             else:
                 self._noted = self._notes.finished(log, self._noted)
                 self._parts = {
-                    number: self._parts.get(number) or self._records_of(part) for number, part in self._noted.items()
+                    number: self._parts.get(number) or self._records_of(number, part)
+                    for number, part in self._noted.items()
                 }
+            self._log_began = head.sequence
+            # After an error, the next read looks again: what is wrong stays an error.
+            self._next_look = now + SECONDS_PER_LOOK
         return self._published
 
     def _opened(self, version: StoredVersion) -> VersionRecords:
@@ -261,15 +279,40 @@ class GrowingRecords(RowOrigins):
             )
         if records.codec.spec != self._spec:
             self._refuse_other_nulls(marks(records.codec.spec))
+        self._given[records.erased] = 0
+        self._refuse_other_records(0, version.manifest.shards)
         return records
 
-    def _records_of(self, part: PartResult) -> VersionRecords:
+    def _records_of(self, number: int, part: PartResult) -> VersionRecords:
         """Return the records of a finished part."""
         self._refuse_other_nulls(part.nullable)
+        self._refuse_other_records(int(self._starts[number]), part.shards)
         rows = ShardSet.of(self.codec.name, self._spec, ShardTable(part.shards))
         info = VersionInfo(self.version_name, "", -1, "", part.records, part.nbytes, "")
         version = StoredVersion.with_manifest(self._notes.dataset, info, Manifest(rows))
         return VersionRecords(version, self._verify, self._copies)
+
+    def _refuse_other_records(self, first: int, shards: Iterable[ShardFile]) -> None:
+        """Raise if the source gave other records than shards hold.
+
+        Args:
+            first: the number of the first record of the shards.
+        """
+        for shard in shards:
+            given = self._given[first : first + shard.stats.records]
+            if given.any():
+                name = paths.index_of(shard.name)
+                raw = self._notes.dataset.read(name) or b""
+                index.check(raw, shard.stats.index_crc32c, f"{self._notes.dataset.url}/{name}")
+                wrong = np.flatnonzero((given != 0) & (given != index.rows_of(raw)["crc32c"]))
+                if len(wrong):
+                    raise SourceError(
+                        f"{self._name}: record {first + wrong[0]} is stored with other values than its source gave "
+                        "here before: the source changed since storage.cache() was called, or gives others each time. "
+                        "storage.fetch() opens what is stored; without wait=False, nothing else is ever seen"
+                    )
+                given[:] = 0
+            first += shard.stats.records
 
     def _refuse_other_nulls(self, nulls: frozenset[int]) -> None:
         """Raise if something is None in a record that no record was known to be None in: batches have another form."""

@@ -87,6 +87,11 @@ def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.v
 
 def mismatches(records: PackedRecords, checksums: NDArray[np.uint32]) -> Ints:
     """Return the rows of records that do not match their CRC32Cs."""
+    return np.flatnonzero(checksums_of(records) != checksums)
+
+
+def checksums_of(records: PackedRecords) -> NDArray[np.uint32]:
+    """Return the CRC32Cs of records."""
     # google_crc32c takes read-only memory alone.
     memory: Bytes = records.buffer.view()
     memory.setflags(write=False)
@@ -99,7 +104,7 @@ def mismatches(records: PackedRecords, checksums: NDArray[np.uint32]) -> Ints:
     else:
         ends = records.starts + records.lengths
         rows = [memory[start:end] for start, end in zip(records.starts.tolist(), ends.tolist(), strict=True)]
-    return np.flatnonzero(np.fromiter(map(google_crc32c.value, rows), np.uint32, count) != checksums)
+    return np.fromiter(map(google_crc32c.value, rows), np.uint32, count)
 
 
 def row_range(row: int) -> tuple[int, int]:

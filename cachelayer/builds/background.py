@@ -116,7 +116,7 @@ class BackgroundBuild:
 
     def _new_child(self) -> ChildProcess:
         return ChildProcess(
-            self._task, self._task.request.name, "wait=False: the source", "pass a function that makes the source"
+            self._task, self._task.request.name, "wait=False: the source", "pass a function that makes it"
         )
 
     def _run(self) -> None:

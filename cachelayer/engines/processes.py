@@ -24,6 +24,7 @@ from cachelayer.engines.engine import Engine, errors_of, name_of, outcome, pickl
 from cachelayer.errors import InvalidArgumentError, SourceError, StorageError
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 _SECONDS_PER_LOOK = 0.5
 """How often a worker looks whether the process that started it is gone."""
@@ -188,6 +189,12 @@ class ChildProcess:
 def _call_once(message: bytes, parent: int, sender: Any) -> None:
     _end_with(parent)
     sender.send_bytes(outcome(lambda: unpickled(message)()))
+
+
+def copied(obj: T, what: str, otherwise: str) -> T:
+    """Return a copy of an object, made as another process gets it; see :class:`ChildProcess`."""
+    copy: T = unpickled(pickled(obj, what, _dumps, otherwise=otherwise))
+    return copy
 
 
 _task: list[Any] = []

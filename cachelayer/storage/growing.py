@@ -64,6 +64,7 @@ def begin_build(catalog: Catalog, plan: BuildPlan, hosts: Hosts | None) -> DataR
         from_source,
         catalog.verify,
         catalog.copies,
+        request.log.head().sequence,
         BackgroundBuild(plan, hosts),
     )
     name = ViewName(f"{request.log.folder.url}@{request.version}", parts.length)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from growing_child import BATCH, RECORDS, SHARD_BYTES, FailsAt, Gated, readers, rows
 from growing_child import __file__ as program
@@ -29,6 +30,7 @@ from cachelayer.errors import (
     InvalidTypeError,
     SourceError,
     StateError,
+    VersionNotFoundError,
 )
 from cachelayer.records import tree
 from cachelayer.testing.engines import wait_until
@@ -327,7 +329,7 @@ def test_what_cannot_be_read_or_built_so_is_refused_by_name(tmp_path: Path) -> N
     storage = Storage(tmp_path / "storage")
     with pytest.raises(InvalidArgumentError, match="no items by number"):
         storage.cache((rows(number) for number in range(9)), "d", "v1", wait=False)
-    with pytest.raises(InvalidTypeError, match="pass a function that makes the source"):
+    with pytest.raises(InvalidTypeError, match="pass a function that makes it"):
         storage.cache(Locked(), "d", "v1", wait=False)
     for options in ({"on_error": "skip"}, {"resume": False}, {"pack": {"leaves": "tokens", "length": 8}}):
         with pytest.raises(InvalidArgumentError, match="wait=False"):
@@ -415,6 +417,101 @@ def test_a_program_says_at_its_end_that_its_build_failed(tmp_path: Path) -> None
     assert ended.returncode == 0
     assert "d@v1 was not built" in errors
     assert "record 403" in errors
+
+
+class Rows:
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"n": self.values[number]}
+
+
+MADE = [{"n": number} for number in range(40)]
+
+
+def change_rows(source: Any) -> None:
+    if isinstance(source, list):
+        for row in source:
+            row["n"] = -1
+        source.append({"n": -2})
+    elif isinstance(source, np.ndarray):
+        source[:] = -1
+    elif isinstance(source, dict):
+        source["n"][:] = -1
+    elif isinstance(source, Rows):
+        source.values[:] = [-1] * len(source)
+    else:
+        source["n"] = -1
+
+
+@pytest.mark.parametrize("kind", ["list", "array", "arrays", "object", "frame", "function"])
+def test_rows_that_change_in_place_afterwards_change_nothing(tmp_path: Path, kind: str) -> None:
+    rows = [{"n": number} for number in range(40)]
+    sources: dict[str, Any] = {
+        "list": rows,
+        "array": np.arange(40),
+        "arrays": {"n": np.arange(40)},
+        "object": Rows([*range(40)]),
+        "frame": pandas.DataFrame({"n": np.arange(40)}),
+        "function": lambda: rows,
+    }
+    source = sources[kind]
+    ref = Storage(tmp_path).cache(source, "d", "v1", wait=False, shard_bytes=500)
+    change_rows(rows if kind == "function" else source)
+    first = plain(ref.read(range(40)))
+    assert -1 not in np.unique(list(first.values())[0][1] if isinstance(first, dict) else first[1])
+    assert ref.digest
+    assert plain(Storage(tmp_path).fetch("d@v1").read(range(40))) == first == plain(ref.read(range(40)))
+    assert len(ref) == 40
+
+
+def made_rows() -> list[dict[str, Any]]:
+    return MADE
+
+
+class Different(Rows):
+    """Rows that differ in each process, except for those that a plan looks at."""
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"n": number if number % 2 or number == 0 else os.getpid()}
+
+
+@pytest.mark.parametrize("kind", ["function", "object"])
+def test_what_was_read_and_is_not_what_is_stored_is_an_error(tmp_path: Path, kind: str) -> None:
+    """A function gives what a module holds, or an object gives other rows in other processes."""
+    source: Any = made_rows if kind == "function" else Different(range(40))
+    ref = Storage(tmp_path).cache(source, "d", "v1", wait=False, shard_bytes=500)
+    try:
+        MADE[6]["n"] = -1
+        assert ref[6]["n"] != 6
+        with pytest.raises(SourceError, match="record 6 "):
+            ref.digest  # noqa: B018 - it waits
+        with pytest.raises(SourceError, match="record 6 "):
+            ref[7]
+    finally:
+        MADE[6]["n"] = 6
+
+
+def test_a_version_that_is_deleted_once_it_is_built_stays_deleted(tmp_path: Path, whole: DataRef[Any]) -> None:
+    storage = Storage(tmp_path / "storage")
+    with growing(tmp_path) as ref:
+        assert plain(ref[3]) == plain(whole[3])
+        other = pickle.loads(pickle.dumps(ref))
+    wait_until(lambda: bool(storage.versions("d")) if storage.datasets() else False)
+    storage.delete("d", "v1", grace=0)
+    storage.gc(grace=0.0)
+    for each in (ref, other):
+        with pytest.raises(VersionNotFoundError, match="d@v1"):
+            each.digest  # noqa: B018 - it waits
+        with pytest.raises(VersionNotFoundError, match="d@v1"):
+            each[5]
+    wait_until(lambda: "cachelayer-build" not in [thread.name for thread in threading.enumerate()])
+    assert not storage.versions("d")
+    assert storage.cache(Gated(), "d", "v1", **OPTIONS).digest == whole.digest
 
 
 def test_functions_of_a_stream_see_what_they_see_of_the_version(tmp_path: Path, whole: DataRef[Any]) -> None:
