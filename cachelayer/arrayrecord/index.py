@@ -61,7 +61,7 @@ def check_identity(raw: bytes, sha256: str, name: str) -> None:
         raise CorruptionError(f"{name}: not the index that was published: it was damaged or replaced")
 
 
-def rows_of(raw: bytes) -> NDArray[np.void]:
+def rows_of(raw: Bytes | bytes) -> NDArray[np.void]:
     """Return the rows of a whole index."""
     return np.frombuffer(raw, ROW, offset=IDENTITY_NBYTES)
 

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
@@ -48,7 +49,7 @@ class _Task:
     request: BuildRequest
     hosts: Hosts | None
     facts: Mapping[str, Any]
-    folder: str
+    folder: Path
 
     def __call__(self) -> bool:
         """Build the version, unless another process builds it or has built it; return whether it was built here."""
@@ -88,7 +89,7 @@ class BackgroundBuild:
         self._log_began = request.log.head().sequence
         # A bar of the build would be drawn into those of the training.
         options = replace(request.options, progress=request.options.progress or False)
-        self._task = _Task(replace(request, options=options), hosts, plan.facts, os.getcwd())
+        self._task = _Task(replace(request, options=options), hosts, plan.facts, Path.cwd())
         self._notes: Notes = plan.notes
         self._parts = 0 if plan.parts is None else plan.parts.count
         self.process = os.getpid()
@@ -115,9 +116,7 @@ class BackgroundBuild:
         self._ended.wait(seconds)
 
     def _new_child(self) -> ChildProcess:
-        return ChildProcess(
-            self._task, self._task.request.name, "wait=False: the source", "pass a function that makes it"
-        )
+        return ChildProcess(self._task, self._task.request.name)
 
     def _run(self) -> None:
         try:
@@ -166,8 +165,8 @@ class BackgroundBuild:
             return True
         name = self._task.request.name
         notice(
-            f"{name} is not built yet, so this program waits for it. Ctrl-C ends both: the next storage.cache() goes on "
-            "after what is built",
+            f"{name} is not built yet, so this program waits for it. Ctrl-C ends both: the next storage.cache() goes "
+            "on after what is built",
             self._progress,
         )
         try:

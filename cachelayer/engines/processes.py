@@ -131,18 +131,16 @@ class ChildProcess:
 
     Args:
         name: what errors call its work.
-        what: what errors call the call if it cannot be pickled.
-        otherwise: what a user does then.
     """
 
-    def __init__(self, call: Callable[[], object], name: str, what: str, otherwise: str) -> None:
+    def __init__(self, call: Callable[[], object], name: str) -> None:
         from loky.backend import get_context
 
-        _refuse_daemon(what, "call it in the program that started this process")
+        _refuse_daemon("wait=False", "call it in the program that started this process")
         self._name = name
         context: Any = get_context("loky")
         self._reply, self._sender = context.Pipe(duplex=False)
-        message = pickled(call, what, _dumps, otherwise=otherwise)
+        message = pickled(call, name, _dumps, otherwise="leave out wait=False")
         self._process = context.Process(target=_call_once, args=(message, os.getpid(), self._sender))
 
     def start(self) -> None:
@@ -191,9 +189,9 @@ def _call_once(message: bytes, parent: int, sender: Any) -> None:
     sender.send_bytes(outcome(lambda: unpickled(message)()))
 
 
-def copied(obj: T, what: str, otherwise: str) -> T:
-    """Return a copy of an object, made as another process gets it; see :class:`ChildProcess`."""
-    copy: T = unpickled(pickled(obj, what, _dumps, otherwise=otherwise))
+def copied(source: T) -> T:
+    """Return a copy of a source, made as a :class:`ChildProcess` gets it."""
+    copy: T = unpickled(pickled(source, "the source", _dumps, otherwise="pass a function that makes it"))
     return copy
 
 

@@ -20,7 +20,6 @@ from cachelayer.objects.file_systems import METHODS, FileSystem, file_system, fo
 from cachelayer.objects.local import crc32c_of, file_crc32c, storage_errors, write_in_place, wrong_size
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
-from cachelayer.temporary_files import scratch_folder
 
 _log = logger_of("stores")
 GAP = 64 * 1024
@@ -189,11 +188,6 @@ class BucketStore:
 
         with self._opened("write", name) as (fs, target):
             retried(f"write {fs.url(target)}", attempt, self.timeout, nbytes)
-
-    def write_atomically(self, name: str, fill: Callable[[Path], object]) -> None:
-        with scratch_folder() as folder:
-            fill(folder / "file")
-            self.upload(folder / "file", name)
 
     def move_in(self, files: Mapping[Path, str]) -> None:
         for file, name in files.items():

@@ -50,7 +50,7 @@ def absolute(what: str, path: str) -> Path:
 
 
 def located(path: str | os.PathLike[str]) -> str:
-    """Return a path, pattern or ``file://`` URL as an absolute path, which no change of folder moves; a URL as it is."""
+    """Return a path, pattern or ``file://`` URL as an absolute path; any other URL as it is."""
     text = os.fspath(path)
     scheme, sign, rest = text.partition("://")
     if sign and scheme in LOCAL_SCHEMES:

@@ -5,7 +5,7 @@
     read  read_ranges                     the bytes of an object, or ranges of several
     exists  size  crc32c  modified        facts about an object
     put  put_if_absent                    write an object from memory
-    write_atomically  upload  move_in     write objects from files
+    upload  move_in                       write objects from files
     download                              copy an object into a file
     delete  delete_folder  names          for maintenance: nothing that reads a dataset lists or deletes
     url  name  folder  local_path         where objects are: these make no request
@@ -15,7 +15,7 @@ Publishing rests on one promise: of several writers that put an absent object, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -105,14 +105,6 @@ class Store(Protocol):
 
     def upload(self, path: Path, name: str) -> None:
         """Copy a local file to an object, as :meth:`put` writes one, and check what was written."""
-
-    def write_atomically(self, name: str, fill: Callable[[Path], object]) -> None:
-        """Let a function write a file, and make the file an object, as :meth:`put` writes one.
-
-        Args:
-            name: the object.
-            fill: writes the file at the path that it gets. If it raises, the object stays as it was.
-        """
 
     def move_in(self, files: Mapping[Path, str]) -> None:
         """Turn local files, which must be durable, into objects, one after the other. The files may be gone afterwards.

@@ -179,7 +179,7 @@ class Builder:
         checked = None if hosts is None else Hosts.checked(hosts)
         if self.catalog.find(request.log, request.version) is None:
             # The source as it is now, which the program cannot change: what is read is what is built.
-            request = replace(request, source=copied(request.source, "wait=False: the source", "pass a function that makes it"))
+            request = replace(request, source=copied(request.source))
             with building(request.url):
                 plan = BuildPlan.of(replace(request, recipe=request.recipe.going_on(request.url)))
             # A source that is empty is built at once, or refused.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -185,11 +183,6 @@ class StoreTests:
             for file in files:
                 file.write_bytes(data)
             folder.move_in(files)
-            write: Callable[[Path], int] = partial(Path.write_bytes, data=data)
-            folder.write_atomically("c/three", write)
-            assert [folder.read(name) for name in ("b/one", "b/two", "c/three")] == [data] * 3
+            assert [folder.read(name) for name in ("b/one", "b/two")] == [data] * 2
         path = folder.local_path("b/one")
         assert path is None or path.read_bytes() == b"other"
-        with pytest.raises(ZeroDivisionError):
-            folder.write_atomically("c/three", lambda _: 1 // 0)
-        assert folder.read("c/three") == b"other"

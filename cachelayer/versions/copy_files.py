@@ -16,11 +16,11 @@ from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.system_threads import Pool
 from cachelayer.temporary_files import sync_path, working_folder
-from cachelayer.versions.contents import StoredFile, checked_records
-from cachelayer.versions.damage import FILES_AT_ONCE, problems_of, records_of
+from cachelayer.versions.damage import FILES_AT_ONCE, StoredFile, problems_of, records_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.verify import checked_records
 
 _log = logger_of("stores")
 

@@ -22,6 +22,7 @@ from cachelayer.versions.snapshot import manifest_name, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
 Problem = Literal["missing", "damaged"]
+StoredFile = ShardFile | ColumnFile
 FILES_AT_ONCE = 4
 
 
@@ -86,7 +87,7 @@ def manifest_of(version: StoredVersion) -> Manifest | None:
         return None
 
 
-def problems_of(folder: Store, file: ShardFile | ColumnFile) -> dict[str, Problem]:
+def problems_of(folder: Store, file: StoredFile) -> dict[str, Problem]:
     """Return the objects of a shard, or of a column file, that are missing or damaged, by their names."""
     problems = {}
     for name, facts in file.files.items():
@@ -103,7 +104,7 @@ def _problem(folder: Store, name: str, facts: FileChecksum) -> Problem | None:
     return None if size == facts.nbytes and folder.crc32c(name) == facts.crc32c else "damaged"
 
 
-def records_of(file: ShardFile | ColumnFile) -> int:
+def records_of(file: StoredFile) -> int:
     """Return how many records a file adds to the progress: rows of added columns are not counted twice."""
     return file.stats.records if isinstance(file, ShardFile) else 0
 

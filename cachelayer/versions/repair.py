@@ -16,9 +16,8 @@ from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
 from cachelayer.versions.claims import CLAIM, Claims
-from cachelayer.versions.contents import StoredFile
 from cachelayer.versions.copy_files import copy_files, named_there
-from cachelayer.versions.damage import DamagedObject, damage_of, manifest_of
+from cachelayer.versions.damage import DamagedObject, StoredFile, damage_of, manifest_of
 from cachelayer.versions.derive import stored_numbers, with_new_token
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest

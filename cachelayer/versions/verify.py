@@ -1,22 +1,34 @@
-"""Check every byte of a version: read all records, and compare every checksum."""
+"""Check every byte of a version: read all records, and compare every checksum and the SHA-256 behind the digest.
+
+``copy`` and ``repair`` check each file so that they put into a storage: checksums alone can be made to fit.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from cachelayer.arrayrecord.lengths import LengthsFile
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
+from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
 from cachelayer.logs import logger_of
+from cachelayer.objects import paths
+from cachelayer.objects.local import file_crc32c
 from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
+from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
-from cachelayer.versions.contents import StoredFile, checked_records
-from cachelayer.versions.damage import damage_beside_manifest, problems_of, records_of
+from cachelayer.versions.column_file import ColumnFile, check_column_file
+from cachelayer.versions.damage import StoredFile, damage_beside_manifest, problems_of, records_of
 from cachelayer.versions.snapshot import manifest_name
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -168,3 +180,45 @@ def _check_erased(path: Path, numbers: Ints, records: Records, erased: Ints, *, 
             f"{path}: record {numbers[row]} of the shard has {records.lengths[row]} bytes, and was "
             f"{'' if is_erased[row] else 'not '}erased"
         )
+
+
+def checked_records(path: Path, file: StoredFile, codec: Codec) -> Iterator[tuple[Ints, Records]]:
+    """Check a shard, with its other files beside it, or a column file; yield the records of a shard meanwhile.
+
+    Args:
+        codec: the codec of its records.
+
+    Yields:
+        The numbers in the shard and the records of a batch.
+
+    Raises:
+        CorruptionError: at the latest after the last batch, if the file is not what was published.
+    """
+    if isinstance(file, ColumnFile):
+        check_column_file(path, file)
+        return
+    stats = file.stats
+    lengths = list[NDArray[Any]]()
+    digest = hashlib.sha256()
+    files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
+    for numbers, records in LocalShards.of_file(files, stats, "always").in_order():
+        digest.update(Frames.of(records).memory())
+        if stats.lengths_file is not None:
+            lengths.append(codec.lengths(records))
+        yield numbers, records
+    # After the records, because the check of a record names the number of a damaged one.
+    if file_crc32c(path) != stats.crc32c:
+        raise CorruptionError(f"{path}: the file does not match its CRC32C")
+    if digest.hexdigest() != stats.sha256:
+        raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
+    if stats.lengths_file is not None:
+        _check_lengths(Path(paths.lengths_of(str(path))), stats.lengths_file, lengths)
+
+
+def _check_lengths(path: Path, file: LengthsFile, lengths: list[NDArray[Any]]) -> None:
+    """Raise if the lengths that are stored beside a shard are not the lengths of its records."""
+    sums = np.stack(file.check(MappedFile.open(path, nbytes=file.nbytes).buffer, str(path)), axis=1)
+    is_wrong = (np.concatenate(lengths) != np.diff(sums, axis=0)).any(axis=1)
+    if is_wrong.any():
+        record = is_wrong.argmax()
+        raise CorruptionError(f"{path}: the lengths of record {record} of the shard are not those of its leaves")

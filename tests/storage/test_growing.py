@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
+import pandas as pd
 import pytest
 from growing_child import BATCH, RECORDS, SHARD_BYTES, FailsAt, Gated, readers, rows
 from growing_child import __file__ as program
@@ -456,14 +456,14 @@ def test_rows_that_change_in_place_afterwards_change_nothing(tmp_path: Path, kin
         "array": np.arange(40),
         "arrays": {"n": np.arange(40)},
         "object": Rows([*range(40)]),
-        "frame": pandas.DataFrame({"n": np.arange(40)}),
+        "frame": pd.DataFrame({"n": np.arange(40)}),
         "function": lambda: rows,
     }
     source = sources[kind]
     ref = Storage(tmp_path).cache(source, "d", "v1", wait=False, shard_bytes=500)
     change_rows(rows if kind == "function" else source)
     first = plain(ref.read(range(40)))
-    assert -1 not in np.unique(list(first.values())[0][1] if isinstance(first, dict) else first[1])
+    assert "-1" not in str(first)
     assert ref.digest
     assert plain(Storage(tmp_path).fetch("d@v1").read(range(40))) == first == plain(ref.read(range(40)))
     assert len(ref) == 40
