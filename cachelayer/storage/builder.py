@@ -31,7 +31,6 @@ from cachelayer.builds.nested_builds import building
 from cachelayer.builds.part_builds import Hosts
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
-from cachelayer.engines.processes import copied
 from cachelayer.errors import AlreadyExistsError, ElementError, InvalidArgumentError
 from cachelayer.objects import paths
 from cachelayer.storage.catalog import Catalog
@@ -178,8 +177,6 @@ class Builder:
         """
         checked = None if hosts is None else Hosts.checked(hosts)
         if self.catalog.find(request.log, request.version) is None:
-            # The source as it is now, which the program cannot change: what is read is what is built.
-            request = replace(request, source=copied(request.source))
             with building(request.url):
                 plan = BuildPlan.of(replace(request, recipe=request.recipe.going_on(request.url)))
             # A source that is empty is built at once, or refused.

@@ -16,6 +16,7 @@ from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
 from cachelayer.builds.part_builds import Hosts
 from cachelayer.builds.parts import Ranges
 from cachelayer.builds.source_records import SourceRecords
+from cachelayer.engines.processes import copied
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.records.infer import FIRST_ELEMENTS
 from cachelayer.records.null_marks import marked
@@ -54,6 +55,9 @@ def begin_build(catalog: Catalog, plan: BuildPlan, hosts: Hosts | None) -> DataR
             f"{request.name}: wait=False: with resume=False each process has a build of its own: leave out one of them"
         )
     from_source = SourceRecords(parts.source, parts.length, spec)
+    if not callable(request.source):
+        # As it is now: the program may change its own. What a function made is most often nobody else's.
+        from_source = copied(from_source)
     _, nulls = from_source(np.arange(min(FIRST_ELEMENTS, parts.length)))
     records = GrowingRecords(
         plan.notes,

@@ -448,7 +448,7 @@ def change_rows(source: Any) -> None:
         source["n"] = -1
 
 
-@pytest.mark.parametrize("kind", ["list", "array", "arrays", "object", "frame", "function"])
+@pytest.mark.parametrize("kind", ["list", "array", "arrays", "object", "frame"])
 def test_rows_that_change_in_place_afterwards_change_nothing(tmp_path: Path, kind: str) -> None:
     rows = [{"n": number} for number in range(40)]
     sources: dict[str, Any] = {
@@ -457,11 +457,10 @@ def test_rows_that_change_in_place_afterwards_change_nothing(tmp_path: Path, kin
         "arrays": {"n": np.arange(40)},
         "object": Rows([*range(40)]),
         "frame": pd.DataFrame({"n": np.arange(40)}),
-        "function": lambda: rows,
     }
     source = sources[kind]
     ref = Storage(tmp_path).cache(source, "d", "v1", wait=False, shard_bytes=500)
-    change_rows(rows if kind == "function" else source)
+    change_rows(source)
     first = plain(ref.read(range(40)))
     assert "-1" not in str(first)
     assert ref.digest
