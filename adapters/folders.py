@@ -139,9 +139,7 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
         empty = labels.keys() - {name for name, _ in files}
         if empty or not classes:
             which = f"the folder {min(empty)!r} has no file" if empty else "there is no folder with a file"
-            raise InvalidArgumentError(
-                f"{without_credentials(root)}: {which} that ends in {', '.join(endings)}"
-            )
+            raise InvalidArgumentError(f"{without_credentials(root)}: {which} that ends in {', '.join(endings)}")
         stray = next((file for name, file in files if name not in labels), None)
         if stray is not None:
             raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: move it into one")

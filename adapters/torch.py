@@ -110,7 +110,8 @@ def _source_of_image_folder(folder: Any) -> Source:
     files = [(located(path), label) for path, label in folder.samples]
     source = source_of_items(files, convert=_file_and_label, by_number=True)
     spec = ImageSpec("RGB"), ArraySpec("int64")
-    return replace(source, kind=type(folder).__name__, items=folder.samples, element_spec=spec, metadata={"classes": list(folder.classes)})
+    metadata = {"classes": list(folder.classes)}
+    return replace(source, kind=type(folder).__name__, items=folder.samples, element_spec=spec, metadata=metadata)
 
 
 def _file_and_label(sample: tuple[str, int]) -> tuple[bytes, int]:
