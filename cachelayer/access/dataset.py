@@ -215,6 +215,15 @@ class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
         ends = accumulate(self.segments[:-1])
         return any(end == records and self.prefix_digest(count) == digest for count, end in enumerate(ends, 1))
 
+    def padding(self, numbers: Ints, name: str) -> int:  # noqa: ARG002
+        """Return how many values of an array are padding, over some elements.
+
+        Args:
+            numbers: the elements.
+            name: the leaf, of one fixed shape.
+        """
+        return 0
+
     def element(self, number: int) -> Any:
         """Return one element."""
         return self.elements(np.array([number]))[0]

@@ -100,6 +100,9 @@ class DatasetView(BaseDataset):
     def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
         return self.base.in_shards(self.selection.numbers_of(numbers))
 
+    def padding(self, numbers: Ints, name: str) -> int:
+        return self.base.padding(self.selection.numbers_of(numbers), name)
+
     @property
     def erased(self) -> Ints:
         return self.selection.rows_of(self.base.erased)
@@ -263,6 +266,13 @@ class RowsOfRecords(BaseDataset):
     @property
     def references(self) -> tuple[str, ...]:
         return self.records.references
+
+    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
+        raise InvalidTypeError(
+            f"{self.title}: its elements share records, which a split or a fold would put into several parts: split "
+            f"the records first, and call {self.kind}() of each part, such as ref.split(..., seed=0)['train']"
+            f".{self.kind}(...)"
+        )
 
     @property
     def takes_requests(self) -> bool:

@@ -149,6 +149,9 @@ class Joined(BaseDataset):
             for places, segments, there in member.in_shards(own):
                 yield ShardRows(rows[places], segments, there)
 
+    def padding(self, numbers: Ints, name: str) -> int:
+        return sum(member.padding(own, name) for member, _, own in self.by_member(numbers))
+
     @cached_property
     def erased(self) -> Ints:
         firsts = self.splits[:-1].tolist()

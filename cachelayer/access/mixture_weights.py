@@ -151,7 +151,8 @@ def _leaf_total(part: DatasetView, name: str, leaf: LeafSpec, by: str) -> Fracti
         return Fraction(values.sum(dtype=np.float64 if values.dtype.kind == "f" else object))
     size = 1 if by != "bytes" or dtypes.is_string(leaf.dtype) else np.dtype(leaf.dtype).itemsize
     if is_static(leaf):
-        return Fraction(len(part) * size * prod(dim or 0 for dim in leaf.shape))
+        padding = sum(part.base.padding(numbers, name) for numbers in part.selection.pieces())
+        return Fraction((len(part) * prod(dim or 0 for dim in leaf.shape) - padding) * size)
     strings = by == "bytes" and bool(leaf.shape) and dtypes.is_string(leaf.dtype)
     if strings or part.base.leaves is None:
         raise InvalidArgumentError(

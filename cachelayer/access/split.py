@@ -43,12 +43,15 @@ from cachelayer.streams.order.permutation import places_of
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
+from cachelayer.versions.reference import Reference
 from cachelayer.versions.stored_version import StoredVersion
 
 _AT_ONCE = 1 << 16
 """The number of records that are dealt at a time."""
 _FIRST_EPOCH = 1 << 63
 """Segment s is shuffled as epoch 2**63 + s of a stream, which no stream reaches."""
+_SHARE_RECORDS = ("clips", "packed", "rolling", "windows")
+"""The methods of views whose elements share records."""
 _SLACK = 2.0**-30
 """A count that lies so little below an integer is that integer: shares such as 0.1 are not exact."""
 
@@ -107,6 +110,9 @@ def folds(
     if count > len(view):
         raise InvalidArgumentError(f"{count} folds of {len(view)} records: a fold would be empty; pass fewer folds")
     fractions = (1 / count,) * count
+    leaves = view.base.leaves
+    if by is None and leaves is not None and leaves.home is not None:
+        _warns_of_shared_records(leaves.home)
     if by is not None:
         _refuse_both(by, stratify)
         values = _Values.read(view, one_or_several("by", by), "folds(by=)")
@@ -178,6 +184,8 @@ def _warn_of_new_numbers(view: DatasetView) -> None:
     if home is None:
         return
     base = home.manifest.provenance.get("base") or {}
+    if _warns_of_shared_records(home):
+        return
     earlier = None if base else _built_before(home)
     why = ""
     if base.get("references"):
@@ -190,6 +198,21 @@ def _warn_of_new_numbers(view: DatasetView) -> None:
             "train in one and to val in the other. Pass by=, a field that tells records apart, to both splits; "
             "derive() and append() keep the numbers"
         )
+
+
+def _warns_of_shared_records(home: StoredVersion) -> bool:
+    """Warn if the records of a version were written from windows or the like, which share records of another."""
+    base = home.manifest.provenance.get("base") or {}
+    for reference in base.get("references", ()):
+        for call in Reference.parse(reference).calls:
+            if call.method in _SHARE_RECORDS:
+                warn(
+                    f"the records of {home.name} were made by {call.method}() of another version, and share records of "
+                    "it, so a record may be in several parts: split that version first, and cache what is made of each "
+                    "part; or pass by=, a field that tells its records apart"
+                )
+                return True
+    return False
 
 
 def _built_before(home: StoredVersion) -> str | None:

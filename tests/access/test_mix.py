@@ -174,6 +174,36 @@ def test_weights_are_shares_of_values_and_of_bytes_as_stored_uncompressed(tmp_pa
     assert rows(by_values.stream(8), 200) == rows(by_records.stream(8), 200)
 
 
+@pytest.mark.parametrize("kind", ["padded", "windows", "packed", "masked packs", "beside", "rolling", "joined"])
+def test_padding_is_no_value_that_counts(tmp_path: Path, kind: str) -> None:
+    many = document_views(tmp_path)["many"][0]
+    spec = {"id": ArraySpec("int64"), "tokens": ArraySpec("int32", (None,))}
+    short = [{"id": number, "tokens": np.ones(number % 3 * 8 + 1, np.int32)} for number in range(31)]
+    views = []
+    for ref in (many.fields("id", "tokens"), Storage(tmp_path).cache(short, "short", "v1", element_spec=spec)):
+        padded = ref.padded({"tokens": 20}, long="truncate")
+        views.append(
+            {
+                "padded": padded,
+                "windows": ref.windows("tokens", 500, remainder="pad"),
+                "packed": ref.packed("tokens", 40),
+                "masked packs": ref.packed("tokens", 40, segments=False)[1:],
+                "beside": ref.packed("tokens", 40, beside="id"),
+                "rolling": padded.rolling(3, stride=2),
+                "joined": cachelayer.concat([padded, padded[:9]])[::2],
+            }[kind]
+        )
+    means = []
+    for view in views:
+        batch = view.read(slice(None))
+        masks = [name for name in batch if name.endswith(("_mask", "_segment_ids"))]
+        means.append(Fraction(int(np.count_nonzero(batch[masks[0]])), len(view)))
+    for by in ("tokens", "id") if kind == "beside" else ("tokens",):
+        by_values = cachelayer.mix([(view, 1) for view in views], by=by)
+        by_records = cachelayer.mix([(view, 1 / mean) for view, mean in zip(views, means, strict=True)])
+        assert rows(by_values.stream(8), 200) == rows(by_records.stream(8), 200)
+
+
 def weighed(weights: Any, **options: Any) -> Any:
     return lambda refs: cachelayer.mix(list(zip(refs, weights, strict=True)), **options)
 

@@ -426,6 +426,23 @@ def test_wrapped_items_are_dealt_as_stored_ones_are(tmp_path: Path) -> None:
         cachelayer.wrap([{"x": 1}, {"x": 2.5}], identity="mixed").where("x > 2")
 
 
+def test_a_version_that_was_made_of_windows_warns_before_its_records_are_in_several_parts(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    ref = storage.submit(rows(0, 100), "d", "v1")
+    windows = storage.cache(ref.rolling(2), "d", "windows")
+    for split in (
+        lambda: windows.split({"a": 0.5, "b": 0.5}, seed=0),
+        lambda: windows[:9].split({"a": 0.5, "b": 0.5}, seed=0),
+        lambda: windows.folds(2, seed=0),
+    ):
+        with pytest.warns(cachelayer.CacheLayerWarning, match=r"rolling\(\).*split that version first"):
+            split()
+    for clips in (ref.rolling(2), cachelayer.concat([ref.rolling(2), ref.rolling(2)])[::-1]):
+        for split in (lambda: clips.split({"a": 0.5, "b": 0.5}, seed=0), lambda: clips.folds(2, seed=0)):  # noqa: B023
+            with pytest.raises(InvalidTypeError, match=r"split the records first.*rolling"):
+                split()
+
+
 def test_erased_records_have_no_value_and_are_in_no_part(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     storage.submit(rows(0, 100), "d", "v1")

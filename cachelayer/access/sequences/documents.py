@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -301,6 +302,13 @@ class DocumentRows(RowsOfRecords):
         erased = self.records.erased
         has_cells = pieces.cells > 0
         return pieces.chosen(has_cells & ~np.isin(pieces.record, erased) if len(erased) else has_cells)
+
+    def padding(self, numbers: Ints, name: str) -> int:
+        shape = self.element_spec[name].shape
+        if self.added is None or not shape:
+            return 0
+        cells = len(numbers) * self.length - int(self.pieces(numbers).cells.sum())
+        return cells * prod(dim or 0 for dim in shape[1:])
 
     def sources(self, numbers: Ints) -> Sources:
         return self.pieces(numbers).not_empty().sources(self.records)

@@ -121,6 +121,13 @@ class PaddedElements(SameRows):
         )
         return replace(info, record_nbytes=nbytes, read_nbytes=nbytes)
 
+    def padding(self, numbers: Ints, name: str) -> int:
+        for each in self.paddings.values():
+            padded = each.name or UNNAMED
+            if name in (padded, padding_keys(padded)[1]):
+                return int(np.maximum(each.length - self.records.lengths(padded).take(numbers), 0).sum())
+        return 0
+
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         pairs = zip(numbers.tolist(), self.records.elements(numbers, held), strict=True)
         return [self.padded_element(number, element) for number, element in pairs]

@@ -124,6 +124,9 @@ class SeriesWindows(RowsOfRecords):
     def needed(self, numbers: Ints) -> Needed:
         return self.records.needed(distinct(self._members(numbers)))
 
+    def padding(self, numbers: Ints, name: str) -> int:
+        return self.records.padding(self._members(numbers), name)
+
     def sources(self, numbers: Ints) -> Sources:
         sources = self.records.sources(self._members(numbers))
         window, place = np.divmod(sources.element, self.length)

@@ -211,8 +211,6 @@ def test_views_before_and_after_it(ref: Any, tmp_path: Path) -> None:
     expected = windows_of(series, 2, 1)
     assert spans_of(view) == expected
     assert spans_of(view[::-2]) == expected[::-2]
-    parts = view.split({"a": 0.5, "b": 0.5}, seed=1)
-    assert sorted(spans_of(parts["a"]) + spans_of(parts["b"])) == sorted(expected)
     both = cachelayer.concat([view, view[:3]])
     assert spans_of(both) == expected + expected[:3]
     twice = view.rolling(2)

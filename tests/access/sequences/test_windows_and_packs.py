@@ -199,18 +199,6 @@ def test_records_that_are_too_long_can_be_refused_by_number(refs: Any) -> None:
     assert view.read([long - 1])["tokens"].shape == (1, 20)
 
 
-def test_a_split_of_windows_stays_when_records_are_appended(tmp_path: Any) -> None:
-    storage = Storage(tmp_path)
-    spec = {"tokens": ArraySpec("int32", (None,))}
-    docs = [{"tokens": each["tokens"]} for each in ELEMENTS]
-    before = storage.cache(docs[:50], "d", "v1", element_spec=spec).windows("tokens", 16)
-    after = storage.append("d", "v1", "v2", docs[50:]).windows("tokens", 16)
-    assert len(after) > len(before)
-    for name, part in before.split({"a": 0.7, "b": 0.3}, seed=5).items():
-        longer = after.split({"a": 0.7, "b": 0.3}, seed=5)[name]
-        assert np.array_equal(longer[: len(part)].read(slice(None))["tokens"], part.read(slice(None))["tokens"])
-
-
 def test_versions_without_values_have_no_windows_and_no_packs(tmp_path: Any) -> None:
     storage = Storage(tmp_path)
     spec = {"tokens": ArraySpec("int32", (None,))}
