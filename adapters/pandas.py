@@ -52,12 +52,12 @@ _FIRST_OBJECTS = 256
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
-    """Return the source of a ``DataFrame``; None for anything else. An unnamed index of integers is left out.
+    """Return the source of a ``DataFrame``; None for anything else.
 
     Raises:
         InvalidTypeError: if a column cannot be stored; names it and says what to do.
         ElementError: if an object of a column of objects cannot be stored.
-        InvalidArgumentError: if the index has a name, several levels, or values other than integers.
+        InvalidArgumentError: if the index has a name, several levels, or other values than 0 to n - 1.
 
     Examples:
         >>> import pandas as pd
@@ -129,14 +129,8 @@ def to_pandas(
 
 
 def _check_names(frame: pd.DataFrame) -> None:
-    index = frame.index
     if not len(frame.columns):
         raise InvalidArgumentError("the frame has no columns: an element is a dict with at least one key")
-    if index.nlevels > 1 or index.name is not None or index.dtype.kind != "i":
-        raise InvalidArgumentError(
-            f"the frame has an index {list(index.names)} of {index.dtype}, which is not a column: reset_index() makes "
-            "it one, reset_index(drop=True) drops it"
-        )
     for name in frame.columns:
         if not isinstance(name, str) or "\ud800" <= max(name, default="") <= "\udfff":
             raise InvalidTypeError(f"a column is named {name!a}: names are str in UTF-8: set frame.columns = [...]")

@@ -184,6 +184,20 @@ def quantity(text: str, units: Mapping[str, float]) -> float:
     return float(match[1]) * units[match[2]]
 
 
+def refuse_other_index(title: str, values: Any) -> None:
+    """Raise if values have an index, as those of pandas have, that is not 0 to n - 1: they count by their places."""
+    if not hasattr(values, "iloc"):
+        return
+    index = values.index
+    has_numbers = index.nlevels == 1 and index.name is None and index.dtype.kind in "iu"
+    if not has_numbers or not np.array_equal(np.asarray(index), np.arange(len(index))):
+        raise InvalidArgumentError(
+            f"{title}: the index {list(index.names)} of {index.dtype} is not 0 to {len(index) - 1}, and values "
+            "count by their places: sort_index() if it has the numbers of all records; else reset_index() makes it a "
+            "column, and reset_index(drop=True) drops it"
+        )
+
+
 def byte_count(text: str) -> int:
     """Parse a size in bytes: ``256MB``, ``1.5GiB``, ``4096``."""
     return int(quantity(text, _BYTES))

@@ -267,7 +267,7 @@ class RowsOfRecords(BaseDataset):
     def references(self) -> tuple[str, ...]:
         return self.records.references
 
-    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
+    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:  # noqa: ARG002
         raise InvalidTypeError(
             f"{self.title}: its elements share records, which a split or a fold would put into several parts: split "
             f"the records first, and call {self.kind}() of each part, such as ref.split(..., seed=0)['train']"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader
-from cachelayer.arguments import no_attribute
+from cachelayer.arguments import no_attribute, refuse_other_index
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import Dataset, T, identity_of_records
 from cachelayer.records import dtypes
@@ -190,6 +190,7 @@ def _numbers(weights: Any, records: int) -> Floats:
         array = np.asarray(weights)
     except Exception as error:
         raise InvalidTypeError(f"weights: the {kind} does not become an array: {error}") from error
+    refuse_other_index("weights", weights)
     if array.ndim != 1 or len(array) != records:
         raise InvalidArgumentError(f"weights of shape {list(array.shape)}: pass one for each record, [{records}]")
     if not _is_number(array.dtype):

@@ -26,6 +26,7 @@ from cachelayer.access import exact_values
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.exact_values import NoValueError, Operand
 from cachelayer.access.field_values import FieldReader, refuse_made_of_records
+from cachelayer.arguments import refuse_other_index
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.host import memory_nbytes
 from cachelayer.progress import Progress, unless_short
@@ -432,6 +433,7 @@ def _checked(holds: Any, rows: int, condition: Condition) -> Mask:
     """Return what a function of columns returned, if it is a mask of the rows. None in it counts as False."""
     if isinstance(holds, Nullable):
         holds = holds.values & holds.valid
+    refuse_other_index(f"where({condition.text})", holds)
     mask = np.asarray(holds)
     if mask.dtype != np.bool_ or mask.shape != (rows,):
         raise InvalidTypeError(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.arguments import refuse_other_index
 from cachelayer.builds.batches import MAX_STACKED_RECORDS, RowBatch, batch_records
 from cachelayer.builds.source import Source, Table
 from cachelayer.errors import ElementError, InvalidTypeError
@@ -110,7 +111,10 @@ def _nested(obj: Any) -> Tree | None:
         return obj if obj.ndim else None
     is_column = hasattr(obj, "__array__") and len(getattr(obj, "shape", ())) > 0 and not hasattr(obj, "columns")
     # An array in a file has none of these methods: as a column, all of it would be read into memory.
-    return as_leaf(obj) if is_column and any(hasattr(obj, name) for name in _IN_MEMORY) else None
+    if not is_column or not any(hasattr(obj, name) for name in _IN_MEMORY):
+        return None
+    refuse_other_index(f"a column of type {type(obj).__name__}", obj)
+    return as_leaf(obj)
 
 
 def refuse_columns_in_a_list(items: list[Any]) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.arguments import refuse_other_index
 from cachelayer.builds.array_source import array_source, columns_of, refuse_columns_in_a_list
 from cachelayer.builds.batches import batch_records
 from cachelayer.builds.sharded_source import Sharded, source_of_parts
@@ -68,6 +69,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         SourceError: if the user's function fails.
     """
     obj = at_path(obj)
+    refuse_other_index(f"a source of type {type(obj).__name__}", obj)
     if isinstance(obj, Sharded):
         return source_of_parts(obj, partial(as_source, unbatch=unbatch, element_spec=element_spec))
     if isinstance(obj, (FileSource, Source)):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cachelayer.arguments import refuse_other_index
 from cachelayer.builds.batches import Batch, EncodedBatch, RowBatch, batch_records
 from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder
@@ -90,6 +91,7 @@ def _with_string_arrays(value: Any, path: str) -> Any:
     if isinstance(value, Mapping):
         return {key: _with_string_arrays(child, f"{path}[{key!r}]") for key, child in value.items()}
     if not isinstance(value, list):
+        refuse_other_index(f"columns{path}", value)
         return value
     if value and {type(item) for item in value} in ({str}, {bytes}):
         return np.fromiter(value, object, len(value))

@@ -23,6 +23,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.arguments import refuse_other_index
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.records.memory import Ints
 
@@ -306,6 +307,7 @@ def numbers_or_mask(indices: Any, records: int) -> NDArray[Any]:
     if array.ndim != 1:
         raise InvalidArgumentError(f"indices of shape {list(array.shape)}: pass one dimension")
     if array.dtype == np.bool_:
+        refuse_other_index("a mask", indices)
         if len(array) != records:
             raise InvalidArgumentError(f"a mask of shape [{len(array)}]: pass one bool for each record, [{records}]")
         return array

@@ -78,9 +78,11 @@ class TestPandas(SourceTests):
 
 class TestStridedPandas(TestPandas):
     def source(self, count: int, folder: Path) -> Any:
-        """Every other row of a frame, whose columns then lie apart in memory, and whose index has gaps."""
+        """Every other row of a frame, whose columns then lie apart in memory."""
         doubled = pandas_frame(count).loc[np.repeat(np.arange(count), 2)].reset_index(drop=True)
-        return doubled[::2]
+        strided = doubled[::2]
+        strided.index = pd.RangeIndex(count)
+        return strided
 
 
 def polars_frame(count: int) -> pl.DataFrame:
@@ -442,6 +444,8 @@ FRAMES: dict[str, tuple[Any, str]] = {
     "an index with a name": (pd.DataFrame({"x": [1]}, pd.Index([3], name="id")), "reset_index"),
     "an index of text": (pd.DataFrame({"x": [1]}, pd.Index(["a"])), "reset_index"),
     "an index of two levels": (pd.DataFrame({"x": [1]}, pd.MultiIndex.from_tuples([(1, 2)])), "reset_index"),
+    "an index in another order": (pd.DataFrame({"x": [1, 2]}, [1, 0]), "reset_index"),
+    "an index with gaps": (pd.DataFrame({"x": [1, 2, 3]})[::2], "reset_index"),
     "an index of days": (pd.DataFrame({"x": [1]}, pd.to_datetime(["2020"])), "reset_index"),
     "columns that are numbers": (pd.DataFrame([[1, 2]]), r"frame\.columns"),
     "columns of two levels": (pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([("a", "b")])), "'b'"),
@@ -472,3 +476,42 @@ def test_a_lazy_frame_is_computed_when_it_is_built_and_no_sooner(storage: Storag
     assert asked == []
     assert len(storage.cache(source, "lazy", "v1")) == 3
     assert asked == [3]
+
+
+BY_PLACE: dict[str, Any] = {
+    "select": lambda _, ref, values: ref.select(values > 2),
+    "exclude": lambda _, ref, values: ref.exclude((values > 2).astype("boolean")),
+    "read": lambda _, ref, values: ref.read((values > 2).astype(object)),
+    "to_pandas": lambda _, ref, values: to_pandas(ref, values > 2),
+    "where": lambda _, ref, values: ref.where(lambda columns: values > columns["x"].mean()),
+    "sample": lambda _, ref, values: ref.sample(values, seed=0),
+    "keep": lambda storage, _, values: storage.derive("rows@v1", new="a", keep=values > 2),
+    "a function": lambda storage, _, values: storage.derive("rows@v1", new="b", keep=lambda _: values > 2),
+    "left out": lambda storage, _, values: storage.derive("rows@v1", new="c", exclude=values > 2),
+    "erased": lambda storage, _, values: storage.erase("rows@v1", records=values > 4, reason="asked"),
+    "a series": lambda storage, _, values: storage.cache(values, "series", "v1"),
+    "columns": lambda storage, _, values: storage.cache({"y": values}, "columns", "v1"),
+    "appended": lambda storage, _, values: storage.append("rows@v1", new="d", source=values.to_frame("x")),
+    "added": lambda storage, _, values: storage.add_columns("rows@v1", new="e", columns={"y": values}),
+    "within": lambda storage, _, values: storage.add_columns("rows@v1", new="f", columns={"y": {"z": values}}),
+    "a frame": lambda storage, _, values: storage.add_columns("rows@v1", new="g", columns=values.to_frame("y")),
+    "of batches": lambda storage, _, values: storage.add_columns(
+        "rows@v1", new="h", columns=lambda _: {"y": values}, batched=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_PLACE)
+def test_values_in_another_order_than_the_records_are_refused(name: str, tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    values = pd.Series(np.arange(6), name="x")
+    ref = storage.cache(values.to_frame(), "rows", "v1")
+    for wrong in (values[::-1], values.set_axis([*range(1, 7)]), values.rename_axis("id")):
+        with pytest.raises(CacheLayerError, match=r"index .* is not 0 to 5.*reset_index"):
+            BY_PLACE[name](storage, ref, wrong)
+    BY_PLACE[name](storage, ref, values[::-1].sort_index())
+
+
+def test_numbers_of_records_may_have_any_index(storage: Storage) -> None:
+    ref = storage.cache(pd.DataFrame({"x": [3, 4, 5]}), "numbers", "v1")
+    assert ref.select(pd.Series([2, 0], index=[7, 5])).read([0, 1])["x"].tolist() == [5, 3]

@@ -24,7 +24,7 @@ FORMS: dict[str, Callable[[list[Any]], Any]] = {
     "array": np.array,
     "objects": lambda items: np.array([*items, None], object)[:-1],
     "numpy scalars": lambda items: [np.asarray(item)[()] for item in items],
-    "series": lambda items: pd.Series(items, index=range(7, 7 + len(items))),
+    "series": pd.Series,
     "nullable series": lambda items: pd.Series(items).convert_dtypes(),
     "tensor": torch.tensor,
     "tensors": lambda items: [torch.tensor(item) for item in items],
