@@ -37,7 +37,6 @@ with packages_of("pandas", "this needs pandas"):
 __all__ = ["as_source", "to_pandas"]
 
 _FIXES = {
-    pd.DatetimeTZDtype: ".dt.tz_convert('UTC').dt.tz_localize(None) makes it a moment in UTC",
     pd.PeriodDtype: ".dt.to_timestamp() makes it the time at which it begins",
     pd.IntervalDtype: "make two columns from .array.left and .array.right",
     pd.SparseDtype: ".sparse.to_dense() makes it an ordinary column",
@@ -222,6 +221,13 @@ def _array(name: str, series: pd.Series[Any]) -> pa.Array:
         if isinstance(series.dtype, np.dtype):
             # from_pandas= would turn NaN into null, but in numpy's dtypes it is a number like any other.
             return pa.array(series.to_numpy().astype(series.dtype.newbyteorder("="), copy=False))
+        # Of the two that follow, pyarrow takes values without their time zone, of which pandas warns.
+        if isinstance(series.dtype, pd.DatetimeTZDtype):
+            times = pa.array(series.dt.tz_convert(None).to_numpy())
+            return times.view(pa.timestamp(times.type.unit, pa.lib.tzinfo_to_string(series.dtype.tz)))
+        if isinstance(categories.dtype, pd.DatetimeTZDtype):
+            codes = series.cat.codes.to_numpy()
+            return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), _array(name, categories.to_series()))
         return pa.array(series.array)
     except UnicodeEncodeError as error:
         raise ElementError("text in UTF-8", ascii(error.object)[:80], path=f"[{name!r}]") from error
@@ -237,20 +243,24 @@ def _series(field: pa.Field, values: Any, rows: int) -> pd.Series[Any]:
     import pyarrow.types as kinds
 
     from cachelayer.adapters.frameworks.arrow_arrays import array_of
+    from cachelayer.adapters.sources.arrow_columns import are_zoned
     from cachelayer.adapters.sources.arrow_schema import categories_of, says_more
 
     kind = field.type
     name = field.name
     if kinds.is_dictionary(kind):
-        series = array_of(kind, values, rows, f"[{name!r}]").to_pandas()
+        array = array_of(kind, values, rows, f"[{name!r}]")
+        series = array.to_pandas()
+        if getattr(kind.value_type, "tz", None) is not None:
+            # pyarrow drops the time zone of categories.
+            series = series.cat.rename_categories(pd.Index(array.dictionary.to_pandas()))
         categories = categories_of(field)
         return series if categories is None else series.cat.set_categories(categories, ordered=True)
-    if says_more(kind) and not isinstance(kind, pa.BaseExtensionType):
+    zone = getattr(kind, "tz", None)
+    if (says_more(kind) or (zone is None and any(are_zoned(kind)))) and not isinstance(kind, pa.BaseExtensionType):
         return _objects(array_of(kind, values, rows, f"[{name!r}]"), name)
-    if kinds.is_string(kind) or kinds.is_binary(kind):
-        return array_of(kind, values, rows, f"[{name!r}]").to_pandas()
-    if kinds.is_temporal(kind):
-        return pd.Series(_native(_times(values, name)))
+    if kinds.is_string(kind) or kinds.is_binary(kind) or kinds.is_temporal(kind):
+        return array_of(kind, values, rows, f"[{name!r}]").to_pandas(date_as_object=False)
     is_number = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
     if is_number and not isinstance(values, Nullable):
         return pd.Series(_native(values))
@@ -304,20 +314,6 @@ def _cell(values: Any, row: int) -> Any:
     if isinstance(cell, Nullable) or (isinstance(cell, Ragged) and isinstance(cell.flat_values, Nullable)):
         return cell.to_list()
     return [_cell(cell, number) for number in range(len(cell))] if isinstance(cell, Ragged) else cell
-
-
-def _times(values: Any, name: str) -> NDArray[Any]:
-    """Return moments or spans in a unit that pandas has, with NaT for null."""
-    if isinstance(values, Nullable):
-        if np.isnat(values.values[values.valid]).any():
-            warn(f"leaf [{name!r}] holds null and NaT, which pandas cannot tell apart: both become NaT")
-        values = np.where(values.valid, values.values, np.array("NaT", values.values.dtype))
-    if values.dtype != np.dtype("M8[D]"):
-        return np.asarray(values)
-    milliseconds: NDArray[Any] = values.astype("M8[ms]")
-    if not ((milliseconds.astype(values.dtype) == values) | np.isnat(values)).all():
-        raise InvalidTypeError(f"leaf [{name!r}] holds days that do not fit into milliseconds: read it with ref.read()")
-    return milliseconds
 
 
 def _native(values: NDArray[Any]) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from zoneinfo import available_timezones
 
 from numpy.typing import NDArray
 
@@ -100,24 +101,26 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
     from cachelayer.adapters.frameworks.arrow_arrays import array_of, read_columns
 
     schema, batch, rows = read_columns(ref, indices)
-    readable = pa.schema([field.with_type(_readable(field.type)) for field in schema])
+    readable = pa.schema([field.with_type(_readable(field.type, f"[{field.name!r}]")) for field in schema])
     arrays = [array_of(field.type, batch[field.name], rows, f"[{field.name!r}]") for field in readable]
     exact = pl.Schema(pa.schema([field for field in schema if field.type != readable.field(field.name).type]))
     return pl.DataFrame(pa.Table.from_arrays(arrays, schema=readable)).cast(dict(exact))
 
 
-def _readable(kind: pa.DataType) -> pa.DataType:
+def _readable(kind: pa.DataType, path: str) -> pa.DataType:
     """Return the nearest type that Polars reads correctly: lists of length 0 make it panic, and seconds overflow."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
     if kinds.is_struct(kind):
-        return pa.struct([field.with_type(_readable(field.type)) for field in kind])
+        return pa.struct([field.with_type(_readable(field.type, path)) for field in kind])
     if kinds.is_list(kind) or kinds.is_fixed_size_list(kind):
         size = kind.list_size if kinds.is_fixed_size_list(kind) else 0
-        return pa.list_(kind.value_field.with_type(_readable(kind.value_type)), size or -1)
+        return pa.list_(kind.value_field.with_type(_readable(kind.value_type, path)), size or -1)
+    if kinds.is_timestamp(kind) and kind.tz is not None and kind.tz not in available_timezones():
+        raise InvalidTypeError(f"leaf {path}: Polars has no time zone {kind.tz!r}: use to_arrow()")
     if (kinds.is_timestamp(kind) or kinds.is_duration(kind)) and kind.unit == "s":
-        return pa.timestamp("ms") if kinds.is_timestamp(kind) else pa.duration("ms")
+        return pa.timestamp("ms", kind.tz) if kinds.is_timestamp(kind) else pa.duration("ms")
     return kind
 
 
@@ -133,8 +136,6 @@ def _to_arrow(frame: pl.DataFrame) -> pa.Table:
 def _check(dtype: Any, title: str) -> None:
     """Raise if values of a type would not come back unchanged."""
     fix = _FIXES.get(type(dtype))
-    if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
-        fix = ".dt.convert_time_zone('UTC').dt.replace_time_zone(None) makes it a moment in UTC"
     if fix is not None:
         raise InvalidTypeError(f"{title} is {dtype}, which is not stored: {fix}; or leave it out with drop()")
     if isinstance(dtype, (pl.List, pl.Array)):

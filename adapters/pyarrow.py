@@ -10,7 +10,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import takewhile
+from itertools import repeat, takewhile
 from types import FunctionType
 from typing import Any
 from urllib.parse import unquote
@@ -26,7 +26,7 @@ from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, batch_records
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.extras import packages_of
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
@@ -48,6 +48,10 @@ _DICTIONARY_NBYTES = 5 << 18
 _VALUES_IF_GIVEN_UP = 8
 _MOST_NBYTES = 16 * BATCH_NBYTES
 _VARYING_BITS = 1 << 10
+_INT96 = (
+    "times of Parquet's INT96, of which pyarrow changes those before 1677 and after 2262: pass a pyarrow.dataset with "
+    "format=ParquetFileFormat(coerce_int96_timestamp_unit='us')"
+)
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -79,6 +83,7 @@ def _part_of(obj: Any) -> ArrowPart:
         return ArrowPart("", obj.projected_schema, lambda _: obj.to_batches())
     if isinstance(obj, pq.ParquetFile):
         rows = obj.metadata.num_rows
+        _refuse_int96([obj.metadata], obj.schema_arrow)
         return ArrowPart("", obj.schema_arrow, partial(_parquet_batches, lambda: nullcontext(obj), None), rows)
     # By default pyarrow reads ahead whole row groups of many files.
     return ArrowPart(
@@ -92,7 +97,8 @@ def _rows_of_dataset(dataset: Any) -> int:
     """Return how many rows of a dataset to read at once: as many as any row group of its files allows."""
     fragments = [each for each in dataset.get_fragments() if isinstance(each, pa_dataset.ParquetFileFragment)]
     with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
-        files = pool.map(lambda fragment: fragment.metadata, fragments)
+        files = list(pool.map(lambda fragment: fragment.metadata, fragments))
+        _refuse_int96(files, dataset.schema)
         return min(
             (rows_at_once(file, group) for file in files for group in range(file.num_row_groups)),
             default=MAX_BATCH_RECORDS,
@@ -277,13 +283,38 @@ def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> Arr
     added = {key: value for key, value in partition_of(file.path).items() if key not in stored.names}
     own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
     read = [name for name in own.names if name not in added]
+    int96 = [name for name in read if name in _int96_columns(metadata)]
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
-        for batch in _parquet_batches(partial(_parquet_file, file), read, row):
+        exact = _parquet_batches(partial(_parquet_file, file, "us"), int96, row) if int96 else repeat(None)
+        for batch, times in zip(_parquet_batches(partial(_parquet_file, file), read, row), exact, strict=False):
+            for name in int96:
+                _check_times(times.column(name), batch.schema.field(name), file.name)
             yield _with_texts(batch, own, added)
 
     starts = first_rows([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
     return ArrowPart(file.name, schema or own, batches, metadata.num_rows, starts, _nbytes_of(metadata, read))
+
+
+def _int96_columns(file: pq.FileMetaData) -> set[str]:
+    """Return the columns with times of Parquet's INT96: pyarrow wraps those that nanoseconds do not reach."""
+    columns = map(file.schema.column, range(file.num_columns))
+    return {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
+
+
+def _refuse_int96(files: Sequence[pq.FileMetaData], schema: pa.Schema) -> None:
+    names = set().union(*map(_int96_columns, files)) & {*schema.names}
+    unchecked = next((name for name in names if "timestamp[ns" in str(schema.field(name).type)), None)
+    if unchecked is not None:
+        raise InvalidTypeError(f"column {unchecked!r} has {_INT96}; or pass its path, of which each time is checked")
+
+
+def _check_times(exact: pa.Array, field: pa.Field, file: str) -> None:
+    """Raise if pyarrow has changed a time, given the same times in microseconds."""
+    try:
+        exact.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"{file}: column {field.name!r} has {_INT96} ({error})") from error
 
 
 def _nbytes_of(file: pq.FileMetaData, names: Sequence[str]) -> int:
@@ -299,13 +330,14 @@ def _nbytes_of(file: pq.FileMetaData, names: Sequence[str]) -> int:
 
 
 @contextmanager
-def _parquet_file(file: File) -> Iterator[pq.ParquetFile]:
+def _parquet_file(file: File, int96: str | None = None) -> Iterator[pq.ParquetFile]:
     if file.is_local:
-        with pq.ParquetFile(file.path) as parquet:
+        with pq.ParquetFile(file.path, coerce_int96_timestamp_unit=int96) as parquet:
             yield parquet
     else:
         # Columns of a row group are read together, in a few large requests.
-        with file.open() as opened, pq.ParquetFile(opened, pre_buffer=True) as parquet:
+        options: dict[str, Any] = {"pre_buffer": True, "coerce_int96_timestamp_unit": int96}
+        with file.open() as opened, pq.ParquetFile(opened, **options) as parquet:
             yield parquet
 
 

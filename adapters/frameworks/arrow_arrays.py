@@ -75,6 +75,7 @@ def type_of(spec: Tree, path: str) -> pa.DataType:
     kind = None if isinstance(spec, SparseSpec) or None in inner else _scalar_type(spec.dtype)
     if kind is None:
         raise InvalidTypeError(f"leaf {path}: Arrow has no type for {describe_leaf(spec)}: read it with ref.read()")
+    kind = kind if spec.timezone is None else pa.timestamp(kind.unit, spec.timezone)
     for dim in reversed(spec.shape):
         kind = pa.list_(kind, -1 if dim is None else dim)
     return kind

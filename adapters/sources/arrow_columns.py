@@ -101,7 +101,8 @@ def spec_of(kind: pa.DataType, files: FileLeaves) -> Tree:
             return files[path].spec
         if isinstance(lists.values.type, pa.JsonType) and not lists.dims:
             return JsonSpec()
-        return None if kinds.is_null(lists.values.type) else nested_spec(dtype_of(lists.values.type, path), lists.dims)
+        kind = lists.values.type
+        return None if kinds.is_null(kind) else nested_spec(dtype_of(kind, path), lists.dims, getattr(kind, "tz", None))
 
     return tree.map_structure(leaves_of("", Lists(pa.nulls(0, kind)), files), spec)
 
@@ -133,6 +134,7 @@ def _fits(own: Any, wanted: LeafSpec) -> bool:
         not isinstance(own, LeafSpec)
         or not (own.dtype == wanted.dtype or _may_be_cast(own.dtype, wanted.dtype))
         or len(own.shape) != len(wanted.shape)
+        or own.timezone != wanted.timezone
     ):
         return False
     if not isinstance(wanted, ArraySpec):
@@ -452,10 +454,22 @@ def _numbers(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     return values.astype(np.int64).view(dtype) if dtype.kind in "mM" else values
 
 
+def are_zoned(kind: pa.DataType) -> list[bool]:
+    """Return for each timestamp in a type whether it has a time zone."""
+    if kinds.is_timestamp(kind):
+        return [kind.tz is not None]
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    inner = [kind.value_type] if kinds.is_dictionary(kind) else inner
+    return [is_zoned for each in inner for is_zoned in are_zoned(each)]
+
+
 def cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return an array in a type, if each value stays the same; only floats may be rounded to narrower ones."""
     if kinds.is_null(kind) and array.null_count == len(array):
         return pa.nulls(len(array))
+    before, after = are_zoned(array.type), are_zoned(kind)
+    if len(before) == len(after) and before != after:
+        raise pa.ArrowInvalid("times with a time zone and times without do not mix: convert the column first")
     # Text that is not UTF-8 passes here: the check of all text refuses it later.
     cast = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))
     if kinds.is_floating(kind) and (kinds.is_floating(array.type) or is_text(array.type)):

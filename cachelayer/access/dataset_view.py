@@ -75,7 +75,7 @@ class DatasetView(BaseDataset):
 
     @property
     def references(self) -> tuple[str, ...]:
-        return self.base.references if self.name is None else (str(self.name),)
+        return self.base.references if self.name is None else (str(self.name.stored),)
 
     @property
     def element_spec(self) -> Tree:

@@ -8,6 +8,7 @@ text and bytes, are refused.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
@@ -22,6 +23,8 @@ _INT64, _UINT64 = (-(1 << 63), (1 << 63) - 1), (0, (1 << 64) - 1)
 _EXACT_IN_FLOAT = (-(1 << 53), 1 << 53)
 """Float64 holds every integer between these."""
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex", "U": "text", "S": "bytes", "M": "time"}
+_OFFSET = re.compile(r"(.*?)(Z|[+-]\d\d:\d\d)?", re.DOTALL)
+"""A time, and its offset from UTC."""
 _ATTOSECONDS = {
     "W": 604_800 * 10**18,
     "D": 86_400 * 10**18,
@@ -43,8 +46,8 @@ class Operand:
     """A value for each row, or one value for all rows."""
 
     kind: str
-    """``bool``, ``int``, ``float``, ``complex``, ``text``, ``bytes``, ``time`` or ``duration``; or ``dict``, of which
-    only ``is None`` can be asked."""
+    """``bool``, ``int``, ``float``, ``complex``, ``text``, ``bytes``, ``time``, ``moment`` (of a time zone) or
+    ``duration``; or ``dict``, of which only ``is None`` can be asked."""
     values: Any
     """An array of shape ``[rows]``, or a value of Python."""
     valid: Any = True
@@ -61,8 +64,10 @@ class NoValueError(ValueError):
     """Operands do not fit together; the text says why, and what to write."""
 
 
-def column(dtype: DType, values: Any, valid: Any = True) -> Operand:
+def column(dtype: DType, values: Any, valid: Any = True, timezone: str | None = None) -> Operand:
     """Return the values of a field as an operand."""
+    if timezone is not None:
+        return Operand("moment", values, valid)
     if not isinstance(dtype, np.dtype):
         return Operand("text" if dtype is str else "bytes", values, valid)
     kind = number_kind(dtype)
@@ -161,10 +166,7 @@ def _result_bounds(operation: Callable[[Any, Any], Any], left: Operand, right: O
 def _integers(left: Operand, right: Operand, result: tuple[int, int]) -> tuple[Any, Any]:
     """Return integers in a dtype in which an operation is exact: of 64 bits if they and the result fit, else Python's.
 
-    Args:
-        left, right: the integers.
-        result: bounds of the result. For a quotient, the bounds of the integers that float64 has exactly: integers
-            within them become float64.
+    The bounds of the result of a quotient are those of the integers that float64 has exactly: these become float64.
     """
     bounds = [_bounds(left), _bounds(right)]
     if result == _EXACT_IN_FLOAT:
@@ -206,7 +208,7 @@ def compare(comparison: Callable[[Any, Any], Any], left: Operand, right: Operand
         raise NoValueError(_why_never(left, right))
     if "complex" in kinds and comparison in _ORDERS:
         raise NoValueError("has complex numbers, which have no order: compare with == or !=")
-    if kinds <= {"time", "duration"}:
+    if kinds <= {"time", "moment", "duration"}:
         holds = _compare_times(comparison, left, right)
     elif kinds == {"float"}:
         holds = comparison(_as_field(left, right), _as_field(right, left))
@@ -266,15 +268,21 @@ def _as_field(operand: Operand, other: Operand) -> Any:
 
 def _with_times(operand: Operand, other: Operand) -> Operand:
     """Return a literal text as a time if the other operand is of times; else the operand."""
-    if other.kind != "time" or operand.kind != "text" or not operand.is_literal:
+    if other.kind not in ("time", "moment") or operand.kind != "text" or not operand.is_literal:
         return operand
+    example = "'2026-01-31'" if other.kind == "time" else "'2026-01-31T00:00+01:00', with the offset from UTC"
+    text, offset = _OFFSET.fullmatch(operand.values).groups()  # type: ignore[union-attr]
     try:
-        time = np.datetime64(operand.values)
+        if (offset is not None) != (other.kind == "moment"):
+            raise ValueError("the field has times " + ("with a time zone" if offset is None else "without a time zone"))
+        time = np.datetime64(text)
+        if offset not in (None, "Z"):
+            time -= np.timedelta64(int(offset[:3]) * 60 + int(offset[0] + offset[4:]), "m")
     except ValueError as error:
-        raise NoValueError(f"has {operand.values!r}, which is no time such as '2026-01-31': {error}") from error
+        raise NoValueError(f"has {operand.values!r}, which is no time such as {example}: {error}") from error
     if np.isnat(time):
-        raise NoValueError(f"has {operand.values!r}, which is no time such as '2026-01-31'")
-    return Operand("time", time.reshape(1))
+        raise NoValueError(f"has {operand.values!r}, which is no time such as {example}")
+    return Operand(other.kind, time.reshape(1))
 
 
 def _compare_times(comparison: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Any:
@@ -307,6 +315,7 @@ def _counts(times: NDArray[Any]) -> tuple[NDArray[np.int64], int | None]:
 
 def _named(kind: str) -> str:
     names = {"text": "text", "bytes": "bytes", "int": "an integer", "complex": "a complex number"}
+    names["moment"] = "a time with a time zone"
     return names.get(kind, f"a {kind}")
 
 
@@ -322,7 +331,7 @@ def _why_never(left: Operand, right: Operand) -> str:
             cure = f"write {constant.decode(errors='replace')!r} for a text"
     elif "bool" in kinds:
         cure = "write the field alone, or 'not' and the field"
-    elif "time" in kinds:
+    elif "time" in kinds or "moment" in kinds:
         cure = "write a time such as '2026-01-31'"
     elif "duration" in kinds:
         cure = "pass a function, such as lambda c: c['d'] > np.timedelta64(5, 's')"

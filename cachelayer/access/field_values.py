@@ -14,7 +14,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
-from cachelayer.records.keys import KeyColumn, Keys, key_dtype, row_numbers
+from cachelayer.records.keys import KeyColumn, Keys, key_leaf, row_numbers
 from cachelayer.records.leaf_names import dict_named, leaf_number, leaf_numbers, names_of_leaves
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec, describe_leaf, is_static
@@ -196,13 +196,13 @@ def distinct_rows(reader: FieldReader, names: Sequence[str]) -> tuple[list[tuple
         The combinations, of values as Python has them, in the order in which they first come; all NaN are one value,
         and so is None. The number of the combination of each of ``reader.rows``.
     """
-    dtypes = [reader.leaf(name).dtype for name in names]
+    leaves = [reader.leaf(name) for name in names]
     number_of_combination: dict[tuple[Any, ...], int] = {}
     pieces = [np.empty(0, np.int64)]
     for rows in reader.pieces(names):
         read = reader.read(rows, names)
         columns = [read[name] for name in names]
-        numbers = row_numbers([KeyColumn.of(dtype, column) for dtype, column in zip(dtypes, columns, strict=True)])
+        numbers = row_numbers([KeyColumn.of(leaf, column) for leaf, column in zip(leaves, columns, strict=True)])
         firsts = np.empty(int(numbers.max(initial=-1)) + 1, np.int64)
         # The last of several assignments stays.
         firsts[numbers[::-1]] = np.arange(len(numbers))[::-1]
@@ -251,7 +251,7 @@ def keys_of_view(view: DatasetView, argument: str, names: Sequence[str], progres
     name_of_view = view.references[0].rpartition("/")[2].partition("@sha256:")[0] if view.references else view.title
     reader = FieldReader(view, f"{argument}=")
     leaves = [tree.leaves(reader.spec)[leaf_number(reader.spec, name)][1] for name in names]
-    dtypes = [key_dtype(argument, name, leaf, name_of_view) for name, leaf in zip(names, leaves, strict=True)]
+    checked = [key_leaf(argument, name, leaf, name_of_view) for name, leaf in zip(names, leaves, strict=True)]
     columns = reader.columns(names, progress)
-    keys = {name: KeyColumn.of(dtype, columns[name]) for name, dtype in zip(names, dtypes, strict=True)}
+    keys = {name: KeyColumn.of(leaf, columns[name]) for name, leaf in zip(names, checked, strict=True)}
     return Keys(argument, name_of_view, keys, reader.rows)

@@ -317,12 +317,7 @@ def source_of(member: DatasetView) -> RecordSource:
 
 
 def _merge_varying(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> NDArray[Any]:
-    """Return the values of all rows one after another.
-
-    Args:
-        groups: rows, and the values of these rows one after another.
-        counts: the number of values of each row.
-    """
+    """Return the values of all rows one after another, given those of several groups of rows."""
     dtype = groups[0][1].dtype
     nbytes = counts * dtype.itemsize
     begins = splits_of(nbytes)
@@ -333,12 +328,7 @@ def _merge_varying(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) ->
 
 
 def _merge_fixed(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
-    """Return the stacked values of all rows.
-
-    Args:
-        groups: rows, and the stacked values of these rows.
-        count: the number of rows.
-    """
+    """Return the stacked values of all rows, given those of several groups of rows."""
     if any(isinstance(values, Nullable) for _, values in groups):
         parts = []
         for rows, values in groups:

@@ -43,15 +43,12 @@ from cachelayer.streams.order.permutation import places_of
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
-from cachelayer.versions.reference import Reference
 from cachelayer.versions.stored_version import StoredVersion
 
 _AT_ONCE = 1 << 16
 """The number of records that are dealt at a time."""
 _FIRST_EPOCH = 1 << 63
 """Segment s is shuffled as epoch 2**63 + s of a stream, which no stream reaches."""
-_SHARE_RECORDS = ("clips", "packed", "rolling", "windows")
-"""The methods of views whose elements share records."""
 _SLACK = 2.0**-30
 """A count that lies so little below an integer is that integer: shares such as 0.1 are not exact."""
 
@@ -110,9 +107,6 @@ def folds(
     if count > len(view):
         raise InvalidArgumentError(f"{count} folds of {len(view)} records: a fold would be empty; pass fewer folds")
     fractions = (1 / count,) * count
-    leaves = view.base.leaves
-    if by is None and leaves is not None and leaves.home is not None:
-        _warns_of_shared_records(leaves.home)
     if by is not None:
         _refuse_both(by, stratify)
         values = _Values.read(view, one_or_several("by", by), "folds(by=)")
@@ -143,14 +137,8 @@ def _refuse_both(by: Any, stratify: Any) -> None:
 def _warn_of_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed: int, by: Any, *, is_exact: bool) -> None:
     """Warn if parts are far from their shares, or a part has no record, such as a validation set that checks nothing.
 
-    Parts are far from their shares if the view is itself a part of a split with the same seed.
-
-    Args:
-        dealt: the number of the part of each record or value.
-        shares: the share of each part by its name.
-        seed: the seed of the split.
-        by: the fields whose values were dealt; None for records.
-        is_exact: whether each part has its share of whatever was dealt.
+    Parts are far from their shares if the view is itself a part of a split with the same seed. ``dealt`` has the number
+    of the part of each record, or of each value of ``by``; if ``is_exact``, each part has its share of them.
     """
     # Erased records have no value, and are in no part.
     dealt = dealt[dealt >= 0]
@@ -184,12 +172,10 @@ def _warn_of_new_numbers(view: DatasetView) -> None:
     if home is None:
         return
     base = home.manifest.provenance.get("base") or {}
-    if _warns_of_shared_records(home):
-        return
     earlier = None if base else _built_before(home)
     why = ""
     if base.get("references"):
-        why = "its records were written from those of another version"
+        why = "its records were written from those of another version (windows, packs and the like share some)"
     elif earlier is not None:
         why = f"it was built by itself, and so was {home.dataset_id}@{earlier}"
     if why:
@@ -198,21 +184,6 @@ def _warn_of_new_numbers(view: DatasetView) -> None:
             "train in one and to val in the other. Pass by=, a field that tells records apart, to both splits; "
             "derive() and append() keep the numbers"
         )
-
-
-def _warns_of_shared_records(home: StoredVersion) -> bool:
-    """Warn if the records of a version were written from windows or the like, which share records of another."""
-    base = home.manifest.provenance.get("base") or {}
-    for reference in base.get("references", ()):
-        for call in Reference.parse(reference).calls:
-            if call.method in _SHARE_RECORDS:
-                warn(
-                    f"the records of {home.name} were made by {call.method}() of another version, and share records of "
-                    "it, so a record may be in several parts: split that version first, and cache what is made of each "
-                    "part; or pass by=, a field that tells its records apart"
-                )
-                return True
-    return False
 
 
 def _built_before(home: StoredVersion) -> str | None:
@@ -242,13 +213,7 @@ def _parts_by_number(view: DatasetView, fractions: tuple[float, ...], key: int) 
 
 
 def _shuffled_places(segments: tuple[int, ...], numbers: Ints, key: int) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield each segment that some records lie in, the rows of these records, and their places in its shuffled order.
-
-    Args:
-        segments: the number of records of each segment of the shards.
-        numbers: the numbers of the records in the shards.
-        key: the seed.
-    """
+    """Yield each segment with some of the records, the rows of these, and their places in its shuffled order."""
     splits = splits_of(np.array(segments, np.int64))
     for segment, rows in groups_of(splits[1:].searchsorted(numbers, side="right"), len(segments)):
         yield segment, rows, places_of(segments[segment], key, _FIRST_EPOCH + segment, numbers[rows] - splits[segment])
@@ -293,14 +258,7 @@ class _Values:
 
 
 def _parts_of_view(view: DatasetView, fractions: tuple[float, ...], key: int, strata: _Values | None) -> Ints:
-    """Return the part of each record of a view, dealt among the records of the view that have the same value.
-
-    Args:
-        view: the records.
-        fractions: the fraction of each part.
-        key: the seed.
-        strata: the values; None to deal all records as one stratum.
-    """
+    """Return the part of each record of a view, dealt among the records of the view that have the same value."""
     if strata is None:
         strata = _Values([""], np.zeros(len(view), np.int64))
     order_of_text = np.argsort(np.argsort(np.array(strata.texts, object), kind="stable"), kind="stable")
@@ -354,13 +312,8 @@ def _in_segments(view: DatasetView, rows: Ints, key: int) -> tuple[Ints, Ints, I
 def _deal(segment: Ints, stratum: Ints, order: NDArray[Any], fractions: tuple[float, ...]) -> Ints:
     """Return the part of each item: the items of a stratum are divided as evenly as they go.
 
-    The items of a segment are dealt after the items of earlier segments, and do not move them.
-
-    Args:
-        segment: the segment of each item.
-        stratum: the stratum of each item.
-        order: the sort key of each item within its stratum and segment.
-        fractions: the fraction of each part.
+    The items of a segment are dealt after those of earlier segments, and do not move them. ``order`` is the sort key
+    of an item in its stratum and segment.
     """
     out = np.empty(len(segment), np.int64)
     ordered = np.lexsort((order, stratum, segment))
@@ -400,13 +353,8 @@ def _share_counts(size: int, shares: Sequence[float], dealt: Sequence[int], deal
     """Return how many records of a stratum in a segment each part gets.
 
     With what it got in earlier segments, each part comes as near to its share as it can. Counts are rounded down; then
-    the parts that lack most of all records, over all strata, get one more.
-
-    Args:
-        size: the number of records of the stratum in the segment.
-        shares: the fraction of each part.
-        dealt: how many records of the stratum each part got in earlier segments.
-        dealt_of_all: how many records each part got so far, of all strata.
+    the parts that lack most of all records, over all strata, get one more. ``dealt`` counts the records of the stratum
+    that each part got in earlier segments, ``dealt_of_all`` those of all strata so far.
     """
     total = size + sum(dealt)
     lacking = [max(0.0, share * total - had) for share, had in zip(shares, dealt, strict=True)]

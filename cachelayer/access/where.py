@@ -399,7 +399,7 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
     _check_quotes(condition, names_of_leaves(reader.spec))
     dicts = list(filter(reader.is_dict, condition.names))
     fields = [name for name in condition.names if name not in dicts]
-    dtypes = {name: reader.leaf(name).dtype for name in fields}
+    leaves = {name: reader.leaf(name) for name in fields}
     names = [*fields, *filter(reader.has_characters, condition.lengths)]
     pieces = list(reader.pieces(names))
     with Progress(f"where {condition.text[:40]!r}", len(view), unless_short(None, len(pieces))) as progress:
@@ -412,10 +412,11 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
             for name in dicts:
                 columns[name] = Operand("dict", np.zeros(len(numbers), np.bool_), reader.has_dict(numbers, name))
             for name, column in reader.read(numbers, fields).items():
+                leaf = leaves[name]
+                valid = np.True_
                 if isinstance(column, Nullable):
-                    columns[name] = exact_values.column(dtypes[name], column.values, column.valid)
-                else:
-                    columns[name] = exact_values.column(dtypes[name], column, np.True_)
+                    column, valid = column.values, column.valid
+                columns[name] = exact_values.column(leaf.dtype, column, valid, leaf.timezone)
             mask[numbers] = condition.holds(columns, lengths)
             progress.update(len(numbers), 0)
     return mask

@@ -25,7 +25,7 @@ from cachelayer.protocols import HasRecords, records_of
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import Frames
-from cachelayer.records.keys import KeyColumn, Keys, key_dtype, numbered, rows_by_number, shown_names
+from cachelayer.records.keys import KeyColumn, Keys, key_leaf, numbered, rows_by_number, shown_names
 from cachelayer.records.leaf_names import leaf_number, one_or_several
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import marked
@@ -251,9 +251,9 @@ def _keys_of_table(frames: Frames, spec: Mapping[str, Tree], on: Sequence[str]) 
     records = PackedRecords(frames.buffer, frames.starts, frames.lengths)
     columns = {}
     for name in on:
-        dtype = key_dtype("on", name, spec[name], "the table")
+        leaf = key_leaf("on", name, spec[name], "the table")
         own = codec_for(spec).chosen([leaf_number(spec, name)])
-        columns[name] = KeyColumn.of(dtype, own.batch(own.decode(records))[name])
+        columns[name] = KeyColumn.of(leaf, own.batch(own.decode(records))[name])
     return Keys("on", "the table", columns, np.arange(len(frames)))
 
 

@@ -122,6 +122,12 @@ def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
         added: the spec that the source has; None if only its elements show it.
     """
     if added is None:
+        zoned = next((path for path, leaf in tree.leaves(spec) if leaf.timezone is not None), None)
+        if spec is not None and zoned is not None:
+            raise InvalidArgumentError(
+                f"this source cannot be appended to {name}: its elements do not tell the time zone of {zoned}: pass a "
+                "table or a frame, whose columns do"
+            )
         return
     differences = _differences(dict(tree.leaves(spec)), dict(tree.leaves(added)))
     if differences:

@@ -19,17 +19,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.extensions import column_rows, put_column_file
 from cachelayer.builds.shard_target import ShardTarget, records_of_shard, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths
+from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import Log
@@ -67,6 +71,11 @@ class Erasure:
     def erase(self) -> StoredVersion:
         """Erase the records, and return the version without them."""
         name = self._version.version
+        before = self._log.head()
+        manifest = self._manifest(self._version)
+        rows_of = self._rows(manifest)
+        shards = [shard for shard in manifest.shards if shard.content in rows_of]
+        known = [_known_by(self._dataset, shard, rows_of[shard.content]) for shard in shards]
         claims = Claims(self._dataset.folder(paths.builds(name)))
         generation = self._log.head().generation
         with (
@@ -82,6 +91,11 @@ class Erasure:
                 return self._without(head, rows, target, progress) if rows else head
 
             entry = self._log.change(decide)
+        others = self._others_with(known, before, entry, manifest.rows.element_spec)
+        if others:
+            warn(
+                f"{self._name}: equal records, or their fields, are still in {', '.join(others)}: erase them there too"
+            )
         return StoredVersion(self._dataset, entry.versions[name])
 
     def _refuse_if_replaced(self, head: Snapshot) -> None:
@@ -119,11 +133,7 @@ class Erasure:
         return rows
 
     def _without(self, head: Snapshot, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress) -> Snapshot:
-        """Put the shards and manifests of all versions without the records, and return a snapshot that names them.
-
-        Args:
-            rows: what :meth:`_rows` returns.
-        """
+        """Put the shards and manifests of all versions without the records, and return a snapshot that names them."""
         target = replace(target, generation=head.generation)
         infos = [
             self._put(head, StoredVersion(self._dataset, info), rows, target, progress)
@@ -142,6 +152,22 @@ class Erasure:
             "erase", versions=[info.version for info in infos], records=len(self._records), reason=self._reason
         )
         return head.superseding(infos, self._reason, change, deletions)
+
+    def _others_with(self, known: list[Ints], before: Snapshot, entry: Snapshot, spec: Tree) -> list[str]:
+        """Return the versions that still have equal records, or other fields that were made of them."""
+        digests = [info.digest for info in before.versions.values() if entry.versions.get(info.version) != info]
+        others = []
+        for info in entry.versions.values():
+            manifest = self._manifest(info)
+            if manifest.rows.element_spec != spec:
+                has = any(digest in str(manifest.provenance.get("base")) for digest in digests)
+            else:
+                there = (_known_by(self._dataset, shard) for shard in manifest.shards)
+                has = bool(known) and any(np.isin(records, np.concatenate(known)).any() for records in there)
+            if has:
+                others.append(info.version)
+                digests.append(info.digest)
+        return others
 
     def _holds(self, info: VersionInfo, rows: Mapping[str, Ints]) -> bool:
         return any(shard.content in rows for shard in self._manifest(info).shards)
@@ -195,6 +221,12 @@ class Erasure:
                 self._written[key] = written
             shards[number] = written
         return replace(stored, shards=ShardTable(shards))
+
+
+def _known_by(dataset: Store, shard: ShardFile, rows: Ints | slice = slice(None)) -> Ints:
+    """Return the length and the checksum of records of a shard, as one number each."""
+    records = index.rows_of(dataset.read(paths.index_of(shard.name)) or bytes(index.IDENTITY_NBYTES))[rows]
+    return np.asarray((records["length"].astype(np.int64) << 32) + records["crc32c"])
 
 
 def write_anew(

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,11 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
         value = value.tolist()
     if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
         value = _array_of(spec, value, row)
-    elif isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "mM":
+    elif (
+        isinstance(spec.dtype, np.dtype)
+        and spec.dtype.kind in "mM"
+        and not (spec.timezone and isinstance(value, dt.datetime))
+    ):
         value = _time_of(spec.dtype, value)
     try:
         leaf = as_leaf(value)
@@ -155,7 +160,7 @@ def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
             rows = np.concatenate(rows)
         else:
             rows = [inner for item in rows for inner in item]
-    flat = ArraySpec(spec.dtype, (None, *spec.shape[spec.ragged_rank + 1 :]))
+    flat = ArraySpec(spec.dtype, (None, *spec.shape[spec.ragged_rank + 1 :]), timezone=spec.timezone)
     return Ragged.from_nested(conform(flat, rows, row), tuple(splits))
 
 

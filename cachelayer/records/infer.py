@@ -389,17 +389,18 @@ def _with_dims_of(spec: LeafSpec, value: Any) -> LeafSpec:
     return replace(spec, shape=dims)
 
 
-def nested_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
+def nested_spec(dtype: Any, dims: tuple[int | None, ...], timezone: str | None = None) -> LeafSpec:
     """Return the spec of nested lists: an array if only the outermost dimension varies, else a ragged array.
 
     Args:
         dtype: the dtype of the innermost items.
         dims: the length of the lists at each level, outermost first; None if lengths differ.
+        timezone: the time zone of the items.
     """
     unknown = max((axis for axis, dim in enumerate(dims) if dim is None), default=0)
     if unknown == 0:
-        return ArraySpec(dtype, dims)
-    return RaggedSpec(dtype, ((None,) * (unknown + 1)) + dims[unknown + 1 :], ragged_rank=unknown)
+        return ArraySpec(dtype, dims, timezone=timezone)
+    return RaggedSpec(dtype, ((None,) * (unknown + 1)) + dims[unknown + 1 :], ragged_rank=unknown, timezone=timezone)
 
 
 def approximate_nbytes(value: Any) -> int:

@@ -32,8 +32,8 @@ def shown_names(names: Sequence[str]) -> str:
     return repr(names[0] if len(names) == 1 else list(names))
 
 
-def key_dtype(argument: str, name: str, leaf: Tree, where: str) -> DType:
-    """Return the dtype of a field of a key.
+def key_leaf(argument: str, name: str, leaf: Tree, where: str) -> ArraySpec:
+    """Return the spec of a field of a key.
 
     Args:
         argument: the argument that names the key, for messages.
@@ -48,7 +48,7 @@ def key_dtype(argument: str, name: str, leaf: Tree, where: str) -> DType:
         raise InvalidArgumentError(
             f"{argument}={name!r}: a key is one number, text or bytes in each row; {where} has {describe(leaf)}"
         )
-    return leaf.dtype
+    return leaf
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +60,13 @@ class KeyColumn:
     """The value of each row: an array of shape ``[rows]``, of objects for strings."""
     valid: NDArray[np.bool_] | None = None
     """Which rows have a value; None if all have one."""
+    timezone: str | None = None
 
     @classmethod
-    def of(cls, dtype: DType, column: Any) -> KeyColumn:
+    def of(cls, leaf: ArraySpec, column: Any) -> KeyColumn:
         """Return the column of a field of a batch: an array or a :class:`Nullable`."""
-        return cls(dtype, column.values, column.valid) if isinstance(column, Nullable) else cls(dtype, column)
+        values, valid = (column.values, column.valid) if isinstance(column, Nullable) else (column, None)
+        return cls(leaf.dtype, values, valid, leaf.timezone)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -82,7 +84,7 @@ class KeyColumn:
     @property
     def title(self) -> str:
         """The name of the values in errors."""
-        return self.dtype.name if isinstance(self.dtype, np.dtype) else self.kind
+        return self.dtype.name if isinstance(self.dtype, np.dtype) and self.timezone is None else self.kind
 
     @property
     def kind(self) -> str:
@@ -90,7 +92,8 @@ class KeyColumn:
         if not isinstance(self.dtype, np.dtype):
             return "text" if self.dtype is str else "bytes"
         kinds = {"i": "integers", "u": "integers", "S": "bytes", "U": "text"}
-        return kinds.get(dtypes.number_kind(self.dtype), self.dtype.name)
+        name = kinds.get(dtypes.number_kind(self.dtype), self.dtype.name)
+        return name if self.timezone is None else f"{name} of {self.timezone}"
 
     def value(self, row: int) -> Any:
         """Return the value of a row as a value of Python's own types; dates and durations as text."""

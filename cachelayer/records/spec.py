@@ -37,7 +37,7 @@ from cachelayer.records import dtypes
 from cachelayer.records.dtypes import DType
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
-_OF_ALL_LEAVES = ("dtype", "shape", "nullable", "nullable_values")
+_OF_ALL_LEAVES = ("dtype", "shape", "nullable", "nullable_values", "timezone")
 Shape = tuple[int | None, ...]
 L = TypeVar("L", bound="LeafSpec")
 IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -72,6 +72,10 @@ def _dtype(dtype: DTypeLike | type) -> DType:
         raise InvalidTypeError(f"{dtype!r} is not a dtype") from error
 
 
+def _is_moment(dtype: DType) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.str in ("<M8[s]", "<M8[ms]", "<M8[us]", "<M8[ns]")
+
+
 def _shape(shape: Iterable[Any]) -> Shape:
     try:
         dims = tuple(None if dim is None else operator.index(dim) for dim in shape)
@@ -94,6 +98,8 @@ class LeafSpec:
     """Whether the leaf may be None."""
     nullable_values: bool = field(default=False, kw_only=True)
     """Whether values within the leaf may be None; readers get the leaf as a :class:`cachelayer.Nullable`."""
+    timezone: str | None = field(default=None, kw_only=True)
+    """The time zone that moments are of, such as ``"Europe/Berlin"``; readers get them as ``datetime64`` in UTC."""
 
     if TYPE_CHECKING:
         # The arguments have wider types than the fields, which type checkers learn from no dataclass. Each subclass is
@@ -105,6 +111,7 @@ class LeafSpec:
             nullable: bool = False,
             *,
             nullable_values: bool = False,
+            timezone: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -112,6 +119,10 @@ class LeafSpec:
         object.__setattr__(self, "shape", _shape(self.shape))
         object.__setattr__(self, "nullable", boolean("nullable", self.nullable))
         object.__setattr__(self, "nullable_values", boolean("nullable_values", self.nullable_values))
+        if self.timezone is not None and not (isinstance(self.timezone, str) and _is_moment(self.dtype)):
+            raise InvalidArgumentError(
+                f"timezone {self.timezone!r} of {self.dtype}: a name, for datetime64[s, ms, us, ns]"
+            )
         if self.nullable_values and not has_values(self):
             raise InvalidArgumentError(
                 f"nullable_values of {describe_leaf(self)}: only values in an array, or in a ragged one, may be None"
@@ -148,6 +159,7 @@ class ArraySpec(LeafSpec):
             nullable: bool = False,
             *,
             nullable_values: bool = False,
+            timezone: str | None = None,
         ) -> None: ...
 
 
@@ -184,6 +196,7 @@ class RaggedSpec(LeafSpec):
             splits_dtype: DTypeLike = _INT64,
             *,
             nullable_values: bool = False,
+            timezone: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -459,4 +472,5 @@ def describe_leaf(leaf: LeafSpec) -> str:
 
 def _dtype_name(leaf: LeafSpec) -> str:
     is_time = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "Mm"
-    return np.dtype(leaf.dtype).name if is_time else dtypes.to_name(leaf.dtype)
+    name = np.dtype(leaf.dtype).name if is_time else dtypes.to_name(leaf.dtype)
+    return name if leaf.timezone is None else f"{name[:-1]}, {leaf.timezone}]"

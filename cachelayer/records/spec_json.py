@@ -64,6 +64,7 @@ def _to_json(spec: Tree, depth: int) -> Any:
             node |= options_of(spec)
         elif not isinstance(spec, JsonSpec):
             node |= {"dtype": dtypes.to_name(spec.dtype), "shape": list(spec.shape)}
+            node |= {} if spec.timezone is None else {"timezone": spec.timezone}
         if isinstance(spec, RaggedSpec):
             node |= {"ragged_rank": spec.ragged_rank, "splits_dtype": spec.splits_dtype.name}
         return node | {name: True for name in ("nullable", "nullable_values") if getattr(spec, name)}
@@ -144,7 +145,8 @@ def _leaf(node: dict[str, Any]) -> dict[str, Any]:
         )
     dtype = dtypes.from_name(text("dtype", node["dtype"]))
     flags = {name: flag(name, node.get(name, False)) for name in ("nullable", "nullable_values")}
-    return {"dtype": dtype, "shape": shape, **flags}
+    zone = {"timezone": text("timezone", node["timezone"])} if "timezone" in node else {}
+    return {"dtype": dtype, "shape": shape, **flags, **zone}
 
 
 def _image(node: dict[str, Any], _: int) -> LeafSpec:
@@ -187,7 +189,7 @@ def _tuple(node: dict[str, Any], depth: int) -> tuple[Tree, ...]:
     return tuple(_list(node, depth))
 
 
-_ARRAY_KEYS = frozenset({"dtype", "shape", "nullable", "nullable_values"})
+_ARRAY_KEYS = frozenset({"dtype", "shape", "nullable", "nullable_values", "timezone"})
 _KINDS: dict[str, tuple[frozenset[str], Callable[[dict[str, Any], int], Tree]]] = {
     "none": (frozenset(), lambda _, __: None),
     "array": (_ARRAY_KEYS, _array),

@@ -96,6 +96,9 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
             raise InvalidTypeError(f"{value} does not fit into 64 bits")
         return array
     if hasattr(value, "__array__") and not isinstance(value, NoArray):
+        kind = getattr(value, "type", getattr(value, "dtype", None))
+        if getattr(kind, "tz", getattr(kind, "time_zone", None)) is not None:
+            raise InvalidTypeError(f"an array of {kind} would lose its time zone: pass a table or a frame")
         try:
             array = _as_array(value)
         except Exception as error:
@@ -125,6 +128,8 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
 
 def _remedy(value: Any) -> str:
     """Return how to convert a value to one that can be stored, for an error message."""
+    if getattr(value, "tzinfo", None) is not None:
+        return ": a table of Arrow or a frame keeps its time zone; .astimezone(UTC).replace(tzinfo=None) makes it UTC"
     for kind in type(value).__mro__:
         if kind.__name__ in _REMEDIES:
             return f": {_REMEDIES[kind.__name__]}"

@@ -15,6 +15,7 @@ Calls are written as in Python, one after another, and their arguments are liter
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
+from cachelayer.provenance.stored_values import hashed, stored
 
 METHODS = (
     "clips",
@@ -46,6 +48,8 @@ MOST_NUMBERS = 256
 """The most record numbers that a reference lists one by one."""
 PUBLISH = "publish the records with storage.derive(id, base, new, keep=view), and take the reference of that version"
 """The advice for a view that no text can name."""
+_NAMES_VALUES = re.compile(r"['\"]|[=!]=|\bin\b")
+"""What a condition has that names values: texts, or numbers that are equal to a field."""
 _PINNED = 16
 _SHOWN = 80
 
@@ -122,9 +126,18 @@ class ViewName:
         return ViewName(self.version, self.records, (*calls, ViewCall("", (_slice_of(rows),))))
 
     @property
+    def stored(self) -> ViewName:
+        """The name as it is stored: with hashes of the conditions that name values, which an erasure does not reach."""
+        calls = [
+            replace(call, arguments=(_stored_condition(call.arguments[0]),)) if call.method == "where" else call
+            for call in self.calls
+        ]
+        return replace(self, calls=tuple(calls))
+
+    @property
     def conditions(self) -> list[str]:
-        """The conditions by which the records were chosen, as texts; a function is its name."""
-        return [str(call.arguments[0]) for call in self.calls if call.method == "where"]
+        """The conditions by which the records were chosen, as they are stored; a function is its name."""
+        return [call.arguments[0] for call in self.stored.calls if call.method == "where"]
 
     def __str__(self) -> str:
         return self.version + "".join(map(str, self.calls))
@@ -151,6 +164,10 @@ class ViewName:
                 why = call.why_unnamed or f"{call} has an argument that is no literal: {PUBLISH}"
                 raise InvalidArgumentError(f"{self.shown} has no reference that opens it again: {why}")
         return f"{self}@sha256:{digest[:_PINNED]}"
+
+
+def _stored_condition(condition: str) -> str:
+    return str(stored(hashed(condition.encode()))) if _NAMES_VALUES.search(condition) else condition
 
 
 def _slice_of(rows: range) -> slice:

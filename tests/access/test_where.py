@@ -422,6 +422,14 @@ def test_a_derived_version_says_its_condition(storage: Storage, ref: Any) -> Non
     good = storage.derive("d@v2", new="good", keep="score > 0.5 and flag")
     assert good.digest == ref.where("score > 0.5 and flag").digest
     assert good.provenance["where"] == ["score > 0.5 and flag"]
+    for number, condition in enumerate(("name != 'n3'", "n != 3", "n in [3, 4]", "name.startswith('n')")):
+        without = storage.derive("d@v2", new=f"without{number}", keep=condition)
+        assert without.digest == ref.where(condition).digest
+        assert re.fullmatch("hash:[0-9a-f]{6}", without.provenance["where"][0])
+        written = storage.rewrite(f"written{number}", ref.where(condition), "v1")
+        assert condition not in str(written.provenance)
+        assert condition not in str(storage.cache(ref.where(condition), "cached", f"v{number}").provenance)
+        assert cachelayer.open(ref.where(condition).reference).digest == without.digest
     better = storage.derive("d@v2", new="better", keep=ref.where("flag").where("n > 100")[:5])
     assert better.provenance["where"] == ["flag", "n > 100"]
     assert numbers(better) == [102, 105, 108, 111, 114]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import warnings
 from pathlib import Path
@@ -183,6 +184,61 @@ def test_a_schema_that_is_given_casts_every_file(storage: Storage, tmp_path: Pat
     assert ref.element_spec["n"] == ArraySpec("float32")
     with pytest.raises(ElementError, match=r"\['n'\]"):
         storage.cache(from_parquet(tmp_path / "*.parquet", schema=pa.schema({"n": pa.int64()})), "d", "v2")
+
+
+def int96(folder: Path, name: str, times: list[Any]) -> Path:
+    """A Parquet file with times as INT96 in a column, a list and a struct."""
+    kind = pa.timestamp("us")
+    path = folder / f"{name}.parquet"
+    columns = {
+        "n": list(range(len(times))),
+        "time": pa.array(times, kind),
+        "list": pa.array([[time] for time in times], pa.list_(kind)),
+        "struct": pa.array([{"a": {"b": time}} for time in times], pa.struct({"a": pa.struct({"b": kind})})),
+    }
+    pq.write_table(pa.table(columns), path, use_deprecated_int96_timestamps=True)
+    return path
+
+
+def test_times_of_int96_are_those_of_the_file_or_refused(storage: Storage, tmp_path: Path) -> None:
+    times = [dt.datetime(1700, 1, 1), None, dt.datetime(2262, 4, 11)]
+    near = to_arrow(storage.cache(from_parquet(int96(tmp_path, "near", times)), "int96", "near"))
+    assert near["time"].type == pa.timestamp("ns")
+    assert near["time"].cast(pa.timestamp("us")).to_pylist() == times
+    assert near["list"].cast(pa.list_(pa.timestamp("us"))).to_pylist() == [[time] for time in times]
+    for year in (1, 1676, 2263, 9999):
+        far = int96(tmp_path, "far", [*times, dt.datetime(year, 12, 31)])
+        for column in ("time", "list", "struct"):
+            source: Any = from_parquet(far, columns=["n", column])
+            with pytest.raises(SourceError, match=f"far.parquet: column '{column}' has times of Parquet's INT96"):
+                storage.cache(source, "int96", "far")
+            with pytest.raises(CacheLayerError, match="INT96"):
+                storage.cache(pa_dataset.dataset(far).replace_schema(pa_dataset.dataset(far).schema), "int96", "far")
+        with pytest.raises(CacheLayerError, match="INT96"):
+            storage.cache(pq.ParquetFile(far), "int96", "far")
+        assert len(storage.cache(from_parquet(far, columns=["n"]), "int96", f"n{year}")) == 4
+        exact = pa_dataset.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+        for number, source in enumerate(
+            (pa_dataset.dataset(far, format=exact), pq.ParquetFile(far, coerce_int96_timestamp_unit="us"))
+        ):
+            read = to_arrow(storage.cache(source, "int96", f"far{year}-{number}"))
+            assert read["time"].to_pylist()[-1] == read["struct"].to_pylist()[-1]["a"]["b"] == dt.datetime(year, 12, 31)
+
+
+def test_a_schema_takes_no_zone_and_gives_none(storage: Storage, tmp_path: Path) -> None:
+    kinds = [pa.timestamp("us"), pa.timestamp("us", "Europe/Paris")]
+    for own, wanted in (kinds, kinds[::-1]):
+        for value, stored, asked in ((0, own, wanted), ([0], pa.list_(own), pa.list_(wanted))):
+            pq.write_table(pa.table({"time": pa.array([value], stored)}), tmp_path / "zone.parquet")
+            source = from_parquet(tmp_path / "zone.parquet", schema=pa.schema({"time": asked}))
+            with pytest.raises(ElementError, match="time"):
+                storage.cache(source, "zone", "v1")
+    (tmp_path / "zone.csv").write_text("time\n2020-01-01T00:00:00Z\n2020-01-01T00:00:00+02:00\n")
+    ref = storage.cache(from_csv(tmp_path / "zone.csv", pa.schema({"time": kinds[1]})), "zone", "csv")
+    assert to_arrow(ref)["time"].type == kinds[1]
+    assert ref.read([0, 1])["time"].tolist() == [dt.datetime(2020, 1, 1), dt.datetime(2019, 12, 31, 22)]
+    with pytest.raises(ElementError, match="time"):
+        storage.cache(from_csv(tmp_path / "zone.csv", pa.schema({"time": kinds[0]})), "zone", "naive")
 
 
 def test_a_column_of_nothing_but_nulls_asks_for_a_spec(storage: Storage) -> None:

@@ -13,7 +13,7 @@ from commands import invoke
 from servers import Server, new_storage
 
 import cachelayer
-from cachelayer import ErasedRecordError, Storage
+from cachelayer import CacheLayerWarning, ErasedRecordError, Storage
 from cachelayer.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -61,7 +61,8 @@ def test_records_go_from_every_version_that_has_them_and_from_no_other(storage: 
     storage.derive("d", "v2", "odd", keep=range(1, 2 * COUNT, 2))
     storage.rewrite("d", "v1", "shuffled", shuffle_seed=1)
     before = {name: info.digest for name, info in storage.versions("d").items()}
-    v2 = storage.erase("d", records=[3, 4, 150], of="v2", reason="asked to")
+    with pytest.warns(CacheLayerWarning, match="are still in shuffled: erase"):
+        v2 = storage.erase("d", records=[3, 4, 150], of="v2", reason="asked to")
     assert v2.erased.tolist() == [3, 4, 150]
     left = [n for n in range(2 * COUNT) if n not in (3, 4, 150)]
     assert numbers(v2) == left
@@ -103,6 +104,34 @@ def test_what_was_deleted_within_its_grace_loses_them_too(tmp_path: Path) -> Non
     storage.erase("d@v2", records=[42], reason="asked to", grace=0)
     assert b"secret of person 0042" not in stored_bytes(storage)
     assert numbers(storage.fetch("d@v2")) == [n for n in range(50) if n != 42]
+
+
+def test_every_version_that_still_has_the_record_is_named(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    ref = submitted(storage)
+    storage.submit(rows, "d", "again", element_spec=SPEC, shard_bytes=5000)
+    storage.submit(lambda: rows(COUNT), "d", "others", element_spec=SPEC)
+    storage.rewrite("d@v1", new="texts", fields=["text"])
+    storage.rewrite("d", ref.where("n >= 50"), "later")
+    storage.cache(ref.where("n < 50"), "d", "cached")
+    storage.append("d@v1", new="twice", source=ref[42:43])
+    with pytest.warns(CacheLayerWarning, match="d@v1: .* still in again, texts, cached, twice: erase"):
+        storage.erase("d@v1", records=[42], reason="asked to", grace=0)
+    for name, number in (("again", 42), ("texts", 42), ("twice", COUNT), ("cached", 42)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            storage.erase(f"d@{name}", records=[number], reason="asked to", grace=0)
+    assert b"secret of person 0042" not in stored_bytes(storage)
+
+
+def test_a_condition_that_names_the_record_goes_with_it(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    ref = submitted(storage)
+    condition = "not text.startswith('secret of person 0042')"
+    storage.derive("d@v1", new="kept", keep=condition)
+    storage.rewrite("d", ref.where(condition), "written")
+    storage.erase("d@v1", records=[42], reason="asked to", grace=0)
+    assert b"person 0042" not in stored_bytes(storage)
 
 
 def test_who_reads_the_old_version_goes_on_for_the_grace(storage: Storage) -> None:

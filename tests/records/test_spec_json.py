@@ -96,6 +96,18 @@ def test_floats_that_are_others_on_other_machines_are_refused(dtype: Any) -> Non
         ArraySpec(dtype)
 
 
+def test_only_leaves_of_moments_have_a_time_zone_and_only_theirs_is_written() -> None:
+    zoned = ArraySpec("M8[us]", (None,), timezone="Europe/Berlin")
+    node = {"kind": "array", "dtype": "<M8[us]", "shape": [None], "timezone": "Europe/Berlin"}
+    assert spec_json.to_json(zoned) == node
+    assert spec_json.from_json(node) == zoned != ArraySpec("M8[us]", (None,))
+    assert "timezone" not in spec_json.to_json(ArraySpec("M8[us]"))
+    assert repr(zoned) == "ArraySpec(datetime64[us, Europe/Berlin], (None,))"
+    for dtype in ("int64", "M8[D]", "m8[s]", "str"):
+        with pytest.raises(InvalidArgumentError, match="timezone"):
+            ArraySpec(dtype, timezone="UTC")
+
+
 def test_a_spec_in_json_reads_like_this() -> None:
     spec = {"b": RaggedSpec("f", (None, None), splits_dtype=np.dtype("int32")), "a": (None, [ArraySpec(str)])}
     assert spec_json.to_json(spec) == {

@@ -51,6 +51,7 @@ class Documents:
         specs = [leaf for _, leaf in tree.leaves(spec)]
         self._leaves = [leaf_number(spec, name) for name in names]
         self._specs = [specs[leaf] for leaf in self._leaves]
+        self.timezones = [spec.timezone for spec in self._specs]
         for name, leaf in zip(names, self._specs, strict=True):
             if not has_documents(leaf):
                 cure = "" if leaf.shape else f"; pass beside={name!r} for the value of its document beside each token"
@@ -265,8 +266,8 @@ class DocumentRows(RowsOfRecords):
 
     @cached_property
     def element_spec(self) -> dict[str, ArraySpec]:
-        pairs = zip(self.documents.keys, self.documents.dtypes, strict=True)
-        leaves = {key: ArraySpec(dtype, (self.length,)) for key, dtype in pairs}
+        every = zip(self.documents.keys, self.documents.dtypes, self.documents.timezones, strict=True)
+        leaves = {key: ArraySpec(dtype, (self.length,), timezone=timezone) for key, dtype, timezone in every}
         fields = {each.key: each.spec_of_row(self.length) for each in self.fields}
         return {**leaves, **fields, **self._added_spec}
 

@@ -44,11 +44,13 @@ class Padding:
     """The value that fills up shorter records: an array without dimensions, of the dtype of the leaf."""
     long: LongRecords
     """What becomes of longer records."""
+    timezone: str | None = None
 
     def specs(self, length: int | None) -> tuple[ArraySpec, ArraySpec, ArraySpec]:
         """Return the specs of the padded leaf, of the length and of the mask."""
         mask = ArraySpec(np.dtype(np.bool_), (length,))
-        return ArraySpec(self.fill.dtype, (length,)), ArraySpec(np.dtype(np.int32)), mask
+        values = ArraySpec(self.fill.dtype, (length,), timezone=self.timezone)
+        return values, ArraySpec(np.dtype(np.int32)), mask
 
     def batch(self, batch: Any) -> tuple[Any, Any, Any]:
         """Return the padded rows of a Ragged, or of a Nullable with one, their lengths and their mask."""
@@ -227,7 +229,7 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
         if isinstance(value, Mapping) and name not in value:
             raise InvalidArgumentError(f"value {dict(value)!r}: it has none for {name!r}")
         fill = checked_fill("value", value[name] if isinstance(value, Mapping) else value, np.dtype(leaf.dtype))
-        paddings[place] = Padding(name, sizes[name], fill, long or "truncate")
+        paddings[place] = Padding(name, sizes[name], fill, long or "truncate", leaf.timezone)
     if len(paddings) < len(numbers):
         raise InvalidArgumentError(
             f"{', '.join(map(repr, lengths))} of {tree.describe(spec)}: padded() adds fields beside the one that it "

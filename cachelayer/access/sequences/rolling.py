@@ -194,10 +194,10 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
         stacks = False
     elif None in leaf.shape:
         stacks = None not in leaf.shape[1:] and not leaf.nullable
-        stacked = RaggedSpec(leaf.dtype, shape, nullable_values=leaf.nullable_values)
+        stacked = RaggedSpec(leaf.dtype, shape, nullable_values=leaf.nullable_values, timezone=leaf.timezone)
     else:
         stacks = True
-        stacked = ArraySpec(leaf.dtype, shape, nullable_values=has_nulls)
+        stacked = ArraySpec(leaf.dtype, shape, nullable_values=has_nulls, timezone=leaf.timezone)
     if stacks:
         return stacked
     cure = "leave it out with fields(), before rolling()"

@@ -66,7 +66,7 @@ class TokenField(PickledByFields):
         if self.groups is not None:
             return ArraySpec(_CATEGORY, (length,))
         dtype = np.uint8 if dtypes.is_string(self.spec.dtype) else self.spec.dtype
-        return ArraySpec(dtype, (length, *(() if self.every else self.spec.shape)))
+        return ArraySpec(dtype, (length, *(() if self.every else self.spec.shape)), timezone=self.spec.timezone)
 
     @property
     def json_texts(self) -> list[Any]:
