@@ -107,7 +107,7 @@ def _flat_bytes(rows: FlatRows) -> NDArray[np.uint8]:
 
 def _kind(spec: LeafSpec) -> str:
     """Return the kind of the values of a leaf, such that values of different kinds are never equal."""
-    kind = _kind_of_dtype(spec.dtype)
+    kind = _kind_of_dtype(spec.dtype) if spec.timezone is None else f"times of {spec.timezone}"
     is_array = isinstance(spec, ArraySpec) and not isinstance(spec, EncodedSpec)
     return kind if is_array else f"{type(spec).__name__} of {kind}"
 

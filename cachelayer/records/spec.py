@@ -242,6 +242,7 @@ class EncodedSpec(LeafSpec):
     shape: Shape = field(default=(), init=False)
     nullable: bool = field(default=False, kw_only=True)
     nullable_values: bool = field(default=False, init=False)
+    timezone: str | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         options = [f"{name}={value!r}" for name, value in options_of(self).items() if value is not None]
@@ -370,6 +371,7 @@ class JsonSpec(LeafSpec):
     shape: Shape = field(default=(), init=False)
     nullable: bool = field(default=False, init=False)
     nullable_values: bool = field(default=False, init=False)
+    timezone: str | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         return "JsonSpec()"
