@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.arguments import refuse_other_index
 from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records
 from cachelayer.builds.source import (
     Source,
@@ -97,6 +98,7 @@ def _one_by_one(batches: Iterator[RowBatch], record: int) -> Iterator[Batch]:
 
 
 def _row_count(path: str, leaf: Any) -> int:
+    refuse_other_index(f"a column of a batch, {path}", leaf)
     if isinstance(leaf, Ragged) and len(leaf) and (row := wrong_row(leaf)) is not None:
         got = f"{leaf!r} with row splits {leaf.row_splits[row : row + 2]}"
         hint = "Row splits are integers that ascend from row to row, up to the number of values."

@@ -128,11 +128,7 @@ class ViewName:
     @property
     def stored(self) -> ViewName:
         """The name as it is stored: with hashes of the conditions that name values, which an erasure does not reach."""
-        calls = [
-            replace(call, arguments=(_stored_condition(call.arguments[0]),)) if call.method == "where" else call
-            for call in self.calls
-        ]
-        return replace(self, calls=tuple(calls))
+        return replace(self, calls=tuple(map(_stored_call, self.calls)))
 
     @property
     def conditions(self) -> list[str]:
@@ -166,8 +162,11 @@ class ViewName:
         return f"{self}@sha256:{digest[:_PINNED]}"
 
 
-def _stored_condition(condition: str) -> str:
-    return str(stored(hashed(condition.encode()))) if _NAMES_VALUES.search(condition) else condition
+def _stored_call(call: ViewCall) -> ViewCall:
+    if call.method == "where" and _NAMES_VALUES.search(call.arguments[0]):
+        return replace(call, arguments=(stored(hashed(call.arguments[0].encode())),))
+    texts = {name: stored(hashed(repr(value).encode())) for name, value in call.options.items() if name == "categories"}
+    return replace(call, options={**call.options, **texts})
 
 
 def _slice_of(rows: range) -> slice:

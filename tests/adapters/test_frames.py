@@ -614,6 +614,7 @@ BY_PLACE: dict[str, Any] = {
     "added": lambda storage, _, values: storage.add_columns("rows@v1", new="e", columns={"y": values}),
     "within": lambda storage, _, values: storage.add_columns("rows@v1", new="f", columns={"y": {"z": values}}),
     "a frame": lambda storage, _, values: storage.add_columns("rows@v1", new="g", columns=values.to_frame("y")),
+    "a batch": lambda storage, _, values: storage.cache([{"y": values}], "batch", "v1", unbatch=True),
     "of batches": lambda storage, _, values: storage.add_columns(
         "rows@v1", new="h", columns=lambda _: {"y": values}, batched=True
     ),
