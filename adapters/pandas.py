@@ -259,8 +259,11 @@ def _series(field: pa.Field, values: Any, rows: int) -> pd.Series[Any]:
     zone = getattr(kind, "tz", None)
     if (says_more(kind) or (zone is None and any(are_zoned(kind)))) and not isinstance(kind, pa.BaseExtensionType):
         return _objects(array_of(kind, values, rows, f"[{name!r}]"), name)
-    if kinds.is_string(kind) or kinds.is_binary(kind) or kinds.is_temporal(kind):
-        return array_of(kind, values, rows, f"[{name!r}]").to_pandas(date_as_object=False)
+    if kinds.is_string(kind) or kinds.is_binary(kind):
+        return array_of(kind, values, rows, f"[{name!r}]").to_pandas()
+    if kinds.is_temporal(kind):
+        times = pd.Series(_native(_times(values, name)))
+        return times if zone is None else times.dt.tz_localize("UTC").dt.tz_convert(pa.lib.string_to_tzinfo(zone))
     is_number = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
     if is_number and not isinstance(values, Nullable):
         return pd.Series(_native(values))
@@ -314,6 +317,20 @@ def _cell(values: Any, row: int) -> Any:
     if isinstance(cell, Nullable) or (isinstance(cell, Ragged) and isinstance(cell.flat_values, Nullable)):
         return cell.to_list()
     return [_cell(cell, number) for number in range(len(cell))] if isinstance(cell, Ragged) else cell
+
+
+def _times(values: Any, name: str) -> NDArray[Any]:
+    """Return moments or spans in a unit that pandas has, with NaT for null."""
+    if isinstance(values, Nullable):
+        if np.isnat(values.values[values.valid]).any():
+            warn(f"leaf [{name!r}] holds null and NaT, which pandas cannot tell apart: both become NaT")
+        values = np.where(values.valid, values.values, np.array("NaT", values.values.dtype))
+    if values.dtype != np.dtype("M8[D]"):
+        return np.asarray(values)
+    milliseconds: NDArray[Any] = values.astype("M8[ms]")
+    if not ((milliseconds.astype(values.dtype) == values) | np.isnat(values)).all():
+        raise InvalidTypeError(f"leaf [{name!r}] holds days that do not fit into milliseconds: read it with ref.read()")
+    return milliseconds
 
 
 def _native(values: NDArray[Any]) -> NDArray[Any]:

@@ -120,7 +120,11 @@ def ragged(*shape: int | None, **options: Any) -> RaggedSpec:
 
 PAGES = [{"bytes": png(pixels), "path": None} for pixels in PIXELS[:3]]
 COLUMNS: dict[str, tuple[Any, list[Any], Any]] = {
-    "zone": (Value("timestamp[s, tz=Europe/Berlin]"), [dt.datetime(2020, 1, 2, tzinfo=dt.UTC)], nullable("M8[s]")),
+    "zone": (
+        Value("timestamp[s, tz=Europe/Berlin]"),
+        [dt.datetime(2020, 1, 2, tzinfo=dt.UTC)],
+        ArraySpec("M8[s]", nullable=True, timezone="Europe/Berlin"),
+    ),
     "date64": (Value("date64"), [dt.date(2020, 1, 2), dt.date(1960, 1, 1)], nullable("M8[ms]")),
     "time32": (Value("time32[s]"), [dt.time(1, 2, 3)], nullable("m8[s]")),
     "time64": (Value("time64[us]"), [dt.time(1, 2, 3, 4)], nullable("m8[us]")),
