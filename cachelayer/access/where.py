@@ -242,13 +242,7 @@ def _fields(root: ast.expr, source: _Source) -> Iterator[tuple[str, bool]]:
 
 
 class _Evaluation:
-    """Evaluates the nodes of a condition over some rows.
-
-    Args:
-        source: the condition.
-        columns: the values of the fields in the rows, by name.
-        lengths: the lengths of fields in the rows, by name.
-    """
+    """Evaluates the nodes of a condition over some rows."""
 
     def __init__(self, source: _Source, columns: Mapping[str, Operand], lengths: Mapping[str, Operand]) -> None:
         self._source = source

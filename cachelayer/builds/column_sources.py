@@ -258,14 +258,7 @@ def _keys_of_table(frames: Frames, spec: Mapping[str, Tree], on: Sequence[str]) 
 
 
 def _added_columns(frames: Frames, codec: Codec, rows: Ints, on: Sequence[str]) -> tuple[Frames, Tree]:
-    """Return some rows of a table without the fields of the key, and the spec of these.
-
-    Args:
-        frames: the rows of the table, encoded.
-        codec: the codec of these rows.
-        rows: the numbers of the rows to return.
-        on: the fields of the key.
-    """
+    """Return some rows of a table without the fields of the key, and the spec of these."""
     of_key = {leaf_number(codec.spec, name) for name in on}
     others = codec.chosen([plan.number for plan in codec.plans if plan.number not in of_key])
     columns = others.decode(PackedRecords(frames.buffer, frames.starts, frames.lengths)[rows])

@@ -71,12 +71,7 @@ def _first_batches(parts: Parts, most: int) -> Iterator[Batch]:
 
 
 def _spec_of_first_elements(batches: Callable[[int], Iterator[Batch]], declared: Tree | None) -> Tree | None:
-    """Return the spec that the first elements show; None if there is no element.
-
-    Args:
-        batches: returns batches of the first elements, given how many.
-        declared: the spec that the user declares; None for none.
-    """
+    """Return the spec that the first elements show; None if there is no element."""
     try:
         return spec_of_batches(batches(FIRST_ELEMENTS), declared)[0]
     except ElementError:

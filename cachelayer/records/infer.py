@@ -434,14 +434,7 @@ def common_spec(specs: Sequence[tuple[str, Tree]]) -> Tree:
 
 
 def _common(first: str, common: Tree, name: str, spec: Tree) -> Tree:
-    """Return the spec that fits the elements of two specs, and of nulls in either.
-
-    Args:
-        first: the name of the first dataset, for errors.
-        common: the common spec of it and of others.
-        name: the name of the further dataset.
-        spec: its spec.
-    """
+    """Return the spec that fits the elements of two specs, and of nulls in either."""
     common_leaves = dict(leaves(common))
     leaves_of_spec = dict(leaves(spec))
     if list(common_leaves) != list(leaves_of_spec) or _skeleton(common) != _skeleton(spec):
