@@ -13,10 +13,10 @@ from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.element_specs import check_fits, known_spec, own_spec
 from cachelayer.builds.extensions import Extension
-from cachelayer.builds.parts import Parts, divide
+from cachelayer.builds.parts import Parts, Ranges, compared_records, divide
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileFacts
+from cachelayer.builds.source_files import FILES_MODIFIED, FileFacts
 from cachelayer.engines import Engine, Processes
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
@@ -104,6 +104,12 @@ class BuildPlan:
             "length": source.length,
             "element spec": None if spec is None else spec_json.to_json(spec),
         }
+        # Remote files have their times from the store; copies of local files have others on each machine.
+        are_local = not any("://" in file.name for file in files)
+        if are_local:
+            facts["identity"] = {name: fact for name, fact in recipe.identity.facts.items() if name != FILES_MODIFIED}
+        if isinstance(parts, Ranges) and are_local:
+            facts |= compared_records(parts, spec)
         if not options.resume:
             # No other build has this value, so none goes on after this one.
             facts[NOT_RESUMABLE] = uuid.uuid4().hex
@@ -124,7 +130,8 @@ class BuildPlan:
     @property
     def notes(self) -> Notes:
         """The notes of the builds with these facts."""
-        return Notes(self.request.log.folder, self.request.version, self.facts)
+        times = self.recipe.identity.facts.get(FILES_MODIFIED)
+        return Notes(self.request.log.folder, self.request.version, self.facts, times)
 
     @property
     def engine(self) -> Engine | None:

@@ -216,8 +216,10 @@ def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: Sh
     """
     request = plan.request
     notes = plan.notes
-    finished = _finished_before(plan)
     claims = Claims(notes.folder)
+    # One of the claims is that of this host.
+    at_work = sum(claims.is_busy(name) for name in notes.folder.names("") if name.endswith(CLAIM))
+    finished = _finished_before(plan, joins=at_work > 1)
     waiting = Waiting(request.name, plan.options.progress)
     engine = plan.engine or Here()
     task = PartTask.of(plan, parts, target, is_shared=True)
@@ -259,10 +261,13 @@ def _unclaimed(claims: Claims, notes: Notes, part_numbers: Sequence[int]) -> lis
     return unclaimed
 
 
-def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
-    """Return the parts that interrupted builds with the same plan have finished, and say so.
+def _finished_before(plan: BuildPlan, *, joins: bool = False) -> dict[int, PartResult]:
+    """Return the parts that other builds with the same plan have finished, and say so.
 
-    Warn if there are none because the interrupted build had another plan.
+    Warn if there are none because the interrupted build had another plan, or if its files may have changed.
+
+    Args:
+        joins: whether other hosts may be at work; else all other builds were interrupted.
     """
     name = plan.request.name
     notes = plan.notes
@@ -280,8 +285,16 @@ def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
         records = sum(part.records for part in finished.values())
         current().skip(records)
         text = f"{name}: resuming after {records:,} records of an interrupted build"
+        if joins:
+            text = f"{name}: other hosts have built {records:,} records, and this one joins them"
         _log.info("%s", text)
         notice(text, plan.options.progress)
+        if notes.has_other_times and not joins:
+            warn(
+                f"{text}. Its files were written at other times: their names, their sizes and a few records are the "
+                "same. If they are no copies, and changed, pass resume=False",
+                logger="builds",
+            )
     interrupted = [facts for facts in others.values() if NOT_RESUMABLE not in facts]
     if interrupted:
         warn(

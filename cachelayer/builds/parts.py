@@ -11,6 +11,7 @@ So a version has the same shards on any number of processes and hosts.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,8 +24,12 @@ from cachelayer.builds.encode import encode
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.locks import cached_property
+from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.records.codec import codec_for
+from cachelayer.records.tree import Tree
 
+_COMPARED = 16
+"""How many records are compared before several processes build one version."""
 _SAMPLE = 64
 """How many records are encoded to estimate the mean size of a record."""
 FILLED = 0.8
@@ -173,6 +178,31 @@ def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
 
 def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
     return max(1, int(shard_bytes // (record_nbytes + RECORD_OVERHEAD)))
+
+
+def compared_records(parts: Ranges, spec: Tree) -> dict[str, str]:
+    """Return a hash of each of a few records that are spread over a source: all who build it must have them alike.
+
+    There is none of a source whose records differ each time, nor of rows in memory, all of which are compared.
+    """
+    source = parts.source
+    starts = source.starts or ()
+    if source.table is not None or isinstance(source.items, (list, tuple, range)):
+        return {}
+    spread = [number * (parts.length - 1) // _COMPARED for number in range(_COMPARED + 1)]
+    numbers = sorted({starts[bisect_right(starts, number) - 1] for number in spread})
+
+    def hashes() -> dict[str, str]:
+        found = {}
+        for number in numbers:
+            # An element that does not fit is an error, or is left out, when its part is built.
+            with suppress(ElementError, SourceError):
+                (frames,) = encode(source, spec, "raise", number, 1)[0]
+                found[f"record {number}"] = stored(hashed(bytes(frames.memory())))
+        return found
+
+    first = hashes()
+    return first if hashes() == first else {}
 
 
 def divide(source: Source, options: BuildOptions) -> Parts | None:

@@ -83,19 +83,22 @@ class Notes:
 
     Args:
         plan: what is built and how, as JSON values.
+        times: a hash of the times of the source's files, which builds of one plan need not share; None for none.
     """
 
-    def __init__(self, dataset: Store, version: str, plan: Mapping[str, Any]) -> None:
+    def __init__(self, dataset: Store, version: str, plan: Mapping[str, Any], times: Any = None) -> None:
         self.dataset = dataset
         self.version = version
         self.plan = plan
+        self.times = times
         self.version_folder = dataset.folder(paths.builds(version))
         self.plan_hash = hashlib.sha256(canonical_json(plan)).hexdigest()
         self.folder = self.version_folder.folder(self.plan_hash[:32])
 
     def begin(self) -> None:
-        """Write the plan."""
-        self.folder.put(_PLAN, json_values.sealed({"plan": self.plan}))
+        """Write the plan, unless a build with the same plan has begun before."""
+        if _read_plan(self.folder) is None:
+            self.folder.put(_PLAN, json_values.sealed({"plan": self.plan, "times": self.times}))
 
     def add(self, number: int, part: PartResult) -> None:
         """Write the note of a finished part."""
@@ -127,10 +130,16 @@ class Notes:
         """Return the plans of other builds of the version, by their hashes."""
         plans = {}
         for name in self._plan_hashes():
-            plan = _read_plan(self.version_folder.folder(name))
-            if name != self.folder.name and plan is not None:
-                plans[name] = plan
+            document = _read_plan(self.version_folder.folder(name))
+            if name != self.folder.name and document is not None:
+                plans[name] = document["plan"]
         return plans
+
+    @property
+    def has_other_times(self) -> bool:
+        """Whether a build with this plan has begun with files that were written at other times."""
+        document = _read_plan(self.folder)
+        return document is not None and document.get("times") != self.times
 
     def delete_all(self) -> None:
         """Delete the notes of all builds of the version, which is published."""
@@ -170,13 +179,15 @@ def _note(number: int) -> str:
 
 
 def _read_plan(folder: Store) -> Mapping[str, Any] | None:
-    """Return the plan, given the folder of the notes; None if it is missing or damaged."""
+    """Return the document with the plan, given the folder of the notes; None if it is missing or damaged."""
     raw = folder.read(_PLAN)
     try:
         with json_values.decoding(f"{folder.url}/{_PLAN}", "plan of a build"):
             if raw is None:
                 return None
-            return json_values.mapping("plan", json_values.shallow("plan", json_values.unsealed(raw)["plan"]))
+            document = json_values.mapping("plan", json_values.shallow("plan", json_values.unsealed(raw)))
+            json_values.mapping("plan", document["plan"])
+            return document
     except (CorruptionError, FormatError) as error:
         _log.warning("the plan of a build is damaged, so nobody can tell how other builds differ from it: %s", error)
         return None

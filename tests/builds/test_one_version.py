@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from crash_child import die_before
 from forks import FORKS
@@ -16,6 +20,7 @@ from rows_for_workers import Listed, Rows, row
 
 import cachelayer
 from cachelayer import Storage
+from cachelayer.adapters import npy
 
 pytestmark = pytest.mark.slow
 
@@ -128,3 +133,115 @@ def worker_processes() -> list[str]:
         with suppress(FileNotFoundError):
             children += (task / "children").read_text().split()
     return [pid for pid in children if b"popen_loky" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def from_copy(storage: Path, copy: Path, how: dict[str, Any]) -> cachelayer.DataRef[Any]:
+    return Storage(storage).cache(npy.from_npy(copy / "x.npy"), "d", "v1", **OPTIONS, **how)
+
+
+def killed_from_copy(storage: Path, copy: Path, how: dict[str, Any]) -> None:
+    die_before(str(storage), 60)
+    from_copy(storage, copy, how)
+
+
+def copies_of(array: Any, folder: Path) -> list[Path]:
+    """Folders with a file each that was written at another time."""
+    places = [folder / name for name in ("one", "other")]
+    for number, place in enumerate(places):
+        place.mkdir()
+        np.save(place / "x.npy", array)
+        os.utime(place / "x.npy", (1e9 + number, 1e9 + number))
+    return places
+
+
+@pytest.mark.parametrize("how", [{}, {"hosts": (0, 2)}], ids=str)
+def test_a_build_goes_on_where_its_files_were_fetched_again(
+    tmp_path: Path, how: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, other = copies_of(np.arange(60_000.0).reshape(-1, 20), tmp_path)
+    child = FORKS.Process(target=killed_from_copy, args=(tmp_path / "storage", one, how))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    finished = {Path(name).name for name in noted_shards(Storage(tmp_path / "storage"), "d", "v1")}
+    assert finished
+    with pytest.warns(cachelayer.CacheLayerWarning, match="written at other times"):
+        ref = from_copy(tmp_path / "storage", other, how)
+    assert "resuming after" in capfd.readouterr().err
+    assert finished <= {Path(shard.name).name for shard in ref._base.version.manifest.shards}
+    assert ref.digest == from_copy(tmp_path / "whole", one, {}).digest
+
+
+def test_a_build_begins_anew_if_its_files_have_other_records(tmp_path: Path) -> None:
+    one, other = copies_of(np.arange(60_000.0).reshape(-1, 20), tmp_path)
+    child = FORKS.Process(target=killed_from_copy, args=(tmp_path / "storage", one, {}))
+    child.start()
+    child.join()
+    np.save(other / "x.npy", -np.arange(60_000.0).reshape(-1, 20))
+    with pytest.warns(cachelayer.CacheLayerWarning, match="record 0|record 187"):
+        ref = from_copy(tmp_path / "storage", other, {})
+    assert [row[0] for row in ref] == [-20.0 * number for number in range(3000)]
+
+
+HOST = threading.local()
+
+
+def text_of(number: int) -> str:
+    return str(number) * 20
+
+
+class OfHost:
+    """Items that the thread of a host decides, and so does what it does once some are read."""
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, number: int) -> str:
+        then = HOST.__dict__.pop("then", None) if number == 1001 else None
+        if then is not None:
+            then()
+        item: str = HOST.items(number)
+        return item
+
+
+ITEMS: dict[str, Callable[[int], str]] = {
+    "stale": lambda number: text_of(number + 1),
+    "stale in part": lambda number: text_of(number + number // 1000),
+    "same": text_of,
+    "random": lambda number: text_of(random.randrange(10)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*go unnoticed")
+@pytest.mark.parametrize("kind", ITEMS)
+def test_hosts_whose_items_differ_are_refused(tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    errors: list[Exception] = []
+    said: list[str] = []
+
+    def build(host: int) -> cachelayer.DataRef[Any]:
+        HOST.items = ITEMS[kind] if host or kind == "random" else text_of
+        return Storage(tmp_path).cache(OfHost(), "d", "v1", hosts=(host, 2), **OPTIONS)
+
+    def build_too() -> None:
+        try:
+            build(1)
+        except cachelayer.InvalidArgumentError as error:
+            errors.append(error)
+
+    def begin_other() -> None:
+        other.start()
+        while other.is_alive() and "joins" not in "".join(said):
+            said.append(capfd.readouterr().err)
+
+    other = threading.Thread(target=build_too)
+    HOST.then = begin_other
+    ref = build(0)
+    other.join()
+    said.append(capfd.readouterr().err)
+    assert "interrupted" not in "".join(said)
+    if kind.startswith("stale"):
+        assert "record 1" in str(errors[0])
+        assert list(ref) == [*map(text_of, range(RECORDS))]
+    else:
+        assert not errors
+        assert "joins" in "".join(said)
