@@ -94,7 +94,6 @@ class BackgroundBuild:
         self._parts = 0 if plan.parts is None else plan.parts.count
         self.process = os.getpid()
         self._error: BaseException | None = None
-        self._error_is_raised = False
         self._ended = threading.Event()
         self._starting = threading.Lock()
         self._child: ChildProcess | None = self._new_child()
@@ -108,7 +107,6 @@ class BackgroundBuild:
     def check(self) -> None:
         """Raise the error of the build, if it has failed."""
         if self._error is not None:
-            self._error_is_raised = True
             raise self._error
 
     def wait(self, seconds: float) -> None:
@@ -179,8 +177,8 @@ class BackgroundBuild:
         return True
 
     def end(self) -> None:
-        """End the build with this process, and say how far it is, or why it has failed if nobody knows yet."""
-        if self._error is not None and not self._error_is_raised:
+        """End the build with this process, and say how far it is, or why it has failed."""
+        if self._error is not None:
             warn(f"{self._task.request.name} was not built: {self._error}", logger="builds")
         if self._ended.is_set():
             return

@@ -22,7 +22,7 @@ import numpy as np
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.extensions import column_rows, put_column_file
-from cachelayer.builds.shard_target import ShardTarget, records_of_shard, shard_target
+from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
@@ -43,6 +43,7 @@ from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.verify import checked_records
 
 
 class Erasure:
@@ -246,11 +247,15 @@ def write_anew(
     stats = shard.stats
     target.room.take(stats.nbytes)
     compression = Compression.parse(None if stats.compression == "none" else stats.compression)
-    writer = target.begin_shard(compression, codec_named(stored.codec, stored.element_spec))
+    codec = codec_named(stored.codec, stored.element_spec)
+    writer = target.begin_shard(compression, codec)
     try:
-        for numbers, records in records_of_shard(version, shard):
-            lengths = np.where(np.isin(numbers, rows), 0, records.lengths)
-            writer.write(Frames.of(PackedRecords(records.buffer, records.starts, lengths)))
+        # Who writes other records anew would give them a checksum that fits.
+        with version.local_file(shard) as path:
+            for numbers, checked in checked_records(path, shard, codec):
+                records = checked.packed()
+                lengths = np.where(np.isin(numbers, rows), 0, records.lengths)
+                writer.write(Frames.of(PackedRecords(records.buffer, records.starts, lengths)))
         return target.put(writer)
     except BaseException:
         writer.give_up()

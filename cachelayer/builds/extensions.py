@@ -24,7 +24,7 @@ import numpy as np
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.shard_pipeline import ShardPipeline
-from cachelayer.builds.shard_target import ShardTarget, records_of_shard
+from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
 from cachelayer.errors import CorruptionError, InvalidArgumentError, RefusedError, SourceError
 from cachelayer.progress import Progress, current
@@ -42,6 +42,7 @@ from cachelayer.versions.notes import PartResult
 from cachelayer.versions.shard_set import MOST_GROUPS, ShardSet, layout_nbytes
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.verify import checked_records
 
 
 class Extension(Protocol):
@@ -283,8 +284,9 @@ def _put_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, optio
 def _records_of(base: StoredVersion, built: ShardSet) -> Iterator[Records]:
     """Yield all records that were built, some MiB at a time."""
     for shard in built.shards:
-        for _, records in records_of_shard(base, shard):
-            yield records
+        with base.local_file(shard) as path:
+            for _, records in checked_records(path, shard, built.codec_of(base.name)):
+                yield records
 
 
 def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget) -> ShardSet:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.errors import StorageError
 from cachelayer.logs import logger_of
@@ -18,12 +17,9 @@ from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import Store
 from cachelayer.records.codec import Codec
-from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.temporary_files import working_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("builds")
 _FREE_SHARE = 100
@@ -92,20 +88,6 @@ def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
     except StorageError as error:
         warn(f"no local copy is kept of what is built: {error}", logger="copies")
         return None
-
-
-def records_of_shard(version: StoredVersion, shard: ShardFile) -> Iterator[tuple[Ints, PackedRecords]]:
-    """Yield the records of a shard with their numbers in it, some MiB at a time.
-
-    Each record is compared with its checksum: who writes damaged records anew would give them a checksum that fits.
-
-    Raises:
-        CorruptionError: if the shard is not what was put.
-    """
-    with version.local_file(shard) as path:
-        files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
-        for numbers, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
-            yield numbers, records.packed()
 
 
 class DiskRoom:
