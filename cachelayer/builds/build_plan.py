@@ -16,7 +16,7 @@ from cachelayer.builds.extensions import Extension
 from cachelayer.builds.parts import Parts, Ranges, compared_records, divide
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FILES_MODIFIED, FileFacts
+from cachelayer.builds.source_files import FileFacts
 from cachelayer.engines import Engine, Processes
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
@@ -104,12 +104,12 @@ class BuildPlan:
             "length": source.length,
             "element spec": None if spec is None else spec_json.to_json(spec),
         }
-        # Remote files have their times from the store; copies of local files have others on each machine.
-        are_local = not any("://" in file.name for file in files)
-        if are_local:
-            facts["identity"] = {name: fact for name, fact in recipe.identity.facts.items() if name != FILES_MODIFIED}
-        if isinstance(parts, Ranges) and are_local:
-            facts |= compared_records(parts, spec)
+        if not any("://" in file.name for file in files):
+            # Copies of local files have other times on each machine. Remote files have those of their store.
+            identity = facts.get("identity", {})
+            identity.pop("files_modified", None)
+            if isinstance(parts, Ranges) and not identity.keys() & {"elements", "columns", "records"}:
+                facts |= compared_records(parts, spec)
         if not options.resume:
             # No other build has this value, so none goes on after this one.
             facts[NOT_RESUMABLE] = uuid.uuid4().hex
@@ -130,7 +130,7 @@ class BuildPlan:
     @property
     def notes(self) -> Notes:
         """The notes of the builds with these facts."""
-        times = self.recipe.identity.facts.get(FILES_MODIFIED)
+        times = self.recipe.identity.facts.get("files_modified")
         return Notes(self.request.log.folder, self.request.version, self.facts, times)
 
     @property

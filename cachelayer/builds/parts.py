@@ -26,6 +26,7 @@ from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.records.codec import codec_for
+from cachelayer.records.frames import Frames
 from cachelayer.records.tree import Tree
 
 _COMPARED = 16
@@ -181,28 +182,18 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
 
 
 def compared_records(parts: Ranges, spec: Tree) -> dict[str, str]:
-    """Return a hash of each of a few records that are spread over a source: all who build it must have them alike.
-
-    There is none of a source whose records differ each time, nor of rows in memory, all of which are compared.
-    """
-    source = parts.source
-    starts = source.starts or ()
-    if source.table is not None or isinstance(source.items, (list, tuple, range)):
-        return {}
+    """Return hashes of a few records, spread evenly, that all who build must have alike; none if they vary by chance."""
+    starts = parts.source.starts or ()
     spread = [number * (parts.length - 1) // _COMPARED for number in range(_COMPARED + 1)]
-    numbers = sorted({starts[bisect_right(starts, number) - 1] for number in spread})
-
-    def hashes() -> dict[str, str]:
-        found = {}
-        for number in numbers:
-            # An element that does not fit is an error, or is left out, when its part is built.
-            with suppress(ElementError, SourceError):
-                (frames,) = encode(source, spec, "raise", number, 1)[0]
-                found[f"record {number}"] = stored(hashed(bytes(frames.memory())))
-        return found
-
-    first = hashes()
-    return first if hashes() == first else {}
+    hashes: dict[str, set[str]] = {}
+    for number in sorted({starts[bisect_right(starts, number) - 1] for number in spread}) * 2:
+        # An element that does not fit is an error, or is left out, when its part is built.
+        with suppress(ElementError, SourceError):
+            frames = encode(parts.source, spec, "raise", number, 1)[0]
+            hashes.setdefault(f"record {number}", set()).add(stored(hashed(b"".join(map(Frames.memory, frames)))))
+    return (
+        {name: each.pop() for name, each in hashes.items()} if all(len(each) == 1 for each in hashes.values()) else {}
+    )
 
 
 def divide(source: Source, options: BuildOptions) -> Parts | None:

@@ -21,9 +21,6 @@ from cachelayer.records.tree import Tree
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-FILES_MODIFIED = "files_modified"
-"""The fact about files that their copies on another host do not share."""
-
 
 @cache
 def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
@@ -144,7 +141,7 @@ def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:
         "files": len(files),
         "files_nbytes": sum(file.nbytes for file in files),
         "files_names": _digest([(without_credentials(file.name).rpartition("/")[2], file.nbytes) for file in files]),
-        FILES_MODIFIED: _digest([file.modified for file in files]),
+        "files_modified": _digest([file.modified for file in files]),
     }
 
 
