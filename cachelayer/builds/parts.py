@@ -182,7 +182,7 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
 
 
 def compared_records(parts: Ranges, spec: Tree) -> dict[str, str]:
-    """Return hashes of a few records, spread evenly, that all who build must have alike; none if they vary by chance."""
+    """Return hashes of a few records, spread evenly, that all who build must have alike; none if they are random."""
     starts = parts.source.starts or ()
     spread = [number * (parts.length - 1) // _COMPARED for number in range(_COMPARED + 1)]
     hashes: dict[str, set[str]] = {}

@@ -272,8 +272,8 @@ class Storage:
             record, pack: as in :meth:`submit`.
             wait: False returns at once, and a process of its own builds. Elements, batches, orders, shards and states
                 are those of the finished version from the first step on; what needs the whole version, such as its
-                digest, waits for the end, as a program does at its own. The source has a length and items by number, and
-                can be pickled; a function that makes one is called in each process.
+                digest, waits for the end, as a program does at its own. The source has a length and items by number,
+                and can be pickled; a function that makes one is called in each process.
             options: as in :meth:`submit`. They are checked on each call.
 
         Raises:
