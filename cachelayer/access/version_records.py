@@ -93,13 +93,11 @@ class VersionRecords(PickledByFields, RowOrigins):
     @cached_property
     def info(self) -> DatasetInfo:
         manifest = self.version.manifest
-        nbytes = self.shard_set.nbytes
-        # The sizes of blocks, and so the order of records, follow from this number: an erasure must not change it.
-        if self.group is None and manifest.unerased_nbytes is not None:
-            nbytes = manifest.unerased_nbytes
-        record_nbytes = nbytes // max(1, len(self))
+        records = max(1, len(self))
+        read_nbytes = self.shard_set.nbytes // records
+        record_nbytes = read_nbytes if self.group is not None else manifest.plain_nbytes // records
         metadata = manifest.provenance.get("metadata") or {}
-        return DatasetInfo(self.version.name, metadata, record_nbytes, record_nbytes, _RECORDS_PER_READ)
+        return DatasetInfo(self.version.name, metadata, record_nbytes, read_nbytes, _RECORDS_PER_READ)
 
     def sources(self, numbers: Ints) -> Sources:
         selection = self.version.selection

@@ -37,6 +37,8 @@ _OFFSET_TAG = 0x08
 """The tag of field 1 of a message of the footer, a varint."""
 _RECORDS_TAG = 0x18
 """The tag of field 3, a varint."""
+_OPTIONS_NBYTES = 95
+"""The bytes of the message of the options without the numbers in it, if records are not compressed."""
 _POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
 
 
@@ -197,6 +199,23 @@ def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
     if (records < 0).any() or records.sum(dtype=np.float64) > _MOST_RECORDS:
         raise CorruptionError("the footer has impossible numbers of records")
     return Footer(offsets, records, footer_offset)
+
+
+def plain_nbytes(lengths: Ints) -> int:
+    """Return the bytes of the file of records of these lengths if they are not compressed: arithmetic tells.
+
+    The footer chunk has a byte, the size of the sizes, the sizes, then the message of the options and those of chunks.
+    """
+    nbytes_of = varints.nbytes_of
+    chunks = SIGNATURE + splits_of(CHUNK_HEADER + 2 + nbytes_of(lengths) + lengths)
+    options = _OPTIONS_NBYTES + 2 * nbytes_of(np.array([len(lengths)]))
+    sizes = np.append(4 + nbytes_of(to_position(chunks[:-1])) + nbytes_of(lengths), options)
+    of_sizes = nbytes_of(sizes).sum()
+    last = int(to_position(chunks[-1] + CHUNK_HEADER + nbytes_of(of_sizes) + of_sizes + sizes.sum()))
+    room = BLOCK - 1 - last % BLOCK
+    # A chunk fills up the block, or the next one if there is no room for its header.
+    blocks = last // BLOCK + 1 + (0 < room < CHUNK_HEADER)
+    return (blocks + 1) * BLOCK
 
 
 def _first_and_third_fields(values: Bytes, sizes: Ints) -> tuple[Ints, Ints]:

@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import google_crc32c
@@ -25,7 +25,7 @@ from cachelayer.arrayrecord import index, varints
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.lengths import LENGTH, LengthsFile, encode_lengths
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, Footer, read_footer, to_logical, to_position
+from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, Footer, plain_nbytes, read_footer, to_logical, to_position
 from cachelayer.errors import StorageError
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import PREFIX, Frames
@@ -73,6 +73,8 @@ class ShardStats:
     """The checksum of the running sums of each leaf of varying length."""
     length_totals: tuple[int, ...] = ()
     """The sum of the lengths of each leaf of varying length."""
+    plain_nbytes: int | None = field(default=None, compare=False)
+    """The bytes that the file would have without compression; None if it has none. A manifest has only the sum."""
 
     @property
     def index_nbytes(self) -> int:
@@ -217,6 +219,7 @@ class ShardWriter:
             lengths_crc32c=lengths_crc32c,
             length_crc32cs=() if lengths_file is None else tuple(lengths_file.checksums),
             length_totals=() if lengths_file is None else tuple(lengths_file.totals),
+            plain_nbytes=plain_nbytes(lengths) if is_compressed else None,
         )
 
     def _write_lengths(self) -> tuple[LengthsFile | None, int | None]:

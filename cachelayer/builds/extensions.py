@@ -96,7 +96,7 @@ NEW_RECORDS = NewRecords()
 
 def _manifest(built: ShardSet, provenance: dict[str, Any]) -> Manifest:
     """Return the manifest of a version that has only what was built."""
-    return Manifest(built, provenance, uuid.uuid4().hex)
+    return Manifest(built, provenance, uuid.uuid4().hex, unerased_nbytes=built.shards.plain_nbytes)
 
 
 @dataclass(frozen=True)

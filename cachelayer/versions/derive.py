@@ -67,15 +67,15 @@ def appended(base: StoredVersion, added: Manifest) -> Manifest:
     spec = common_spec([(base.name, rows.element_spec), ("what is appended", added.rows.element_spec)])
     if rows.codec != added.rows.codec:
         raise InvalidArgumentError(f"{base.name} has records of codec {rows.codec}, not {added.rows.codec}")
-    unerased_nbytes = before.unerased_nbytes
-    if unerased_nbytes is not None:
-        unerased_nbytes += added.shards.nbytes
+    plain_nbytes = None
+    if before.unerased_nbytes is not None or added.unerased_nbytes is not None:
+        plain_nbytes = before.plain_nbytes + added.plain_nbytes
     unsliced = replace(
         added,
         rows=replace(rows.with_spec(spec), shards=rows.shards.then(added.shards)),
         segments=(*base.segments, added.records) if added.records else before.segments,
         erased=before.erased,
-        unerased_nbytes=unerased_nbytes,
+        unerased_nbytes=plain_nbytes,
         provenance={**added.provenance, **before.provenance_of_erasures},
     )
     if before.kept is None:

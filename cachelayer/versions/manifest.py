@@ -112,9 +112,9 @@ class Manifest:
     supersedes: tuple[str, ...] = ()
     """The :attr:`shards_digest` of each version that an erasure replaced with this one; not part of the digest."""
     unerased_nbytes: int | None = None
-    """The bytes of the shards before any record was erased, which decide the sizes of blocks; None if none was.
+    """The bytes of the shards without compression, before any record was erased; None if they are those of the shards.
 
-    Not part of the digest.
+    The default sizes of blocks follow from it. Not part of the digest.
     """
     columns: tuple[ShardSet, ...] = ()
     """The groups of columns that were added, the oldest first."""
@@ -138,6 +138,11 @@ class Manifest:
     def nbytes(self) -> int:
         """Bytes of all shards, without indices, and of added columns."""
         return sum(stored.nbytes for stored in self.sets)
+
+    @property
+    def plain_nbytes(self) -> int:
+        """Bytes of the shards without compression, before any record was erased."""
+        return self.shards.nbytes if self.unerased_nbytes is None else self.unerased_nbytes
 
     @property
     def files(self) -> list[ShardFile | ColumnFile]:
@@ -210,7 +215,7 @@ class Manifest:
             kept=None,
             erased=tuple(sorted([*self.erased, *new])),
             supersedes=(*self.supersedes, self.shards_digest),
-            unerased_nbytes=self.shards.nbytes if self.unerased_nbytes is None else self.unerased_nbytes,
+            unerased_nbytes=self.plain_nbytes,
         )
 
     @property

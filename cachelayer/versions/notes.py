@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from cachelayer import json_values
@@ -104,6 +105,7 @@ class Notes:
         """Write the note of a finished part."""
         document = json_values.encoded(replace(part, shards=()))
         document["shards"] = ShardTable(part.shards).to_json()
+        document["plain_nbytes"] = [shard.stats.plain_nbytes for shard in part.shards]
         self.folder.put(_note(number), json_values.sealed(document))
         _log.debug("%s/%s: part %d is finished, %d records", self.folder.url, _note(number), number, part.records)
 
@@ -162,6 +164,11 @@ def read_part(folder: Store, number: int) -> PartResult | None:
                 return None
             document = json_values.unsealed(raw)
             shards = tuple(ShardTable.from_json(document["shards"]))
+            plain = json_values.decoded(tuple[Count | None, ...], "plain_nbytes", document.pop("plain_nbytes", []))
+            shards = tuple(
+                replace(shard, stats=replace(shard.stats, plain_nbytes=nbytes))
+                for shard, nbytes in zip_longest(shards, plain)
+            )
             part: PartResult = json_values.decoded(PartResult, "part", {**document, "shards": []})
             return replace(part, shards=shards)
     except (CorruptionError, FormatError) as error:

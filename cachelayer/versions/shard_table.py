@@ -18,7 +18,7 @@ from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 
 _OF_LEAVES = "length_crc32cs", "length_totals"
-_STATS = [field.name for field in fields(ShardStats)]
+_STATS = [field.name for field in fields(ShardStats) if field.compare]
 _CHECKSUMS = "crc32c", "index_crc32c", "lengths_crc32c", "length_crc32cs"
 _MOST = dict.fromkeys((*_CHECKSUMS, "record_nbytes"), 2**32 - 1)
 _MOST_IN_ALL = 2.0**62
@@ -89,6 +89,9 @@ class ShardTable(Sequence[ShardFile]):
             raise CorruptionError("the shards have lengths of different numbers of leaves: build with resume=False")
         self._columns: dict[str, list[Any]] = {name: [getattr(row.stats, name) for row in rows] for name in _STATS}
         self._columns["generations"] = [row.generation for row in rows]
+        plain = [row.stats.plain_nbytes or row.stats.nbytes for row in rows]
+        self.plain_nbytes = sum(plain) if plain != self.shard_nbytes else None
+        """Bytes that all shards would have without compression; None if none is compressed, or it is not known."""
 
     def then(self, other: ShardTable) -> ShardTable:
         """Return a table of these shards, followed by the shards of another table."""

@@ -10,7 +10,7 @@ A document is the value of a leaf of varying length in a record. Rows are made i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
@@ -208,6 +208,10 @@ def padding_keys(key: str) -> tuple[str, str]:
     return f"{key}_length", f"{key}_mask"
 
 
+def _nbytes(leaves: Iterable[ArraySpec]) -> int:
+    return sum(np.dtype((leaf.dtype, leaf.shape)).itemsize for leaf in leaves)
+
+
 @dataclass(frozen=True, eq=False)
 class DocumentRows(RowsOfRecords):
     """Rows of one length that are made of pieces of documents: dicts of arrays of fixed shape.
@@ -288,10 +292,16 @@ class DocumentRows(RowsOfRecords):
 
     @cached_property
     def info(self) -> DatasetInfo:
-        leaves = self.element_spec.values()
-        nbytes = sum(np.dtype((leaf.dtype, leaf.shape)).itemsize for leaf in leaves)
-        info = self.records.info
-        return replace(info, record_nbytes=nbytes, read_nbytes=nbytes, reading_cost="stored", together=self.together)
+        specs = self.element_spec
+        # The sizes of blocks are the same for all rows of one digest, whatever else these have.
+        nbytes = _nbytes(specs[key] for key in self.documents.keys) + self.added_nbytes
+        info = replace(self.records.info, reading_cost="stored", together=self.together)
+        return replace(info, record_nbytes=nbytes, read_nbytes=_nbytes(specs.values()))
+
+    @property
+    def added_nbytes(self) -> int:
+        """The bytes that all rows of one digest have beside the leaves."""
+        return _nbytes(self._added_spec.values())
 
     def needed(self, numbers: Ints) -> Needed:
         return self.records.needed(distinct(self._read_pieces(self.pieces(numbers)).record))
