@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.errors import ElementError
 from cachelayer.locks import PickledByFields
 from cachelayer.protocols import Attempted, Dataset, Failed, Held, Needed, Sources
 from cachelayer.records import tree
@@ -362,6 +363,18 @@ def _rows(values: Any, rows: slice) -> Any:
     if isinstance(values, Ragged):
         return values.rows(rows.start, rows.stop)
     return values[rows]
+
+
+def check_one_size(path: str, arrays: Iterable[NDArray[Any]]) -> None:
+    """Raise unless a batch can have all rows of some arrays: of elements whose spec is inferred from the first."""
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        raise ElementError(
+            "clips of one size in a batch",
+            " and ".join(str(list(shape)) for shape in sorted(shapes)),
+            path=path,
+            hint="Call decoded(size=(height, width)) before clips(), or resize them with stream(...).map(...).",
+        )
 
 
 def leaves_below(spec: Tree, keys: Sequence[str]) -> list[int]:

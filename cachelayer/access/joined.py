@@ -24,7 +24,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, LeafRead, ShardRows, StoredLeaves
+from cachelayer.access.dataset import BaseDataset, LeafRead, ShardRows, StoredLeaves, check_one_size
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.access.version_records import VersionRecords
@@ -112,6 +112,7 @@ class Joined(BaseDataset):
             read_nbytes=max(info.read_nbytes for info in every),
             records_per_read=min(info.records_per_read for info in every),
             reading_cost=highest_cost(info.reading_cost for info in every),
+            is_declared=all(info.is_declared for info in every),
             together=max(info.together for info in every),
         )
 
@@ -347,8 +348,11 @@ def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -
     """Return the batch of all rows, given several times some of the rows and the batch of these."""
     flat = [(own, tree.flatten_batch(spec, batch)) for own, batch in batches]
     merged = []
-    for number, (_, leaf) in enumerate(tree.leaves(spec)):
-        merged.append(_merge_leaf(leaf, [(own, values[number]) for own, values in flat], rows))
+    for number, (path, leaf) in enumerate(tree.leaves(spec)):
+        parts = [(own, values[number]) for own, values in flat]
+        if is_plain(leaf):
+            check_one_size(path, [part for _, part in parts])
+        merged.append(_merge_leaf(leaf, parts, rows))
     return tree.packer(spec)(iter(merged))
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arguments import explains_options
-from cachelayer.errors import CorruptionError, ElementError, InvalidTypeError, RecordIndexError
+from cachelayer.errors import CorruptionError, ElementError, InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.json_values import decoding
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import LEAF_NBYTES, Ints
@@ -427,6 +427,9 @@ class Video:
             seconds: times, counted from the first frame. A frame that begins less than 0.1 ms later is taken for
                 shown already. Before the first frame that is the first one; after the last frame, the last one.
 
+        Raises:
+            InvalidArgumentError: if a time is NaN.
+
         Examples:
             >>> from PIL import Image
             >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
@@ -436,6 +439,9 @@ class Video:
             [0, 1, 50, 89]
         """
         wanted = np.asarray(seconds, np.float64).reshape(-1) + _TOLERANCE
+        unknown = np.flatnonzero(np.isnan(wanted))
+        if len(unknown):
+            raise InvalidArgumentError(f"{self._video.name}: time {unknown[0]} of played_at() is NaN: leave it out")
         return self._frames(np.maximum(self.seconds.searchsorted(wanted, side="right") - 1, 0))
 
     def _numbers(self, frames: Any) -> Ints:

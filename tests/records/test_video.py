@@ -85,6 +85,10 @@ def test_times_are_those_of_the_frames(files: dict[str, tuple[bytes, Any]]) -> N
     asked = np.array([0.049, 0.05, 0.2005, 99, -1, 0.06 - 5e-5], np.float32)
     np.testing.assert_array_equal(video.played_at(asked), frames[[1, 2, 4, len(frames) - 1, 0, 3]])
     assert Video.of_file(files["h264 mp4"][0]).fps == 30
+    np.testing.assert_array_equal(video.played_at([np.inf, -np.inf]), frames[[len(frames) - 1, 0]])
+    for unknown in ([0, np.nan], [None]):
+        with pytest.raises(InvalidArgumentError, match="NaN"):
+            video.played_at(unknown)  # type: ignore[arg-type]
 
 
 @pytest.mark.needs("av>=17.1")

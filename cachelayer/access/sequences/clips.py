@@ -18,12 +18,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import derived_digest
+from cachelayer.access.dataset import check_one_size, derived_digest
 from cachelayer.access.dataset_view import DatasetView, RowsOfRecords
 from cachelayer.access.sequences.documents import checked_length
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.access.sequences.token_fields import names_beside
-from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.progress import Progress, unless_short
 from cachelayer.protocols import DatasetInfo, Held, Sources
@@ -346,14 +346,7 @@ class ClipRows(RowsOfRecords):
     def _stacked(self, key: str, spec: LeafSpec, clips: Sequence[NDArray[Any]]) -> NDArray[Any]:
         if not clips:
             return np.empty((0, *(dim or 0 for dim in spec.shape)), spec.dtype)
-        shapes = {clip.shape[1:] for clip in clips}
-        if len(shapes) > 1:
-            raise ElementError(
-                "clips of one size in a batch",
-                " and ".join(str(list(shape)) for shape in sorted(shapes)),
-                path=f"[{key!r}]",
-                hint="Call decoded(size=(height, width)) before clips(), or resize them with stream(...).map(...).",
-            )
+        check_one_size(f"[{key!r}]", clips)
         return np.stack(clips)
 
 

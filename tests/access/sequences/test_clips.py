@@ -143,6 +143,14 @@ def test_videos_of_several_sizes_are_refused_in_one_batch_with_the_cure(storage:
     assert [clip["video"].shape for clip in clips] == [(3, 48, 64, 3)] * 2 + [(3, 32, 48, 3)] * 2
     with pytest.raises(ElementError, match=r"decoded\(size="):
         clips.read([0, 3])
+    more = storage.submit(rows, "more", "v1", element_spec={"video": VideoSpec()}).clips("video", 3, every=4)
+    joined = cachelayer.concat([clips, more])
+    assert [clip["video"].shape[1] for clip in joined] == [48, 48, 32, 32, 48, 32]
+    assert joined.read([0, 1, 4])["video"].shape == (3, 3, 48, 64, 3)
+    for refused in (lambda: joined.read([2, 4]), lambda: list(cachelayer.mix([(more, 1), (clips[2:], 1)]).stream(4))):
+        with pytest.raises(ElementError, match=r"decoded\(size="):
+            refused()
+    assert len(list(joined.stream())) == len([*joined.stream(1)]) == 6
     sized = ref.decoded(size=(24, 24)).clips("video", 3)
     assert sized.read([0, 3])["video"].shape == (2, 3, 24, 24, 3)
     assert sized.element_spec == {"video": ArraySpec("uint8", (3, 24, 24, 3))}
