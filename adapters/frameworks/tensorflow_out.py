@@ -85,7 +85,7 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     elif grouped:
         # One call gives a group its structure; a call for each element would take longer than to read it.
         steps = replace(reader.options.steps, global_batch=_group_records(reader, leaves), remainder="keep")
-        read = with_options(stream, batched=True, steps=steps)
+        read = with_options(stream, batched=True, steps=steps, arranges=False)
         of_positions = tf.TensorSpec((None,), tf.int64)
         signature = [_batch_signature(leaf, None) for leaf in leaves]
     else:
@@ -121,7 +121,8 @@ class _StreamItems:
             item = next(iterator, None)
         while item is not None:
             after = iterator.position
-            yield item, np.arange(before + 1, after + 1) if self._grouped else after
+            # Behind the last element of a group, positions may be left out.
+            yield item, np.append(np.arange(before + 1, before + len(item[0])), after) if self._grouped else after
             before = after
             item = next(iterator, None)
 

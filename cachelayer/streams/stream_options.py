@@ -86,6 +86,8 @@ class StreamOptions:
     """The number of chunks that are read ahead."""
     rows: Callable[[int], Indices] | None = None
     """Given the number of rows of a global batch, returns the rows to read; None for the rows of the shard."""
+    arranges: bool = True
+    """Whether an order in blocks arranges the rows of a step by lanes; not if steps are groups of elements."""
 
     def rows_of(self, size: int) -> Indices:
         """Return the rows that are read of a step with ``size`` records; rows from ``size`` on fill it up."""

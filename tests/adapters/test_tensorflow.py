@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import cachelayer
-from cachelayer import ArraySpec, Ragged, Sparse, Storage
+from cachelayer import ArraySpec, Blocks, Ragged, Sparse, Storage
 from cachelayer.adapters.tensorflow import to_tf
 from cachelayer.builds.as_source import as_source
 from cachelayer.testing import ResumableSinkTests
@@ -291,3 +292,39 @@ def test_a_run_that_began_within_an_epoch_goes_on_with_the_next() -> None:
     dataset = to_tf(ref.stream(4, shuffle=True, seed=5, num_epochs=3, start=24))
     whole = [int(number) for number in ref.stream(shuffle=True, seed=5, num_epochs=4, start=24)]
     assert numbers_of(dataset.repeat(2)) == whole
+
+
+GROUPED: dict[str, tuple[Any, int | None]] = {
+    "in order": (lambda ref, **more: ref.stream(**more), None),
+    "exact": (lambda ref, **more: ref.stream(shuffle=True, seed=1, **more), None),
+    "blocks": (lambda ref, **more: ref.stream(shuffle=Blocks(4, 64, 16), seed=1, **more), None),
+    "two epochs in blocks": (
+        lambda ref, **more: ref.stream(shuffle=Blocks(4, 64, 16), seed=1, num_epochs=2, **more),
+        None,
+    ),
+    "endless": (lambda ref, **more: ref.stream(shuffle=Blocks(4, 64, 16), seed=1, num_epochs=None, **more), 1200),
+    "mixture": (
+        lambda ref, **more: cachelayer.mix([(ref, 2), (ref[::3], 1)]).stream(shuffle=Blocks(4, 64, 16), seed=1, **more),
+        1200,
+    ),
+}
+LEFT_OUT: tuple[list[int], ...] = ([], [0, 4, 5, 511, 512, 513])
+
+
+@pytest.mark.parametrize("left_out", LEFT_OUT, ids=str)
+@pytest.mark.parametrize("name", GROUPED)
+def test_elements_come_in_the_order_of_the_stream_and_their_positions_resume_it(name: str, left_out: list[int]) -> None:
+    ref = cachelayer.wrap(list(range(560)), identity="numbers")
+    make, most = GROUPED[name]
+    stream = make(ref).without(steps=left_out)
+    iterator = iter(stream)
+    expected = [(int(element), iterator.position) for element in itertools.islice(iterator, most)]
+    dataset = to_tf(stream, positions=True)
+    found = [(int(element), int(position)) for element, position in dataset.take(most or -1).as_numpy_iterator()]
+    assert found == expected
+    plain = to_tf(stream)
+    assert [int(element) for element in plain.take(most or -1).as_numpy_iterator()] == [each for each, _ in expected]
+    for stop in (3, 510):
+        rest = to_tf(make(ref, start=found[stop][1]), positions=True).take(5)
+        following = iter(make(ref, start=found[stop][1]))
+        assert [int(each) for each, _ in rest.as_numpy_iterator()] == [int(next(following)) for _ in range(5)]

@@ -114,7 +114,7 @@ class ChunkPlan:
 
     def _arranged_offsets(self, begin: int, size: int) -> Indices | None:
         """Return the offset of each row's position from the begin of its step; None if rows come in order."""
-        if not self.options.order.in_blocks or size == 1:
+        if not (self.options.arranges and self.options.order.in_blocks) or size == 1:
             return None
         first, *more = self.options.steps.by_epoch(begin, begin + size)
         if more:
