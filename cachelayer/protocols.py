@@ -40,13 +40,13 @@ class DatasetInfo:
     metadata: Mapping[str, Any]
     """The metadata of the version that it comes from; see :attr:`cachelayer.DataRef.metadata`."""
     record_nbytes: int
-    """Approximate bytes of a stored record.
+    """Approximate bytes of a record.
 
-    The default sizes of a shuffle in blocks follow from this number. So it depends on the records alone, not on where
-    they are stored, nor on how much of them is read.
+    The default sizes of a shuffle in blocks follow from this number. So it is the same for one digest of the rows,
+    however they are compressed, whatever was erased, and whatever else is read of them.
     """
     read_nbytes: int
-    """Approximate bytes that are read of a record."""
+    """Approximate bytes that are stored, and are read, of a record."""
     records_per_read: int
     """How many records a stream with smaller batches should read at once."""
     reading_cost: ReadingCost = "stored"
@@ -250,16 +250,21 @@ class Digests(NamedTuple):
     planned: str
     """The hash in place of the digest of the rows while their version was being built; the digest if there is none."""
 
+    is_plan: bool = False
+    """True if it is being built, or a part of it is: the hashes of the plans stand for all digests."""
+
     @classmethod
-    def of(cls, digest: str) -> Digests:
+    def of(cls, digest: str, *, is_plan: bool = False) -> Digests:
         """Return one digest for all."""
-        return cls(digest, digest, digest, digest)
+        return cls(digest, digest, digest, digest, is_plan)
 
     @classmethod
     def joined(cls, name: bytes, several: Sequence[Digests]) -> Digests:
         """Return the digests of a dataset made of several: SHA-256 of a name and their digests, 32 bytes each."""
-        joined = (b"".join([name, *map(bytes.fromhex, digests)]) for digests in zip(*several, strict=True))
-        return cls(*(hashlib.sha256(text).hexdigest() for text in joined))
+        every = zip(*(digests[:4] for digests in several), strict=True)
+        texts = [hashlib.sha256(b"".join([name, *map(bytes.fromhex, of_each)])).hexdigest() for of_each in every]
+        # Those that are built have a plan too, which states go on with when all are.
+        return cls.of(texts[3], is_plan=True) if any(each.is_plan for each in several) else cls._make([*texts, False])
 
     def of_elements(self, name: bytes, facts: bytes) -> Digests:
         """Return the digests of the same rows, of which other elements are made: of a name and facts about these."""
@@ -268,7 +273,9 @@ class Digests(NamedTuple):
 
     def derived(self, digest_of: Callable[[str], str]) -> Digests:
         """Return the digests of a dataset derived from this one: a function makes each of the digest in its place."""
-        return Digests(*map(digest_of, self))
+        # They are often one, which is hashed once.
+        derived = {digest: digest_of(digest) for digest in {*self[:4]}}
+        return Digests._make([*map(derived.__getitem__, self[:4]), self.is_plan])
 
 
 class Dataset(Protocol[T_co]):

@@ -34,8 +34,8 @@ class DatasetView(BaseDataset):
     base: BaseDataset
     selection: Selection
     """The chosen elements of the base, in order."""
-    own_digests: Digests | None = None
-    """The digests, if they do not follow from the base: a mixture has its own."""
+    mixed: tuple[DatasetView, ...] = ()
+    """The parts of a mixture, which have its digests: the base joins what they are made of."""
     name: ViewName | None = None
     """The reference to the elements; None if they are of no version, or of several."""
 
@@ -57,15 +57,13 @@ class DatasetView(BaseDataset):
 
     @cached_property
     def digests(self) -> Digests:
-        if self.own_digests is not None:
-            return self.own_digests
-        # The three digests of a dataset are often one: that is hashed once.
-        selected = {digest: self.selection.digest(digest, len(self.base)) for digest in {*self.base.digests}}
-        return self.base.digests.derived(selected.__getitem__)
+        if self.mixed:
+            return Digests.joined(b"mixture", [part.digests for part in self.mixed])
+        return self.base.digests.derived(lambda digest: self.selection.digest(digest, len(self.base)))
 
     def prefix_digest(self, segments: int) -> str | None:
         # A selection that mixes the segments of the base is one segment: none of the base's comes first in it.
-        if self.own_digests is not None or len(self.segments) != len(self.base.segments):
+        if self.mixed or len(self.segments) != len(self.base.segments):
             return None
         digest = self.base.prefix_digest(segments)
         if digest is None:
@@ -142,10 +140,11 @@ class DatasetView(BaseDataset):
         base = self.base.published(wait=wait)
         if base is None:
             return None
-        if base is self.base or self.own_digests is not None:
+        if base is self.base:
             return self
         name = None if self.name is None else replace(self.name, version=base.references[0])
-        return DatasetView(base, self.selection, name=name)
+        mixed = [part.published(wait=wait) for part in self.mixed]
+        return DatasetView(base, self.selection, tuple(part for part in mixed if part is not None), name)
 
     def undecoded(self) -> DatasetView | None:
         base = self.base.undecoded()
@@ -211,7 +210,11 @@ class DatasetView(BaseDataset):
     @property
     def nbytes(self) -> int:
         """About how many bytes the records take in their shards."""
-        return self.info.record_nbytes * len(self)
+        home = None if self.base.leaves is None else self.base.leaves.home
+        if home is None:
+            return self.info.record_nbytes * len(self)
+        shards = home.manifest.shards
+        return shards.nbytes // max(1, int(shards.records.sum())) * len(self)
 
     @property
     def size_texts(self) -> dict[str, str]:

@@ -147,7 +147,7 @@ class GrowingRecords(RowOrigins):
 
     @property
     def digests(self) -> Digests:
-        return Digests.of(self._notes.plan_hash)
+        return Digests.of(self._notes.plan_hash, is_plan=True)
 
     @cached_property
     def codec(self) -> Codec:

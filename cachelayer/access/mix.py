@@ -98,10 +98,9 @@ class Mixture(Generic[T]):
         self._parts = tuple(parts)
         self._turns = turns
         self._length = length
-        members = [ref._current for ref, _ in parts]
-        digests = Digests.joined(b"mixture", [member.digests for member in members])
+        members = tuple(ref._current for ref, _ in parts)
         joined = join([member.with_base(member.base.with_declared_spec()) for member in members])
-        self._records = replace(DatasetView.all(joined), own_digests=digests)
+        self._records = replace(DatasetView.all(joined), mixed=members)
 
     if not TYPE_CHECKING:
 

@@ -174,6 +174,42 @@ def test_a_state_goes_on_in_the_version_that_the_plan_made_and_in_no_other(tmp_p
         iter(other.stream(**options)).set_state(state)
 
 
+JOINS: dict[str, Any] = {
+    "mixture": lambda ref, other: cachelayer.mix([(ref, 3), (other, 1)]),
+    "mixture of a concat": lambda ref, other: cachelayer.mix([(cachelayer.concat([other, ref]), 3), (other[5:], 1)]),
+    "concat": lambda ref, other: cachelayer.concat([other, ref]),
+    "part of a concat": lambda ref, other: cachelayer.concat([ref, other])[::-1],
+    "concat of fields": lambda ref, other: cachelayer.concat([ref.fields("x"), other.fields("x")]),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_a_state_of_a_growing_and_a_finished_version_goes_on_once_all_is_built(
+    tmp_path: Path, whole: DataRef[Any], name: str
+) -> None:
+    options: Any = {"global_batch_size": BATCH, "shuffle": True, "seed": 5}
+    # This one is built, and has a plan too.
+    other = Storage(tmp_path / "other").cache([rows(number) for number in range(100)], "d", "v1", **OPTIONS)
+    expected = iter(JOINS[name](whole, other).stream(**options))
+    with growing(tmp_path) as ref:
+        join = JOINS[name](ref, other)
+        iterator = iter(join.stream(**options))
+        assert plain(next(iterator)) == plain(next(expected))
+        state = iterator.get_state()
+        again = iter(join.stream(**options))
+        again.set_state(state)
+        assert again.get_state() == state
+    assert ref.digest == whole.digest
+    following = [plain(next(expected)) for _ in range(3)]
+    finished = JOINS[name](whole, other).stream(**options)
+    for stream in (finished, join.stream(**options), JOINS[name](ref, other).stream(**options)):
+        for saved in (state, finished.state(1)):
+            restored = iter(stream)
+            restored.set_state(saved)
+            assert [plain(next(restored)) for _ in range(3)] == following
+            assert restored.get_state() == finished.state(4)
+
+
 def test_a_version_that_exists_is_returned(tmp_path: Path, whole: DataRef[Any]) -> None:
     storage = Storage(tmp_path / "storage")
     storage.cache(Gated(), "d", "v1", **OPTIONS)
