@@ -24,7 +24,6 @@ from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,
     RecordIndexError,
-    StateError,
 )
 from cachelayer.extras import packages_of
 from cachelayer.records import tree
@@ -32,11 +31,11 @@ from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
-from cachelayer.streams.continuing import check_same_steps
 from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.step_numbers import count_steps, next_step_of_worker, nth_step, step_sizes
-from cachelayer.streams.stream import Stream, reader_of
-from cachelayer.streams.stream_options import Shuffle
+from cachelayer.streams.stream import Stream, continued, reader_of
+from cachelayer.streams.stream_options import Shuffle, StreamOptions
 from cachelayer.user_warnings import warn
 
 with packages_of("grain", "this needs Grain"):
@@ -265,12 +264,7 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
                 "sequential_slice=True would change the order of the records: leave it False; each worker reads only "
                 "its own steps"
             )
-        options = reader_of(self._stream).options
-        if not options.batched and step_sizes(options.steps, options.start) != {options.steps.shard_count}:
-            raise InvalidArgumentError(
-                "workers take turns at the elements of a shard, but the last step of an epoch has none for some "
-                "shards: pass remainder='drop', or a global_batch_size, to stream()"
-            )
+        _check_turns(reader_of(self._stream).options)
         self._worker = sl.start
         self._workers = sl.step
 
@@ -281,6 +275,15 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"iter_dataset({self._stream!r})"
+
+
+def _check_turns(options: StreamOptions) -> None:
+    """Raise unless workers can take turns at the items of a shard."""
+    if not options.batched and step_sizes(options.steps, options.start) != {options.steps.shard_count}:
+        raise InvalidArgumentError(
+            "workers take turns at the elements of a shard, but the last step of an epoch has none for some shards: "
+            "pass remainder='drop', or a global_batch_size, to stream()"
+        )
 
 
 class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
@@ -301,27 +304,17 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         """Return the state of the stream, with the number of workers that share it."""
         return {**self._iterator.get_state(), "workers": self._workers}
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order was.
 
         Raises:
             StateError: if the state belongs to other records, another order, or another number of workers.
         """
-        following: StreamIterator[Any] = StreamIterator(reader_of(self._stream))
-        begin = following.position
-        following.set_state(state)
-        if self._workers > 1:
-            # Workers read the steps of their stream, which must be those of the state.
-            check_same_steps(reader_of(self._stream), state)
-        workers = state.get("workers", 1) if isinstance(state, dict) else 1
-        # Grain restores each worker separately, and skips workers that have no state. At the beginning it takes the
-        # state from an undivided dataset; only there does the number of workers not matter.
-        if workers != self._workers and following.position != begin:
-            raise StateError(
-                f"the state was saved with {workers} workers and is restored with {self._workers}: use the same "
-                "number, or continue with ref.stream(start=<the number of records consumed so far>)"
-            )
-        self._iterator = following
+        self._go_on_as(reader_of(continued(self._stream, state, self._workers)))
+
+    def _go_on_as(self, reader: StepReader) -> None:
+        """Continue with another reader, from its start on."""
+        self._iterator = StreamIterator(reader)
 
     def _get_next_index(self) -> int:
         """Return the number of the next step, counted from the start of the stream, for Grain's ``get_next_index``."""
@@ -362,20 +355,26 @@ class _WorkerIterator(_StreamedIterator):
         super().__init__(stream)
         self._worker = worker
         self._workers = workers
-        self._batches = WorkerSteps(reader_of(stream), workers)
+        self._go_on_as(reader_of(stream))
         if worker == 0:
             fix = f"pass map(fn, threads={workers}) and no workers if fn releases the GIL, or call mirror() first"
             warn_of_workers(reader_of(stream), workers, fix)
 
+    def _go_on_as(self, reader: StepReader) -> None:
+        _check_turns(reader.options)
+        self._reader = reader
+        self._batches = WorkerSteps(reader, self._workers)
+        self._position = reader.options.steps.next_start(reader.options.start)
+
     def __next__(self) -> Any:
         self._assert_not_closed()
-        reader = reader_of(self._stream)
-        steps = reader.options.steps
-        position = self._iterator.position
-        step = nth_step(steps, position, self._worker)
+        steps = self._reader.options.steps
+        step = nth_step(steps, self._position, self._worker)
         if step is None:
             raise StopIteration
         item = self._batches.item(step)
-        begin = steps.at(position) or step
-        self._iterator.set_state(reader.state(next_step_of_worker(steps, begin, self._workers)))
+        self._position = next_step_of_worker(steps, steps.at(self._position) or step, self._workers)
         return item
+
+    def get_state(self) -> dict[str, Any]:
+        return {**self._reader.state(self._position), "workers": self._workers}

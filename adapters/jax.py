@@ -19,7 +19,7 @@ from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import end_threads
 from cachelayer.streams.checkpoint import Awaited, save_state
 from cachelayer.streams.epochwise import Epochwise
-from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.iterator import StreamIterator, copied
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.step_numbers import step_sizes
 from cachelayer.streams.stream import Stream, reader_of
@@ -163,6 +163,9 @@ class GlobalBatchIterator(StreamIterator[T]):
         _check_steps(reader, sharding, reader.options.start)
         super().__init__(reader)
         self._sharding = sharding
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copied, (functools.partial(type(self), self._reader, self._sharding), self.position)
 
     def _read_with(self, reader: StepReader, position: int) -> None:
         """Continue at a position with another reader, if the sharding divides every step from there on."""

@@ -10,22 +10,23 @@ from cachelayer.protocols import has_records, records_of
 from cachelayer.streams.order.arrival import ArrivalOrder
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.buckets import BucketOrder
+from cachelayer.streams.order.mixture import MixedOrder
 from cachelayer.streams.order.orders import ExactOrder
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import restore
 from cachelayer.streams.stream_options import order_over
 
 
-def restore_reader(reader: StepReader, state: Any) -> tuple[StepReader, int]:
-    """Return the reader that goes on from a state, with the steps that the state leaves out, and its position.
+def restore_reader(reader: StepReader, state: Any, workers: int = 1) -> tuple[StepReader, int]:
+    """Return the reader that goes on from a state, with the order and the steps of the state, and its position.
 
     Raises:
-        StateError: if the state belongs to other records or another order, or lies past the end.
+        StateError: if it belongs to other records, another order or other workers of Grain, or lies past the end.
     """
     reader = _current(reader)
     records = reader.records
     try:
-        options, position = restore(records.digests, records.info.name, reader.options, state)
+        options, position = restore(records.digests, records.info.name, reader.options, state, workers)
     except StateError as error:
         if records.published(wait=False) is not None:
             raise
@@ -48,19 +49,6 @@ def restore_reader(reader: StepReader, state: Any) -> tuple[StepReader, int]:
     return replace(reader, options=options), position
 
 
-def check_same_steps(reader: StepReader, state: Any) -> None:
-    """Raise a StateError unless a state has the order and the steps of a reader that cannot follow others."""
-    restored, _ = restore_reader(reader, state)
-    mine = reader.options
-    theirs = restored.options
-    if theirs.steps != mine.steps or theirs.order != mine.order:
-        raise StateError(
-            "the state leaves out steps, or has advanced to more records, and what reads here cannot follow it: "
-            f"pass stream.without(...) with the same steps (positions {list(theirs.steps.left_out)}), or "
-            "restore it with an iterator of the stream itself"
-        )
-
-
 def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
     """Return the reader that goes on over a newer version from the end of the epoch that a position lies in."""
     order = reader.options.order
@@ -74,10 +62,17 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
             f"advance_to({newer!r}): new records would come in the window that an epoch ended with: at the end of an "
             "epoch, begin newer.stream(...)"
         )
+    if isinstance(order, MixedOrder):
+        raise InvalidArgumentError(
+            f"advance_to({newer!r}): a mixture does not advance, and one of grown datasets that begins here repeats "
+            "some records and misses others. Mix what was appended as one more dataset, with weight 0 up to here: "
+            "cachelayer.mix([(each, 1) for each in (*datasets, newer[len(old):])], schedule={0: (*weights, 0), "
+            f"{position}: (*weights, weight)}}).stream(..., start={position})"
+        )
     if not isinstance(order, (ExactOrder, BlockOrder)):
         raise InvalidArgumentError(
-            f"advance_to({newer!r}): a mixture, or a sample, draws from all of its records at any position, so it "
-            f"does not advance: begin a stream of the newer one at this position: stream(..., start={position})"
+            f"advance_to({newer!r}): a sample draws from all of its records at any position, so it does not advance: "
+            f"begin a stream of a sample of the newer ones at this position: stream(..., start={position})"
         )
     if not has_records(newer):
         raise InvalidTypeError(

@@ -22,7 +22,7 @@ from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
 from cachelayer.streams.continuing import advance_reader, restore_reader
-from cachelayer.streams.iterator import StreamIterator, continue_with, has_ended, state_at
+from cachelayer.streams.iterator import StreamIterator, continue_as, has_ended, state_at
 from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import epoch_of, state_of_loops
@@ -170,14 +170,15 @@ class Epochwise(Generic[T]):
         iterator = self._iterator
         return iterator is not None and (has_ended(iterator) or iterator.position != self._begin)
 
-    def _go_to(self, number: int, options: StreamOptions) -> None:
-        """Make an iteration the present one; it was not asked for an item yet."""
+    def _go_to(self, number: int, options: StreamOptions, reader: StepReader) -> None:
+        """Make an iteration of a reader's stream the present one; it was not asked for an item yet."""
         iterator = self._iterator
         if iterator is not None and not self._has_begun:
             # A loop may have called iter() already: its iterator goes there too.
-            continue_with(iterator, options.steps, options.start)
+            continue_as(iterator, self._iterator_of(replace(reader, options=options)))
         else:
             self._iterator = None
+        self._reader = reader
         self._number = number
         self._options = options
 
@@ -226,9 +227,9 @@ class Epochwise(Generic[T]):
             self._restored = None
         position = self._restored
         if position is not None and self._iterations.contains(number, position):
-            self._go_to(number, self._iterations.rest(number, position))
+            self._go_to(number, self._iterations.rest(number, position), self._reader)
         else:
-            self._go_to(number, self._iterations.whole(number, self._reader.options.start))
+            self._go_to(number, self._iterations.whole(number, self._reader.options.start), self._reader)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item that was returned: small, JSON, the same on every shard.
@@ -283,9 +284,8 @@ class Epochwise(Generic[T]):
         epoch = epoch_of(state)
         is_known = epoch is not None and iterations.contains(epoch, position)
         number = epoch if epoch is not None and is_known else iterations.number_at(position)
-        self._reader = reader
+        self._go_to(number, iterations.rest(number, position), reader)
         self._restored = position
-        self._go_to(number, iterations.rest(number, position))
 
     def advance_to(self, newer: Any) -> None:
         """Go on over a newer version, to which records were appended, as :meth:`cachelayer.StreamIterator.advance_to`.
@@ -424,6 +424,7 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         Raises:
             StateError: if the state belongs to other records or another order, or lies past the end.
         """
-        restore_reader(self._reader, state)
+        reader, _ = restore_reader(self._reader, state)
         self._loops.set_state(state)
+        self._reader = reader
         self._is_new = True

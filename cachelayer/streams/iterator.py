@@ -26,7 +26,6 @@ from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.continuing import advance_reader, restore_reader
 from cachelayer.streams.reading.failures import Failure, too_many, warn_of_failure
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.steps import Steps
 from cachelayer.streams.stream_stats import ConsumerClock, StreamStats
 
 
@@ -184,26 +183,22 @@ class StreamIterator(Iterator[T]):
         position = self.position
         return [failure for failure in self._failures if failure.position < position]
 
-    def _go_to(self, position: int) -> None:
-        """Continue at a position, after what was handed out up to there."""
-        self._chunks.forget()
-        self._has_ended = False
-        self._stand_at(position)
-
     def _stand_at(self, position: int) -> None:
         self._failures = [failure for failure in self._failures if failure.position < position]
         self._chunk = Chunk(self._reader.options.steps.next_start(position))
 
     def _read_with(self, reader: StepReader, position: int) -> None:
-        """Continue at a position with another reader."""
+        """Continue at a position with another reader, which replaces this one as a whole."""
         with self._lock.of_process():
-            if reader.options.steps != self._reader.options.steps or reader.records is not self._reader.records:
-                self._chunks = self._chunks_of(reader)
-                self._reader = reader
-            self._go_to(position)
+            chunks = self._chunks_of(reader)
+            self._chunks.forget()
+            self._chunks = chunks
+            self._reader = reader
+            self._has_ended = False
+            self._stand_at(position)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restored, (type(self), self._reader, self._chunks_of, self.get_state())
+        return copied, (partial(type(self), self._reader, self._chunks_of), self.position)
 
     def __identity__(self) -> Any:
         return self._reader.__identity__(), self.position
@@ -354,9 +349,9 @@ def state_at(iterator: StreamIterator[Any], position: int) -> dict[str, Any]:
     return iterator._reader.state(position)
 
 
-def continue_with(iterator: StreamIterator[Any], steps: Steps, position: int) -> None:
-    """Have an iterator continue at a position, with other steps of the same records."""
-    iterator._read_with(iterator._reader.with_steps(steps), position)
+def continue_as(iterator: StreamIterator[Any], other: StreamIterator[Any]) -> None:
+    """Have an iterator continue where another one of the same kind is, and read what that one reads."""
+    iterator._read_with(other._reader, other.position)
 
 
 class ChunksWithStates:
@@ -377,13 +372,8 @@ class ChunksWithStates:
         self._chunks.reread()
 
 
-def _restored(
-    cls: type[StreamIterator[T]],
-    reader: StepReader,
-    chunks_of: Callable[[StepReader], Chunks[T]],
-    state: dict[str, Any],
-) -> StreamIterator[T]:
+def copied(make: Callable[[], StreamIterator[T]], position: int) -> StreamIterator[T]:
     """Return a copy of an iterator, which reads ahead independently."""
-    iterator = cls(reader, chunks_of)
-    iterator.set_state(state)
+    iterator = make()
+    iterator._stand_at(position)
     return iterator

@@ -24,7 +24,6 @@ from typing import Any
 
 from cachelayer.errors import StateError
 from cachelayer.protocols import Digests
-from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.orders import VERSIONS, Order
 from cachelayer.streams.steps import MOST_POSITIONS, Phase
 from cachelayer.streams.stream_options import StreamOptions
@@ -70,23 +69,25 @@ def state_of(digests: Digests, name: str, options: StreamOptions, position: int)
     return state
 
 
-def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> tuple[StreamOptions, int]:
+def restore(
+    digests: Digests, name: str, options: StreamOptions, state: Any, workers: int = 1
+) -> tuple[StreamOptions, int]:
     """Return the options of the stream that goes on from a state of the same records and order, and its position.
 
     Its steps leave out what the state leaves out, and have the phases of the state; the caller checks the digests of
-    these. Its order has the sizes of blocks of the state, where the user has left them open.
+    these. Its order has the sizes of blocks of the state, where the user has left them open. Grain's ``workers`` take
+    turns at its steps.
 
     Raises:
-        StateError: if it is no state, or belongs to other records or another order.
+        StateError: if it is no state, or belongs to other records, another order or another number of workers.
     """
     state = _of_stream(_as_json(state))
     _check_known(state)
-    if isinstance(options.order, BlockOrder) and isinstance(state.get("order"), dict):
-        options = replace(options, order=options.order.with_sizes_of(state["order"].get("blocks")))
+    options = replace(options, order=options.order.with_sizes_of(state["order"].get("blocks")))
     mine = _as_json(state_of(digests, name, options, 0))
     saved_digest = state.get("digest")
     saved_original = _original(state)
-    is_planned = saved_digest == digests.planned
+    is_planned = saved_digest == digests.planned != digests.rows
     if is_planned:
         # It was saved while the version was being built, and names the plan of the build: no record was erased yet.
         saved_digest = saved_original = digests.original
@@ -97,6 +98,14 @@ def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> 
     if position > MOST_POSITIONS:
         raise StateError(f"position {_text(position)} of the state is past 2**62, the largest position")
     _check_past(options.order, position, state)
+    saved_workers = _count(state.get("workers", 1), 1, "workers")
+    # Before it starts its workers, Grain takes their states from an undivided dataset.
+    is_begin = saved_workers == 1 and position == options.steps.next_start(options.start)
+    if saved_workers != workers and not is_begin:
+        raise StateError(
+            f"the state was saved with {saved_workers} workers and is restored with {workers}: use the same number, or "
+            "continue with ref.stream(start=<the number of records consumed so far>)"
+        )
     left_out = [[_count(end, 0, "left_out") for end in ends] for ends in _lists(state, "left_out", 2)]
     phases = _phases_of(state, options.steps.records)
     steps = replace(options.steps, earlier=tuple(phases)).without(left_out)

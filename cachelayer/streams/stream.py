@@ -478,13 +478,13 @@ def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:
     return stream_of(replace(stream._reader, options=replace(stream._reader.options, **changes)))
 
 
-def continued(stream: Stream[T], state: Any) -> Stream[T]:
+def continued(stream: Stream[T], state: Any, workers: int = 1) -> Stream[T]:
     """Return the stream of what an iterator of another hands out once it restores a state: step 0 is the next one.
 
     Raises:
-        StateError: if the state belongs to other records or another order, or lies past the end.
+        StateError: as :func:`restore_reader` does.
     """
-    reader, position = restore_reader(stream._reader, state)
+    reader, position = restore_reader(stream._reader, state, workers)
     return stream_of(replace(reader, options=replace(reader.options, start=position)))
 
 

@@ -261,6 +261,21 @@ def test_a_state_goes_on_over_the_version_that_replaces_its_own(three: tuple[Any
             assert iterator.position == 8
 
 
+def test_a_state_is_its_own_on_versions_made_of_one_with_erased_records(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit(list(range(20)), "d", "v1")
+    storage.erase("d", records=[3], of="v1", reason="asked to", progress=False)
+    derived = storage.derive("d@v1", new="v2", keep=[*range(3), *range(4, 20)])
+    appended = storage.append("d@v1", new="v3", source=[20, 21])
+    for ref in (derived, appended, derived[1:], cachelayer.concat([derived, appended])):
+        iterator = iter(ref.exclude(ref.erased).stream(4, shuffle=True, seed=1))
+        next(iterator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            iterator.set_state(iterator.get_state())
+            copy.copy(iterator)
+
+
 def test_states_of_other_records_and_of_what_erasing_cuts_anew_are_refused(three: tuple[Any, Any, Any]) -> None:
     old, new, _ = three
     for make in (

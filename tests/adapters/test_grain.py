@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import pickle
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from reference import Case, cases
 from samples import examples
 
 import cachelayer
-from cachelayer import Storage
+from cachelayer import Blocks, Storage
 from cachelayer.adapters.grain import Sampler, iter_dataset
 from cachelayer.testing import ResumableSinkTests, SinkTests
 
@@ -365,19 +366,57 @@ def test_failures_are_replaced_for_grain_too_and_the_first_of_a_process_warns(wo
         assert sum("stands in for it" in str(each.message) for each in told) == 1
 
 
-def test_workers_and_iterators_leave_out_the_steps_of_a_state_or_refuse_it(ref: Any) -> None:
+def test_workers_and_iterators_leave_out_the_steps_of_a_state(ref: Any) -> None:
     stream = ref.stream(8, shuffle=True, seed=3)
     state = stream.without(steps=[2]).state(0)
+    expected = labels(stream.without(steps=[2]))
     alone = iter(iter_dataset(stream))
     alone.set_state(state)
-    assert str(list(alone)) == str(list(stream.without(steps=[2])))
+    assert labels(alone) == expected
     for worker in range(2):
         dataset = iter_dataset(stream)
         dataset.set_slice(slice(worker, None, 2))
-        with pytest.raises(cachelayer.StateError, match="without"):
-            iter(dataset).set_state({**state, "workers": 2})
-        same = iter_dataset(stream.without(steps=[2]))
-        same.set_slice(slice(worker, None, 2))
-        iterator = iter(same)
+        iterator = iter(dataset)
         iterator.set_state({**state, "workers": 2})
-        assert str(list(iterator)) == str(list(stream.without(steps=[2]))[worker::2])
+        assert iterator.get_state() == {**state, "workers": 2}
+        assert labels(iterator) == expected[worker::2]
+    elements = iter_dataset(ref[:56].stream(shard=(0, 4)))
+    elements.set_slice(slice(0, None, 2))
+    uneven = ref[:56].stream(8).without(steps=[0]).state(0)
+    with pytest.raises(cachelayer.InvalidArgumentError, match="take turns"):
+        iter(elements).set_state({**uneven, "left_out": [[10, 12]], "workers": 2})
+
+
+def test_workers_and_iterators_take_the_order_of_a_state_whole(ref: Any) -> None:
+    saved = ref.stream(6, shuffle=Blocks(records=5, window=8, lanes=4), seed=3, num_epochs=2)
+    stream = ref.stream(6, shuffle="blocks", seed=3, num_epochs=2)
+    assert saved.state(0)["order"] != stream.state(0)["order"]
+    for workers in (1, 2):
+        datasets = [iter_dataset(each) for each in (saved, stream)]
+        iterators = [iter(in_threads(each, workers) if workers > 1 else each) for each in datasets]
+        for _ in range(3):
+            next(iterators[0])
+        state = iterators[0].get_state()
+        iterators[1].set_state(state)
+        assert iterators[1].get_state() == state
+        assert labels(iterators[1]) == labels(saved)[3:]
+
+
+def test_a_state_of_a_worker_goes_on_in_the_same_number_of_workers_alone(ref: Any) -> None:
+    stream = ref.stream(8, shuffle=True, seed=3)
+    worker = iter_dataset(stream)
+    worker.set_slice(slice(2, None, 4))
+    iterator = iter(worker)
+    next(iterator)
+    state = iterator.get_state()
+    for other in (iter(stream), stream.epochs(), stream.with_state(), iter(iter_dataset(stream))):
+        for form in (state, json.dumps(state)):
+            with pytest.raises(cachelayer.StateError, match="4 workers"):
+                other.set_state(form)
+    for form in (state, json.dumps(state), json.dumps(state).encode()):
+        again = iter(worker)
+        again.set_state(form)
+        assert again.get_state() == state
+        assert labels(again) == labels(stream)[6::4]
+    with pytest.raises(cachelayer.StateError, match="workers is 'two'"):
+        iter(stream).set_state({**stream.state(1), "workers": "two"})

@@ -29,6 +29,7 @@ from values_across import Row, ValuesAcross, assert_same
 import cachelayer
 from cachelayer import (
     ArraySpec,
+    Blocks,
     DataRef,
     InvalidTypeError,
     JsonSpec,
@@ -562,6 +563,36 @@ def test_a_loader_that_failed_goes_on_with_the_batch_that_it_has_not_handed_out(
 class Unpicklable(Exception):
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("has_iterator", [False, True])
+def test_a_loader_takes_the_order_of_a_state_whole(ref: Any, workers: int, has_iterator: bool) -> None:
+    saved = loader(ref.stream(10, shuffle=Blocks(records=5, window=8, lanes=4), seed=1))
+    begun = iter(saved)
+    next(begun)
+    state = saved.state_dict()
+    restored = loader(ref.stream(10, shuffle="blocks", seed=1), num_workers=workers)
+    # A framework may have called iter() before it restores.
+    iterator = iter(restored) if has_iterator else None
+    restored.load_state_dict(state)
+    assert restored.state_dict() == state
+    rest = list(restored if iterator is None else iterator)
+    assert [batch["label"].tolist() for batch in rest] == [batch["label"].tolist() for batch in begun]
+    # The next epoch has the order of the state too.
+    assert restored.state_dict() == saved.state_dict()
+    first, expected = next(iter(restored)), next(iter(saved))
+    assert first["label"].tolist() == expected["label"].tolist()
+
+
+def test_samplers_take_the_order_of_a_state_whole(ref: Any) -> None:
+    saved, restored = (BatchSampler(ref, 10, shuffle=each, seed=1) for each in (Blocks(5, 8, 4), "blocks"))
+    begun = iter(saved)
+    next(begun)
+    iterator = iter(restored)
+    restored.load_state_dict(saved.state_dict())
+    assert restored.state_dict() == saved.state_dict()
+    assert list(iterator) == list(begun)
 
 
 def test_an_endless_loader_advances_to_a_newer_version_within_a_loop(storage: Storage) -> None:

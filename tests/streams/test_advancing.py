@@ -190,6 +190,26 @@ def test_anything_else_is_refused(refs: list[Any], tmp_path: Path) -> None:
         iter(old.stream(8)).advance_to("d@v2")
 
 
+@pytest.mark.parametrize("shuffle", [True, "blocks", Blocks(4, 16, 8)], ids=str)
+def test_what_was_appended_joins_a_mixture_as_a_dataset_of_its_own(refs: list[Any], shuffle: Any) -> None:
+    old, newer, other = *refs[:2], cachelayer.wrap(list(range(1000, 1025)), identity="others")
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5}
+    iterator = iter(cachelayer.mix([(old, 3), (other, 1)]).stream(4, **options))
+    seen = [row for _ in range(6) for row in next(iterator).tolist()]
+    position = iterator.position
+    with pytest.raises(InvalidArgumentError, match=rf"repeats.*schedule=.*start={position}"):
+        iterator.advance_to(newer)
+    datasets = [old, other, newer[len(old) :]]
+    schedule = {0: (3, 1, 0), position: (3, 1, 1)}
+    stream = cachelayer.mix([(each, 1) for each in datasets], schedule=schedule).stream(4, start=position, **options)
+    following = iter(stream)
+    seen += [row for _ in range(100) for row in next(following).tolist()]
+    for records in (range(OLD), range(OLD, OLD + NEW), range(1000, 1025)):
+        # Each dataset goes on in its own epochs: no record comes twice more often than another.
+        counts = {seen.count(record) for record in records}
+        assert max(counts) - min(counts) <= 1
+
+
 def test_states_of_an_iterator_that_advanced_belong_to_the_newer_version(refs: list[Any]) -> None:
     iterator = iter(refs[0].stream(8, shuffle=True, seed=1))
     iterator.advance_to(refs[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import subprocess
@@ -23,7 +24,7 @@ from reference import Case, cases
 from samples import examples
 
 import cachelayer
-from cachelayer import InvalidArgumentError, InvalidTypeError
+from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError
 from cachelayer.adapters.jax import global_batches
 from cachelayer.testing import ResumableSinkTests
 from cachelayer.testing.loops import BATCH, RECORDS, LoopTests
@@ -272,3 +273,23 @@ def test_every_value_of_an_array_is_compared(tmp_path: Path) -> None:
     storage.cache(jax.numpy.asarray(values.copy()), "d", "v1", on_change="error")
     with pytest.raises(cachelayer.StaleVersionError, match=r"elements changed|column 0 changed"):
         storage.cache(jax.numpy.asarray(np.where(values == 4_321, 0, values)), "d", "v1", on_change="error")
+
+
+@pytest.mark.parametrize("shuffle", [True, Blocks(records=8), "blocks"], ids=str)
+def test_iterators_are_copied_and_take_the_order_of_a_state_whole(shuffle: Any) -> None:
+    open_sizes = "blocks" if isinstance(shuffle, Blocks) else shuffle
+    saved, stream = (ref(400).stream(16, shuffle=each, seed=3, num_epochs=2) for each in (shuffle, open_sizes))
+    expected = list(saved)
+    for batches in (global_batches(stream, devices(8)), global_batches(stream, devices(4))):
+        begun = iter(batches)
+        for restored in (begun, batches):
+            restored.set_state(saved.state(2))
+            iterator = iter(batches) if restored is batches else begun
+            assert iterator.get_state() == saved.state(2)
+            assert_same(next(iterator), expected[2])
+            for other in (copy.copy(iterator), copy.deepcopy(iterator)):
+                assert other.get_state() == saved.state(3)
+                assert_same(next(other), expected[3])
+            assert_same(next(iterator), expected[3])
+            batches = global_batches(stream, devices(8))
+            begun = iter(batches)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -221,6 +221,16 @@ class MixedOrder(Order):
     def past(self, position: int) -> Mapping[str, Any]:
         """Return what a state says of the order before its position; what comes later may change."""
         return self.turns.past(position)
+
+    def with_sizes_of(self, state: Any) -> MixedOrder:
+        """Return the order in which each part has its own sizes of a state, where they follow from its version."""
+        try:
+            sizes = [dict(zip(state, of_part, strict=True)) for of_part in zip(*state.values(), strict=True)]
+            orders: Any = tuple(order.with_sizes_of(own) for order, own in zip(self.orders, sizes, strict=True))
+        except (AttributeError, TypeError, ValueError):
+            # It has no sizes, or those of other parts.
+            return self
+        return replace(self, orders=orders)
 
     @cached_property
     def _firsts(self) -> Sequence[int]:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -97,6 +97,10 @@ class Order(PickledByFields, ABC):
     def past(self, position: int) -> Mapping[str, Any]:  # noqa: ARG002
         """Return what a state says of the order before its position, if what comes later may change; else nothing."""
         return {}
+
+    def with_sizes_of(self, state: Any) -> Self:  # noqa: ARG002
+        """Return the order with the ``blocks`` of a state in place of sizes that follow from the version."""
+        return self
 
     @property
     def length(self) -> int:
