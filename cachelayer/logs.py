@@ -81,6 +81,8 @@ def _set_up() -> None:
     handler = logging.StreamHandler()
     # A program that sets logging up decides itself where the lines go.
     handler.addFilter(lambda _: not logging.getLogger().handlers)
+    # By default it writes to stderr, and raises if the program has closed that.
+    handler.handleError = lambda record: None  # type: ignore[method-assign]  # noqa: ARG005
     _add(handler, logging.getLevelNamesMapping()[setting.upper()])
 
 

@@ -31,4 +31,5 @@ def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning, *, lo
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_FILES):
         frame = frame.f_back
         level += 1
-    warnings.warn(text, category, stacklevel=level)
+    with contextlib.suppress(ValueError):  # that is how Python fails to warn if the program has closed sys.stderr
+        warnings.warn(text, category, stacklevel=level)

@@ -10,7 +10,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,8 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
                     "warning", _in_options(str(message), parameters)
                 )
                 try:
-                    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+                    # Worker processes put the null device in the place of a stdout that is closed.
+                    with redirect_stdout(sys.stderr if as_json else sys.stdout):
                         result = function(**given)
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
                     if show_traceback:

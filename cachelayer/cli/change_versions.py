@@ -300,7 +300,7 @@ def remove(whole: str, force: bool, grace: float, yes: bool, option: Pairs) -> R
 
 def _confirm(question: str, yes: bool) -> None:
     if not yes:
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
         click.confirm(question, abort=True, err=True)
 

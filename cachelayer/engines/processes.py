@@ -7,6 +7,7 @@ import mmap
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import connection
 from multiprocessing.context import set_spawning_popen
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import cloudpickle
@@ -81,9 +83,10 @@ class ProcessPool:
         from loky import ProcessPoolExecutor
 
         _refuse_daemon(f"workers={count}", "build with workers=1, or in the program that started it")
-        begin = pickled(function, what, _dumps), os.getpid()
+        begin = pickled(function, what, _dumps), os.getpid(), _StandardStreams()
         self._names: dict[Future[bytes], str] = {}
         """What errors call the work of each call whose result was not asked for yet."""
+        _complete_standard_streams()
         with self._errors():
             self._executor = ProcessPoolExecutor(count, initializer=_begin, initargs=begin)
 
@@ -149,6 +152,7 @@ class ChildProcess:
         Raises:
             StorageError: if the system refuses.
         """
+        _complete_standard_streams()
         try:
             self._process.start()
         except OSError as error:
@@ -199,7 +203,7 @@ _task: list[Any] = []
 """In a worker process: the function, as the bytes that were sent until it is first called."""
 
 
-def _begin(task: bytes, parent: int) -> None:
+def _begin(task: bytes, parent: int, _: None) -> None:
     """Prepare a worker process.
 
     Args:
@@ -208,6 +212,30 @@ def _begin(task: bytes, parent: int) -> None:
     """
     _task[:] = [task]
     _end_with(parent)
+
+
+def _complete_standard_streams() -> None:
+    """Put the null device in the place of standard streams that this process lacks, as services do.
+
+    loky flushes them, and a file that gets the number of one of them would take what child processes write.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # This gets the lowest number that is free.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or getattr(stream, "closed", False) or not hasattr(stream, "flush"):
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+
+
+class _StandardStreams:
+    """Completes the streams of a worker process when it is unpickled there: loky needs them before it begins."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _complete_standard_streams, ()
 
 
 def _refuse_daemon(what: str, cure: str) -> None:
