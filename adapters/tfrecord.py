@@ -18,6 +18,7 @@ from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
+from cachelayer.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.extras import packages_of
 from cachelayer.records.spec import ArraySpec
@@ -209,10 +210,10 @@ def _records_of(file: File, compression: str | None) -> Iterator[bytes]:
                     raise ValueError("it is damaged or cut off")
                 yield data
                 number += 1
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         hint = "" if number else f": perhaps its compression is not compression_type={compression!r}"
-        reason = f"{type(error).__name__}: {error}{hint}"
-        raise SourceError(f"{file.name} failed at its record {number}: {reason}") from error
+        reason = without_credentials_in(f"{type(error).__name__}: {error}")
+        raise SourceError(f"{file.name} failed at its record {number}: {reason}{hint}") from as_cause(error)
 
 
 def _checksum(data: bytes) -> bytes:

@@ -20,6 +20,7 @@ from cachelayer.adapters.sources.files import Files, Options, Paths, source_of_f
 from cachelayer.arguments import explains_options
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
+from cachelayer.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -148,12 +149,12 @@ def _samples(files: Files) -> Iterator[dict[str, Any]]:
                     keys.add(sample[KEY])
                     yield sample
                     record += 1
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # webdataset adds more arguments to the errors that it raises.
             reason = error.args[0] if error.args else ""
             if not isinstance(error, CacheLayerError):
-                reason = f"{type(error).__name__}: {reason}"
-            raise SourceError(f"{file.name} failed at record {record} or the next: {reason}") from error
+                reason = without_credentials_in(f"{type(error).__name__}: {reason}")
+            raise SourceError(f"{file.name} failed at record {record} or the next: {reason}") from as_cause(error)
 
 
 def _members(file: IO[bytes], url: str) -> Iterator[dict[str, Any]]:

@@ -36,6 +36,16 @@ def has_user(text: str) -> bool:
     return _without_user(text) != text
 
 
+def as_cause(error: BaseException) -> BaseException | None:
+    """Return an error as the cause of another; None if a traceback would show a user or password in a URL."""
+    link: BaseException | None = error
+    while link is not None:
+        if any(has_user(word) or _WITHOUT_SCHEME.match(word) for word in str(link).split()):
+            return None
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return error
+
+
 def _without_user(text: str) -> str:
     if _CONTAINER.match(text):
         return text

@@ -22,6 +22,7 @@ from cachelayer.adapters.sources.arrow_columns import (
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
 from cachelayer.builds.batches import Batch, PlacedBatch, batch_records
 from cachelayer.builds.source import Source, Table
+from cachelayer.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -218,9 +219,10 @@ def _pulled(part: ArrowPart, row: int, record: int, *, casts: bool) -> Iterator[
             record += len(batch)
     except (CacheLayerError, GeneratorExit):
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         name = part.name or "the source"
-        raise SourceError(f"{name} failed at record {record} or later: {type(error).__name__}: {error}") from error
+        reason = without_credentials_in(f"{type(error).__name__}: {error}")
+        raise SourceError(f"{name} failed at record {record} or later: {reason}") from as_cause(error)
 
 
 def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves, name: str = "") -> Tree:

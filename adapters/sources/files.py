@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileFacts, FileSource
-from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
+from cachelayer.credentials_in_urls import as_cause, without_credentials, without_credentials_in
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects import paths as names
 from cachelayer.objects.local import located
@@ -245,6 +245,6 @@ def reading(name: str, what: str = "cannot be read") -> Iterator[None]:
         raise InvalidArgumentError(f"{without_credentials(name)}: {error}") from error
     except CacheLayerError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         reason = without_credentials_in(f"{type(error).__name__}: {error}")
-        raise SourceError(f"{without_credentials(name)} {what}: {reason}") from error
+        raise SourceError(f"{without_credentials(name)} {what}: {reason}") from as_cause(error)

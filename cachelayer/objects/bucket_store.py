@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cachelayer.counting import Timed
+from cachelayer.credentials_in_urls import as_cause
 from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects.credentials import StorageOptions
@@ -303,7 +304,8 @@ class BucketStore:
                 _log.warning("%s %s/%s was refused: credentials are looked for again", what, self.url, name)
                 forget(fs)
             host = self.scheme if fs is None else fs.host
-            raise StorageError(f"cannot {what} {self.url}/{name}: {host}: {self._advice(error)}") from error
+            text = f"cannot {what} {self.url}/{name}: {host}: {self._advice(error)}"
+            raise StorageError(text) from as_cause(error)
 
     def _advice(self, error: RequestError) -> str:
         if error.kind is Kind.ABSENT:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from cachelayer.counting import Counters, count, counting_into, of_thread
+from cachelayer.credentials_in_urls import without_credentials_in
 from cachelayer.errors import CacheLayerError
 from cachelayer.logs import logger_of
 from cachelayer.stalls import Wait
@@ -74,8 +75,8 @@ class RequestError(Exception):
 
     def __init__(self, kind: Kind, reason: str) -> None:
         self.kind = kind
-        self.reason = " ".join(reason.split())
-        """The message of the client, in one line."""
+        self.reason = without_credentials_in(" ".join(reason.split()))[:_LONGEST_REASON]
+        """The message of the client, in one line, without credentials."""
         super().__init__(self.reason)
 
     @classmethod
@@ -88,7 +89,7 @@ class RequestError(Exception):
             text = text or "no answer came in time"
         elif error.__cause__ is not None and str(error.__cause__) not in text:
             text = f"{text}: {error.__cause__}"
-        text = _REQUEST_OF_OBSTORE.sub("", text)[:_LONGEST_REASON] or repr(error)
+        text = _REQUEST_OF_OBSTORE.sub("", text) or repr(error)
         # A query may hold a signature.
         return cls(_kind_of(error), _QUERY.sub("", text))
 

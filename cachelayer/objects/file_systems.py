@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from cachelayer.counting import count, counted
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.extras import check_versions
 from cachelayer.logs import logger_of
@@ -60,7 +61,7 @@ class FileSystem:
         self._scheme = scheme
         self._client = _open_client(self._kind, url, options, timeout)
         self._fs = self._client.fs
-        self.host = urlsplit(self._client.address).netloc or scheme
+        self.host = urlsplit(without_credentials(self._client.address)).netloc or scheme
         """The name of the server, for messages."""
         self._ranges = _range_reader(self._kind, self._fs, options, timeout / 4)
         if self._ranges is None and self._kind in CLOUDS:

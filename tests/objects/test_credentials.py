@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import copy
+import json
+import logging
 import multiprocessing
 import pickle
+import traceback
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import RUNNER
 from forks import beside_threads
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import ArrayRecordDataSource, CacheLayerError, CacheLayerWarning, Storage, StorageError
+from cachelayer.adapters.pyarrow import from_parquet
+from cachelayer.adapters.tfrecord import from_tfrecord
 from cachelayer.cli.addresses import open_address
+from cachelayer.cli.app import app
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.file_systems import file_system
@@ -165,3 +172,54 @@ def test_a_signature_for_azure_opens_what_it_is_for_and_is_in_no_error(azure: Se
         wrong.read_ranges([("a", 1, 3)])
     hush = signature.partition("sig=")[2].partition("&")[0]
     assert not [text for text in [*told, str(caught.value), str(caught.value.__cause__)] if hush in text]
+
+
+ENDPOINT = "http://user:hush-9@127.0.0.1:9"
+KEYS = {"key": "a", "secret": "b"}
+AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+ENDPOINTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "option": ("s3://bucket/cache", {"endpoint_url": ENDPOINT, **KEYS}, {}),
+    "client_kwargs": ("s3://bucket/cache", {"client_kwargs": {"endpoint_url": ENDPOINT}, **KEYS}, {}),
+    "environment": ("s3://bucket/cache", KEYS, {"AWS_ENDPOINT_URL": ENDPOINT}),
+    "a slash in the password": ("s3://bucket/cache", {"endpoint_url": "http://user:a/hush-9@127.0.0.1:9", **KEYS}, {}),
+    "no scheme": ("s3://bucket/cache", {"endpoint_url": "user:hush-9@host", **KEYS}, {}),
+    "no host": ("s3://bucket/cache", {"endpoint_url": "http://user:hush-9@", **KEYS}, {}),
+    "GCS": ("gs://bucket/cache", {"endpoint_url": ENDPOINT, "token": "anon"}, {}),
+    "GCS, environment": ("gs://bucket/cache", {"token": "anon"}, {"STORAGE_EMULATOR_HOST": ENDPOINT}),
+    "Azure": (
+        "az://bucket/cache",
+        {"connection_string": f"AccountName=a;AccountKey={AZURE_KEY};BlobEndpoint={ENDPOINT}/a;"},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_a_password_in_the_url_of_an_endpoint_is_shown_nowhere(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    url, options, variables = ENDPOINTS[endpoint]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    caplog.set_level(logging.DEBUG, "cachelayer")
+    storage = Storage(url, storage_options={**options, "timeout": 1})
+    local = Storage(tmp_path)
+    said = [repr(storage), repr(storage._store)]
+    for use in (
+        lambda: storage.fetch("d@v1"),
+        lambda: storage.submit([1], "d@v1"),
+        lambda: storage.gc(),
+        lambda: local.submit(from_parquet(f"{url}/a.parquet", storage_options=options), "d@v1"),
+        lambda: local.submit(from_tfrecord(f"{url}/a.tfrecord", storage_options=options), "d@v1"),
+    ):
+        with pytest.raises(CacheLayerError) as caught:
+            use()
+        said += [repr(caught.value), "".join(traceback.format_exception(caught.value))]
+    given = [f"{name}={json.dumps(value)}" for name, value in {**options, "timeout": 1}.items()]
+    arguments = [text for one in given for text in ("-o", one)]
+    for command in (["ls", url], ["ls", url, "--traceback"], ["doctor", url, "--json"]):
+        ran = RUNNER.invoke(app, [*command, *arguments])
+        assert ran.exit_code != 0
+        said += [ran.output, ran.stderr]
+    said += [record.getMessage() for record in caplog.records if record.name.startswith("cachelayer")]
+    assert not [text for text in said if "hush-9" in text]
