@@ -1,17 +1,20 @@
 """This host: its memory, and the names of its processes, by which other processes tell whether they still run.
 
-The name of a process is ``<host>.<numbering>-<number>``. The numbering is a namespace of Linux: containers with
-``--network=host`` share a host name, and number their processes separately. Other systems have no such namespaces.
+The name of a process is ``<host>.<numbering>-<number>``. The numbering is a hash of what Linux says of the numbers of
+processes: since when the machine runs, because several machines may be called ``localhost``, and the namespace, because
+containers with ``--network=host`` share a host name, and number their processes separately. Other systems say neither.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+_NUMBERING_LETTERS = 12
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
@@ -32,9 +35,12 @@ def memory_nbytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
 
 @cache
 def _host() -> str:
+    facts = []
     with suppress(OSError):
-        return f"{platform.node()}.{Path('/proc/self/ns/pid').stat().st_ino}"
-    return platform.node()
+        facts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+    with suppress(OSError):
+        facts.append(str(Path("/proc/self/ns/pid").stat().st_ino))
+    return f"{platform.node()}.{hashlib.sha256(''.join(facts).encode()).hexdigest()[:_NUMBERING_LETTERS]}"
 
 
 def process_name(pid: int | None = None) -> str:
@@ -45,8 +51,8 @@ def process_name(pid: int | None = None) -> str:
 def host_and_pid(process: str) -> tuple[str, int | None]:
     """Return the host name and the number in the name of a process; None if the name has no number."""
     host, _, number = process.rpartition("-")
-    node, _, namespace = host.rpartition(".")
-    if node and namespace.isdigit():
+    node, _, numbering = host.rpartition(".")
+    if node and len(numbering) == _NUMBERING_LETTERS:
         host = node
     return host, int(number) if _is_number(number) else None
 

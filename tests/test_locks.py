@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,6 +31,29 @@ def test_a_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have() ->
         held.wait(60)
         assert in_a_fork(lambda: take(lock))
         done.set()
+
+
+def test_threads_of_a_child_of_a_fork_that_come_at_once_get_one_lock_which_is_not_that_of_the_parent() -> None:
+    locks = [ProcessLock() for _ in range(1000)]
+    of_parent = [lock.of_process() for lock in locks]
+
+    def taken() -> tuple[bool, bool]:
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        together = threading.Barrier(4)
+
+        def take_each(_: int) -> list[threading.RLock]:
+            together.wait(60)
+            return [lock.of_process() for lock in locks]
+
+        with ThreadPoolExecutor(4) as pool:
+            by_thread = list(pool.map(take_each, range(4)))
+        sys.setswitchinterval(interval)
+        is_one = all(len({id(lock) for lock in of_threads}) == 1 for of_threads in zip(*by_thread, strict=True))
+        is_new = all(lock is not old for of_thread in by_thread for lock, old in zip(of_thread, of_parent, strict=True))
+        return is_one, is_new
+
+    assert in_a_fork(taken) == (True, True)
 
 
 def test_a_pickle_of_a_held_lock_is_free() -> None:

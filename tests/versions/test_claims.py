@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import platform
+import subprocess
+import sys
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +17,7 @@ from forks import FORKS, beside_threads
 
 import cachelayer
 from cachelayer.errors import InvalidArgumentError, StorageError
-from cachelayer.host import process_name
+from cachelayer.host import host_and_pid, process_name
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
@@ -24,6 +27,7 @@ from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, ClaimState, claim_
 FOLDER = paths.builds("v1")
 NAME = f"{FOLDER}/{CLAIM}"
 HOST = process_name().rpartition("-")[0]
+TELL = "from cachelayer.host import process_name; print(process_name())"
 DEAD = b"other-host-1 token 1"
 """What a process leaves that was killed after its first beat."""
 
@@ -106,6 +110,35 @@ def test_a_process_of_this_host_that_is_gone_or_was_interrupted_is_not_waited_fo
     assert not Claims(store.folder(FOLDER)).is_busy(CLAIM)
     with Claims(store.folder(FOLDER)).hold(CLAIM) as is_ours:
         assert is_ours
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> str:
+    """The name of a process that has ended on a machine that is called like this one, as many are ``localhost``."""
+    boot = tmp_path / "boot_id"
+    boot.write_text(str(uuid.uuid4()))
+    shown = f"mount --bind {boot} /proc/sys/kernel/random/boot_id && {sys.executable} -c '{TELL}'"
+    told = subprocess.run(["unshare", "--mount", "sh", "-c", shown], capture_output=True, text=True)
+    if told.returncode:
+        pytest.skip(f"this user may not show a process another machine: {told.stderr}")
+    return told.stdout.strip()
+
+
+def test_a_process_of_another_machine_of_the_same_name_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: str
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "3000")
+    assert host_and_pid(elsewhere)[0] == host_and_pid(process_name())[0] == platform.node()
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d", "v1")
+    (tmp_path / "d" / FOLDER).mkdir(exist_ok=True)
+    (tmp_path / "d" / NAME).write_bytes(f"{elsewhere} token 1".encode())
+    working = tmp_path / "d" / paths.WORKING / f"cachelayer-build-0123456789ab-{elsewhere}"
+    working.mkdir()
+    storage.submit([2], "d", "v2")
+    assert storage.gc(grace=0) == []
+    assert Claims(LocalStore(tmp_path / "d").folder(FOLDER)).is_busy(CLAIM)
+    assert working.exists()
 
 
 def test_a_forked_child_leaves_the_claim_to_its_parent(store: Store) -> None:
