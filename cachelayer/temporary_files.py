@@ -1,12 +1,13 @@
 """Temporary folders, which the system may refuse, files that outlive a crash of the host, and files that are none.
 
 The system refuses a temporary folder if its parent is gone or full, or too many files are open. The name of a working
-folder ends with the name of its process, so that a later process removes it if that process was killed.
+folder ends with the name of its process, so that the next process that makes one removes it if that process was killed.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import stat
@@ -17,24 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cachelayer.errors import CorruptionError, StorageError
-from cachelayer.host import has_ended, process_name
+from cachelayer.host import has_ended, is_running, process_name
 
 _PREFIX = "cachelayer-build-"
-
-
-def parent_folder() -> Path:
-    """Return the folder of the system for temporary files."""
-    with _refusals():
-        return Path(tempfile.gettempdir())
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Yield a new empty folder; remove it in the end."""
-    with _refusals():
-        folder = tempfile.TemporaryDirectory(prefix="cachelayer-", ignore_cleanup_errors=True)
-    with folder as name:
-        yield Path(name)
+_ABANDONED_SECONDS = 7 * 24 * 3600.0
+"""The age from which nobody uses a working folder any more."""
 
 
 @contextmanager
@@ -44,13 +32,16 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
     Args:
         parent: the folder in which to make it; None for the folder of the system for temporary files.
     """
-    parent = parent_folder() if parent is None else parent
-    remove_left_over(parent)
-    folder = parent / f"{_PREFIX}{uuid.uuid4().hex[:12]}-{process_name()}"
     maker = os.getpid()
     with _refusals():
+        parent = Path(tempfile.gettempdir()) if parent is None else parent
+        folder = parent / f"{_PREFIX}{uuid.uuid4().hex[:12]}-{process_name()}"
         folder.mkdir(mode=0o700)
     try:
+        # A new folder tells the time by the clock of the disk.
+        for left in left_over_folders(parent, folder.stat().st_mtime):
+            # Errors: another process may remove it at the same time, and a folder of another user stays.
+            shutil.rmtree(left, ignore_errors=True)
         yield folder
     finally:
         # A child that was forked meanwhile leaves the folder to its parent.
@@ -58,23 +49,29 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def maker_of(folder: Path) -> str:
-    """Return the name of the process that made a working folder."""
-    return folder.name.removeprefix(_PREFIX).partition("-")[2]
+def left_over_folders(parent: Path, now: float = -math.inf) -> list[Path]:
+    """Return the working folders of killed processes of this host, and those of others that nobody uses any more.
 
+    Nobody can be asked about a process of another container, or from before this machine was started again.
 
-def remove_left_over(parent: Path) -> None:
-    """Remove the working folders of processes of this host that were killed."""
-    for folder in left_over_folders(parent):
-        # Errors: another process may remove it at the same time, and a folder of another user stays.
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def left_over_folders(parent: Path) -> list[Path]:
-    """Return the working folders of processes of this host that were killed."""
+    Args:
+        now: the time by the clock of the disk; by default no folder of another host is old enough.
+    """
+    folders = []
     with suppress(OSError):
-        return [folder for folder in sorted(parent.glob(f"{_PREFIX}*")) if has_ended(maker_of(folder))]
-    return []
+        for folder in sorted(parent.glob(f"{_PREFIX}*")):
+            maker = folder.name.removeprefix(_PREFIX).partition("-")[2]
+            if has_ended(maker) or (not is_running(maker) and now - _last_change(folder) >= _ABANDONED_SECONDS):
+                folders.append(folder)
+    return folders
+
+
+def _last_change(folder: Path) -> float:
+    """Return when a folder, or a file in it, was changed last; never, if it is gone or may not be looked into."""
+    try:
+        return max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
+    except OSError:
+        return math.inf
 
 
 @contextmanager

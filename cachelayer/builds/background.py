@@ -19,7 +19,6 @@ from typing import Any
 
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.build_version import build_once
-from cachelayer.builds.nested_builds import leave_parent_build
 from cachelayer.builds.part_builds import Hosts
 from cachelayer.engines.processes import ChildProcess
 from cachelayer.errors import CacheLayerError, SourceError
@@ -54,7 +53,6 @@ class _Task:
     def __call__(self) -> bool:
         """Build the version, unless another process builds it or has built it; return whether it was built here."""
         os.chdir(self.folder)
-        leave_parent_build()
         # This process is no worker of a build: it may begin one, and others of its sources.
         return Context().run(self._build)
 

@@ -22,6 +22,7 @@ notes publishes. A claim only saves work: if two publish, the log takes one.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +30,7 @@ from typing import Any
 
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.extensions import AddingColumns
-from cachelayer.builds.nested_builds import building, marking_children, refuse_to_await_parent
+from cachelayer.builds.nested_builds import building, refuse_to_await_parent
 from cachelayer.builds.part_builds import Hosts, build_parts, build_parts_together, join_hosts
 from cachelayer.builds.parts import Parts
 from cachelayer.builds.shard_target import ShardTarget, shard_target
@@ -37,6 +38,7 @@ from cachelayer.builds.source_files import refuse_changed
 from cachelayer.builds.write_source import write_source
 from cachelayer.counting import count
 from cachelayer.errors import AlreadyExistsError, SourceError
+from cachelayer.host import process_name
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.progress import Progress, Waiting
@@ -123,6 +125,8 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
         if claims.is_busy(CLAIM):
             holder = claims.holder(CLAIM)
             refuse_to_await_parent(request.url, holder)
+            if holder == process_name(os.getppid()):
+                holder = f"{holder}, which started this process, and must not wait for it,"
             waiting.wait_for(
                 f"{holder} to build it; if it gives no sign of life for {expiry():g} s, this process goes on"
             )
@@ -169,17 +173,10 @@ def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersio
 
 @contextmanager
 def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
-    """Yield the shard target of a build.
-
-    Meanwhile progress is shown, and processes that start inherit the mark by which they recognise their parent's build.
-    """
+    """Yield the shard target of a build, and show its progress meanwhile."""
     log = plan.request.log
     _log.info("%s: building from a source of %s", plan.request.name, plan.source.kind)
-    with (
-        shard_target(log.folder, plan.copies, log.head().generation) as target,
-        marking_children(target.folder),
-        progress,
-    ):
+    with shard_target(log.folder, plan.copies, log.head().generation) as target, progress:
         yield target
 
 

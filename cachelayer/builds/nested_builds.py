@@ -6,30 +6,21 @@
          ^                                                                              │
          └───────────────────────────── waits for the worker  <──> waits for the build ─┘
 
-A worker of an engine or of the source, such as of a ``DataLoader``, is a child of the build. A child that began or
-awaited a build would wait for the build that waits for it; or its own workers would do the same, without end.
+A worker of an engine that began a build would do so whenever the module is imported, and so would its own workers,
+without end. A child of a source, such as a worker of a ``DataLoader``, may build another version.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 
 from cachelayer.engines.engine import is_worker
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.host import process_name
-from cachelayer.locks import ProcessLock
-from cachelayer.temporary_files import maker_of
 
-WORKING_FOLDER = "CACHELAYER_WORKING_FOLDER"
-"""The environment variable with the working folder of a build that runs: the build's children inherit it."""
-_working_folders: list[str] = []
-"""The working folders of the builds that run in this process, the last that began at the end."""
-_changing_folders = ProcessLock()
 _BUILDING: ContextVar[tuple[str, ...]] = ContextVar("cachelayer_building", default=())
 """The versions that this thread is building: a source may build another version."""
 
@@ -42,13 +33,10 @@ def building(version: str) -> Iterator[None]:
         version: the version, with the URL of its storage.
 
     Raises:
-        InvalidArgumentError: if this process is a child of a build that runs, or if the source of the version asks for
-            the version itself.
+        InvalidArgumentError: if this thread works for a build in another process, or if the source of the version asks
+            for the version itself.
     """
-    folder = Path(os.environ.get(WORKING_FOLDER, ""))
-    # A folder that cannot be read belongs to a build of another user, which left the variable to this one.
-    is_child = folder.name and os.access(folder, os.R_OK) and maker_of(folder) != process_name()
-    if is_worker() or is_child:
+    if is_worker():
         raise _nested_build_error(version)
     if version in _BUILDING.get():
         raise InvalidArgumentError(f"{version} is built from itself: its source asks for it, and would wait for ever")
@@ -57,32 +45,6 @@ def building(version: str) -> Iterator[None]:
         yield
     finally:
         _BUILDING.reset(token)
-
-
-@contextmanager
-def marking_children(working_folder: Path) -> Iterator[None]:
-    """Mark the processes that start meanwhile as children of the build that has this working folder.
-
-    Several threads may build, and end in any order: the environment names the last build that began and still runs.
-    """
-    folder = str(working_folder)
-    with _changing_folders.of_process():
-        _working_folders.append(folder)
-        os.environ[WORKING_FOLDER] = folder
-    try:
-        yield
-    finally:
-        with _changing_folders.of_process():
-            _working_folders.remove(folder)
-            if _working_folders:
-                os.environ[WORKING_FOLDER] = _working_folders[-1]
-            else:
-                os.environ.pop(WORKING_FOLDER, None)
-
-
-def leave_parent_build() -> None:
-    """Have this process be no child of a build that happened to run in the process that started it."""
-    os.environ.pop(WORKING_FOLDER, None)
 
 
 def refuse_to_await_parent(version: str, holder: str) -> None:

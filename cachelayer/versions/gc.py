@@ -28,7 +28,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
-from cachelayer.temporary_files import left_over_folders, parent_folder, remove_left_over
+from cachelayer.temporary_files import left_over_folders, working_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, has_running_build
 from cachelayer.versions.log import Log, has_log
@@ -319,9 +319,9 @@ def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: 
         StorageError: if no dataset can be reached.
     """
     if not dry_run:
-        # It is no failure if there is no folder for temporary files.
-        with suppress(StorageError):
-            remove_left_over(parent_folder())
+        # A new folder for temporary files removes those of killed processes. It is no failure if there can be none.
+        with suppress(StorageError), working_folder():
+            pass
     collected: list[Collected] = []
     failed: list[StorageError] = []
     names = list(filter(paths.is_dataset_id, store.names("")))

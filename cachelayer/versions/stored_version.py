@@ -16,7 +16,7 @@ from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.records.selection import Selection
-from cachelayer.temporary_files import scratch_folder
+from cachelayer.temporary_files import working_folder
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
@@ -146,7 +146,7 @@ class StoredVersion(PickledByFields):
         if local is not None:
             yield local
             return
-        with scratch_folder() as folder:
+        with working_folder() as folder:
             for name, facts in file.files.items():
                 self.folder.download(name, folder / Path(name).name, facts.nbytes)
             with self.naming_files(folder):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
+import time
+import uuid
 from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 from folder_child import killed_at_work
-from forks import FORKS
+from forks import FORKS, beside_threads
 
 from cachelayer import Storage
-from cachelayer.temporary_files import remove_left_over, working_folder
+from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.temporary_files import working_folder
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +41,43 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one_and_by_gc(tmp_pat
     with working_folder() as folder, working_folder() as other:
         assert not left.exists()
         # Those of processes at work stay.
-        remove_left_over(tmp_path / "tmp")
         assert {folder, other} == {*(tmp_path / "tmp").iterdir()}
     left = killed()
     Storage(tmp_path / "storage").gc()
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_what_a_killed_verify_of_a_bucket_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    storage.submit(range(100), "d", "v1")
+
+    class KilledMeanwhile(BucketStore):
+        def download(self, name: str, path: Path, nbytes: int) -> int:
+            super().download(name, path, nbytes)
+            os.kill(os.getpid(), signal.SIGKILL)
+            return 0
+
+    with beside_threads():
+        child = os.fork()
+    if child == 0:
+        storage._catalog.store = KilledMeanwhile("memory", storage._store.root)
+        storage.verify("d@v1", progress=False)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    [left] = (tmp_path / "tmp").iterdir()
+    assert [path.stat().st_size > 0 for path in left.iterdir()] == [True]
+    assert storage.verify("d@v1", progress=False).ok
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_what_a_process_that_nobody_can_ask_about_left_is_removed_after_a_week(tmp_path: Path) -> None:
+    new, used, old = (tmp_path / "tmp" / f"cachelayer-build-{name:>012}-elsewhere-1" for name in "abc")
+    for folder, days in ((new, 6), (used, 8), (old, 8)):
+        folder.mkdir()
+        (folder / "file").touch()
+        then = time.time() - days * 24 * 3600
+        for path in (folder / "file", folder):
+            os.utime(path, (then, then))
+    # Somebody works in it.
+    os.utime(used / "file")
+    with working_folder():
+        assert [folder.exists() for folder in (new, used, old)] == [True, True, False]

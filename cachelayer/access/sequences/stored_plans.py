@@ -21,7 +21,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import open_file
 from cachelayer.objects.store import Store
 from cachelayer.records.memory import Ints
-from cachelayer.temporary_files import scratch_folder
+from cachelayer.temporary_files import working_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -70,7 +70,7 @@ def plan_of(version: StoredVersion | None, maker: PlanMaker) -> Ints:
     except (CorruptionError, FormatError) as error:
         warn(f"a stored plan cannot be used, so it is made again: {error}", logger="stores")
     try:
-        with scratch_folder() as folder:
+        with working_folder() as folder:
             write_plan(folder / "plan", maker.new(), maker.digest)
             store.upload(folder / "plan", name)
         return _read(store, name, maker)
@@ -93,7 +93,7 @@ def _read(store: Store, name: str, maker: PlanMaker) -> Ints:
     local = store.local_path(name)
     if local is not None:
         return _checked(read_plan(local, maker.digest, maker.rows), name, maker)
-    with scratch_folder() as folder:
+    with working_folder() as folder:
         path = folder / Path(name).name
         store.download(name, path, nbytes)
         return _checked(read_plan(path, maker.digest, maker.rows), name, maker)
