@@ -18,9 +18,10 @@ from contextvars import ContextVar, Token
 from functools import cache, partial
 from typing import Any, ClassVar, Self, TypeVar
 
+from cachelayer.errors import StorageError
 from cachelayer.logs import logger_of
 from cachelayer.stalls import PAUSE, Wait, stall_seconds
-from cachelayer.system_threads import program_ends
+from cachelayer.system_threads import program_ends, start
 
 _log = logger_of("builds")
 R = TypeVar("R")
@@ -131,8 +132,13 @@ class Progress:
             self._write("started")
         if not program_ends():
             watch = partial(self.show_until, self._ended)
-            self._thread = threading.Thread(target=watch, name="cachelayer-progress", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=watch, name="cachelayer-progress", daemon=True)
+            try:
+                start(thread, "to show the progress")
+            except StorageError as error:
+                _log.warning("%s: %s", self._title, error)
+            else:
+                self._thread = thread
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from threads_denied import no_threads
 
 import cachelayer
 from cachelayer import Storage
@@ -99,6 +100,15 @@ def test_a_build_shows_how_far_it_is_while_the_first_batch_is_not_full_yet(tmp_p
     assert last.startswith("rows@v1: 100%")
     assert "done" in last
     assert all(shown in last for shown in ("records/s", " B, ", "MB/s"))
+
+
+@pytest.mark.parametrize("log", [Log, Terminal], indirect=True)
+def test_a_thread_that_the_system_refuses_to_the_progress_ends_no_work(log: Log) -> None:
+    with redirect_stderr(log), no_threads(), Progress("rows", 10, enabled=True) as progress:
+        progress.update(10, 100)
+    last = log.getvalue().replace("\r", "\n").strip().splitlines()[-1]
+    assert last.startswith("rows: 100%")
+    assert "done" in last
 
 
 def test_a_source_that_hangs_is_named(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
