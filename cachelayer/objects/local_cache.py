@@ -22,7 +22,6 @@ import os
 import re
 import shutil
 import stat
-import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -77,13 +76,15 @@ class CacheFolder:
 
     def copies(self) -> list[Copies]:
         """Return the copies of all groups, the group that was used last first."""
-        now = time.time()
+        groups = []
         with storage_errors("list local copies in", self.path):
-            groups = [
-                Copies(_url_of(group), len(files) - 1, sum(files.values()), now - (group / _IN_USE).stat().st_mtime)
-                for group, files in self.sizes().items()
-                if len(files) > 1
-            ]
+            for group, files in self.sizes().items():
+                if len(files) > 1:
+                    # By the clock of the disk, which sets the time of what is touched.
+                    lock = self.path / "lock"
+                    lock.touch(_FILE_MODE)
+                    idle = lock.stat().st_mtime - (group / _IN_USE).stat().st_mtime
+                    groups.append(Copies(_url_of(group), len(files) - 1, sum(files.values()), idle))
         return sorted(groups, key=lambda group: group.idle)
 
     def clear(self) -> None:

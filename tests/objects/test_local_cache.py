@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -340,3 +341,15 @@ def test_a_process_killed_anywhere_leaves_no_more_than_fits_and_no_folder_that_s
 ) -> None:
     assert len(kills[change]) > 1
     assert all(there <= 100 and made_all for there, made_all in kills[change])
+
+
+@pytest.mark.parametrize("seconds", [400.0, -25 * 3600.0])
+def test_copies_are_idle_by_the_clock_of_their_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    folder = CacheFolder(tmp_path / "copies")
+    folder.group("gs://bucket/d").make("copy", 3, lambda path: path.write_bytes(b"abc"))
+    now = time.time
+    monkeypatch.setattr("time.time", lambda: now() + seconds)
+    (copies,) = folder.copies()
+    assert 0 <= copies.idle < 60
