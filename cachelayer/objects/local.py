@@ -26,6 +26,7 @@ from cachelayer.logs import logger_of
 from cachelayer.objects.paths import WORKING, parent_of
 from cachelayer.objects.store import Buffer
 from cachelayer.temporary_files import open_regular, sync_path
+from cachelayer.user_warnings import warn
 
 _log = logger_of("stores")
 LOCAL_SCHEMES = frozenset({"file", "local"})
@@ -155,13 +156,17 @@ class LocalStore:
             return self._put_if_absent(name, data)
 
     def _put_if_absent(self, name: str, data: bytes) -> bool:
-        with self._durable(name, lambda path: _write(path, data)) as temporary:
-            try:
+        try:
+            with self._durable(name, lambda path: _write(path, data)) as temporary, suppress(FileExistsError):
                 _link(temporary, self.local_path(name))
-            except FileExistsError:
-                # A network file system may have made the link and lost the reply.
-                return self.read(name) == data
-        return True
+                return True
+        except StorageError as error:
+            # The link may have been made before the system failed: then others see the object, and go by it.
+            if self.read(name) != data:
+                raise
+            warn(f"{self.url}/{name} is written, but may be lost if this host crashes now: {error}", logger="stores")
+        # A network file system may have made the link and lost the reply.
+        return self.read(name) == data
 
     def working_folder(self) -> Path:
         return self._make_folder(WORKING)
@@ -350,6 +355,11 @@ def storage_errors(what: str, path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise storage_error(what, path, error) from error
+
+
+def is_full(error: StorageError) -> bool:
+    """Return whether an error says that a disk, or the share of it that the user may fill, is full."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def storage_error(what: str, path: Path, error: OSError) -> StorageError:

@@ -20,6 +20,7 @@ from forks import in_a_fork
 
 import cachelayer
 from cachelayer.objects.local import LocalStore
+from cachelayer.temporary_files import sync_path
 
 
 @pytest.fixture
@@ -71,6 +72,34 @@ def test_a_put_that_fails_changes_nothing(store: LocalStore) -> None:
 
     assert all("cannot write" in said for said in in_a_fork(fill_the_disk))
     assert (store.names(""), store.read("kept")) == (["kept"], b"old")
+
+
+@pytest.mark.parametrize("fails", ["the link", "the folder"])
+def test_what_others_see_is_put_though_the_system_fails_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d", "v1")
+    entry = tmp_path / "d" / "_log" / "0000000002.json"
+
+    def failing(call: Callable[..., object]) -> Callable[..., None]:
+        def fail(*paths: Any) -> None:
+            call(*paths)
+            # No disk fails when it is asked to.
+            if entry.exists() and paths[-1] in (entry, entry.parent) and not (entry.parent / "failed").exists():
+                (entry.parent / "failed").touch()
+                raise OSError(errno.EIO, "Input/output error")
+
+        return fail
+
+    if fails == "the link":
+        monkeypatch.setattr(os, "link", failing(os.link))
+    else:
+        monkeypatch.setattr("cachelayer.objects.local.sync_path", failing(sync_path))
+    with pytest.warns(cachelayer.CacheLayerWarning, match=r"0002\.json is written, but may be lost"):
+        storage.tag("d", "v1", "best")
+    assert (entry.parent / "failed").exists()
+    assert [event.kind for event in storage.history("d")] == ["publish", "tag"]
 
 
 def test_a_folder_without_permissions_is_read_or_is_a_storage_error() -> None:
