@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardWriter
-from cachelayer.errors import StorageError
+from cachelayer.errors import BuildRevokedError, StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
@@ -74,11 +74,22 @@ def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) ->
 
     Args:
         generation: the generation of the log now.
+
+    Raises:
+        BuildRevokedError: if the working folder was deleted meanwhile.
     """
     group = None if copies is None else _group(copies, dataset)
     parent = dataset.working_folder() if copies is None or group is None else copies.path
     with working_folder(parent) as folder:
-        yield ShardTarget(dataset, generation, folder, DiskRoom(folder), group)
+        try:
+            yield ShardTarget(dataset, generation, folder, DiskRoom(folder), group)
+        except OSError as error:
+            if folder.exists():
+                raise
+            raise BuildRevokedError(
+                f"{dataset.name}: the folder in which it was built, {folder}, was deleted meanwhile: does a program "
+                "clean up there, or was this process stopped for a day, so that gc took it for dead? Build again"
+            ) from error
 
 
 def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
