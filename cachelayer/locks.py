@@ -10,16 +10,6 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
 _MISSING = object()
-_renewing = threading.RLock()
-"""The lock under which one of the threads of a forked child makes its locks anew."""
-
-
-def _renew() -> None:
-    global _renewing
-    _renewing = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew)
 
 
 class ProcessLock:
@@ -35,19 +25,14 @@ class ProcessLock:
     """
 
     def __init__(self) -> None:
-        self._owner = os.getpid(), threading.RLock()
-        """A process, and the lock of its threads: one value, so that no thread sees one without the other."""
+        self._locks: dict[int, threading.RLock] = {}
+        """The lock of the threads of each process: of this one, and of those that it was forked from."""
 
     def of_process(self) -> threading.RLock:
         """Return the lock for the threads of this process; a new one after a fork."""
-        pid, lock = self._owner
-        if pid == os.getpid():
-            return lock
-        with _renewing:
-            # Another thread of this process may have been first.
-            if self._owner[0] != os.getpid():
-                self._owner = os.getpid(), threading.RLock()
-            return self._owner[1]
+        pid = os.getpid()
+        # Of threads that come at once, the lock of one is set: no other operation of a dict can come between.
+        return self._locks.get(pid) or self._locks.setdefault(pid, threading.RLock())
 
     def __reduce__(self) -> tuple[type[ProcessLock], tuple[()]]:
         return ProcessLock, ()

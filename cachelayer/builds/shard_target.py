@@ -74,9 +74,6 @@ def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) ->
 
     Args:
         generation: the generation of the log now.
-
-    Raises:
-        BuildRevokedError: if the working folder was deleted meanwhile.
     """
     group = None if copies is None else _group(copies, dataset)
     parent = dataset.working_folder() if copies is None or group is None else copies.path

@@ -33,7 +33,7 @@ from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.progress import size
 from cachelayer.storage.storage import AS_BASE, Storage
-from cachelayer.versions.gc import PendingDeletion, pending_in_dataset, pending_in_storage
+from cachelayer.versions.gc import PendingDeletion, collect_all, pending_in_dataset, pending_in_storage
 from cachelayer.versions.reference import Reference, names_version
 
 
@@ -295,7 +295,10 @@ def remove(whole: str, force: bool, grace: float, yes: bool, option: Pairs) -> R
     _confirm(f"Delete {name} from {storage.url}?", yes)
     storage.delete(text, force=force, grace=grace)
     left = pending_in_dataset(storage._catalog.dataset(reference.dataset_id))
-    return Result({"deleted": name, "not_freed": left}, [f"{name} is deleted", *_not_freed(left)])
+    # A warning tells why.
+    is_left = grace == 0 and any(one.seconds == 0 for one in left)
+    shown = [f"{name} is deleted", *_not_freed(left)]
+    return Result({"deleted": name, "not_freed": left}, shown, ExitCode.FINDING if is_left else ExitCode.SUCCESS)
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -308,8 +311,12 @@ def _confirm(question: str, yes: bool) -> None:
 def _not_freed(left: Sequence[PendingDeletion]) -> list[str]:
     """Return a line for each deleted version whose bytes stay for its readers."""
     return [
-        f"{size(one.nbytes)} of {one.dataset_id}@{one.version} are not freed yet: gc frees them in "
-        f"{duration(one.seconds)}, rm --grace 0 at once"
+        f"{size(one.nbytes)} of {one.dataset_id}@{one.version} are not freed yet: "
+        + (
+            f"gc frees them in {duration(one.seconds)}, rm --grace 0 at once"
+            if one.seconds
+            else "gc frees them when no build runs"
+        )
         for one in left
         if one.nbytes
     ]
@@ -383,8 +390,9 @@ def collect_garbage(storage: str, grace: float, dry_run: bool, option: Pairs, pr
     What running builds have written is not touched.
     """
     opened = open_storage(storage, option)
-    deleted = opened.gc(grace=grace, dry_run=dry_run, progress=progress)
+    deleted, failed = collect_all(opened._store, grace=grace, dry_run=dry_run, progress=progress)
     left = pending_in_storage(opened._store)
     done = "would be deleted" if dry_run else "deleted"
     shown = [*map(str, deleted), f"{counted(len(deleted), 'file')} {done}", *_not_freed(left)]
-    return Result({done.replace(" ", "_"): deleted, "not_freed": left}, shown)
+    document = {done.replace(" ", "_"): deleted, "not_freed": left, "failed": failed}
+    return Result(document, shown, ExitCode.FINDING if failed else ExitCode.SUCCESS)

@@ -4,6 +4,7 @@
 
     <root>/<dataset id>/_log/0000000001.json            an entry of the log
     <root>/<dataset id>/_log/head                       the number of the last entry, or of an earlier one
+    <root>/<dataset id>/_log/reserve                    room for entries on a disk that is full, on a file system
     <root>/<dataset id>/shards/<file>.array_record      a shard, beside it <file>.index and <file>.lengths
     <root>/<dataset id>/shards/<file>.npy               columns that were added to a version, a row for each record
     <root>/<dataset id>/manifests/<file>.json           the manifest of a version, beside it <file>.i64: the records
@@ -41,6 +42,7 @@ LOG = "_log"
 WORKING = "_tmp"
 LOG_HEAD = f"{LOG}/head"
 """The object with the number of the last entry of the log, or of an earlier one."""
+LOG_RESERVE = f"{LOG}/reserve"
 
 
 def check_name(kind: str, name: object) -> str:

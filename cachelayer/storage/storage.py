@@ -807,8 +807,9 @@ class Storage:
     ) -> None:
         """Delete a version: it cannot be opened any more, but programs that have it open can read on for the grace.
 
-        :meth:`gc` frees the disk space after the grace; with ``grace=0`` this call frees it at once. A version that was
-        deleted may be deleted again with a shorter grace. Files that another version needs stay.
+        :meth:`gc` frees the disk space after the grace. With ``grace=0`` this call frees it at once, also of a full
+        disk, unless a build of the dataset is at work. A version that was deleted may be deleted again with a shorter
+        grace. Files that another version needs stay.
 
         Args:
             dataset_id, version: the version, such as ``"cifar10@v2"``, perhaps with its digest; not a tag.
@@ -840,9 +841,9 @@ class Storage:
                 named.resolve_name(head)
             return head.without_version(name, event("delete", version=name), force=force, grace=grace)
 
-        self._catalog.change(named.dataset_id, decide)
+        self._catalog.change(named.dataset_id, decide, frees=grace == 0)
         if grace == 0:
-            gc.collect_deleted(self._catalog.dataset(named.dataset_id))
+            gc.collect_now(self._catalog.dataset(named.dataset_id), is_erasure=False)
 
     def erase(
         self,
@@ -904,7 +905,7 @@ class Storage:
         rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
         erased = Erasure(ref._base.version, rows, reason, seconds, progress).erase()
         if grace == 0:
-            gc.collect_erased(erased.folder)
+            gc.collect_now(erased.folder, is_erasure=True)
         return self._catalog.open(erased)
 
     def gc(
@@ -914,12 +915,12 @@ class Storage:
 
         The files of a deleted version stay for the grace that was passed to :meth:`delete`, whatever the grace here,
         because programs may be reading them: to free them sooner, delete the version again with ``grace=0``. While a
-        build is at work in a dataset, files that no version ever had are left there.
+        build is at work in a dataset, nothing is deleted there.
 
         Args:
             grace: how many seconds ago a file must have been written, by the clock of the store, to be deleted. An
                 interrupted build cannot go on after parts whose files are deleted.
-            dry_run: only return what would be deleted, by the clock of this host.
+            dry_run: only return what would be deleted.
             progress: as in :meth:`submit`.
 
         Returns:
@@ -936,7 +937,8 @@ class Storage:
             (['no version names it'], False)
         """
         checked = gc.checked_grace(grace)
-        return gc.collect_all(self._store, grace=checked, dry_run=boolean("dry_run", dry_run), progress=progress)
+        dry_run = boolean("dry_run", dry_run)
+        return gc.collect_all(self._store, grace=checked, dry_run=dry_run, progress=progress)[0]
 
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
         """Read every record of a version and check it against every checksum.

@@ -19,7 +19,7 @@ from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import ErasedDigest, publish
 from cachelayer.versions.repair import mend
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
-from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.stored_version import StoredVersion, head_of_dataset
 
 
 class VersionCopy:
@@ -104,7 +104,7 @@ class VersionCopy:
     def _check_source(self, error: CacheLayerError) -> None:
         """Raise VersionNotFoundError if the source was deleted meanwhile, which explains missing files."""
         with suppress(StorageError):
-            head = Log(self._source.folder).head()
+            head = head_of_dataset(self._source.folder)
             if head.versions.get(self._source.info.version) != self._source.info:
                 raise VersionNotFoundError(
                     f"{self._source.folder.url}@{self._source.info.version} was deleted while it was copied"

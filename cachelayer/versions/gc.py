@@ -7,13 +7,15 @@
     garbage         what nobody needs, and why: a function of the two and of the ages of objects
     collect         an entry of the log on that head says which files are deleted; then they are deleted
 
-A build that publishes later reads this entry, and does not name a deleted file. So a wrong guess about what is old, or
-about who is building, costs a build its work at most, and no version a file.
+While a build may be running, nothing goes: it may have put a file anew that only a deleted version had. A build that
+publishes later reads the entry, and does not name a deleted file. So a wrong guess about what is old, or about who is
+building, costs a build its work at most, and no version a file.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -25,6 +27,7 @@ from typing import Any
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, VersionNotFoundError
 from cachelayer.objects import paths
+from cachelayer.objects.local import storage_errors
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
@@ -33,7 +36,7 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, has_running_build
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.notes import PLAN_HASH
-from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_objects, manifest_stem
+from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_objects, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
 GRACE_SECONDS = 24 * 3600.0
@@ -43,7 +46,7 @@ _TEMPORARY_SECONDS = 3600.0
 _WORKING_SECONDS = 24 * 3600.0
 """The age from which the working folder of a build must have been left by a killed process."""
 _PROBE = ".clock-"
-"""The first letters of objects that are put to see the clock of the store."""
+"""The first letters of objects that are put to see the clock of a bucket."""
 _FOLDERS = {paths.SHARDS, paths.MANIFESTS, paths.BUILDS, paths.WORKING}
 _UNREADABLE = (CorruptionError, FormatError, VersionNotFoundError)
 """The errors of a version that is damaged, or was deleted while it was read."""
@@ -96,20 +99,23 @@ class ReleasedFile:
 
     objects: Collection[str]
     version: str
+    age: float
+    """The least age, in seconds, of a file that the version had. A build has put a younger one."""
 
 
 def garbage(listing: Listing, needs: Needs, age: Age, grace: float, left_over: Collection[str] = ()) -> dict[str, str]:
     """Return the garbage in a listing: the reason why nobody needs an object or a folder, by its name.
 
     Args:
-        age: the ages of objects; asked only about what no version names.
+        age: the ages of objects; asked only about what no version names, or only deleted ones.
         left_over: working folders whose processes have ended.
     """
     reasons = {}
     for file, released in needs.released.items():
-        # Erasing and copying put another version in the place of one.
-        what = "replaced" if released.version in needs.head.versions else "deleted"
-        reasons[file] = f"version {released.version!r} was {what}"
+        if age(next(iter(released.objects))) >= released.age:
+            # Erasing and copying put another version in the place of one.
+            what = "replaced" if released.version in needs.head.versions else "deleted"
+            reasons[file] = f"version {released.version!r} was {what}"
     plans = {f"{paths.PLANS}/{info.digest[:32]}" for info in needs.head.versions_with_files}
     for name in listing.keys() - needs.files - plans - reasons.keys():
         least_age, reason = _rule(name, needs.head, grace)
@@ -171,8 +177,11 @@ def _objects_of_builds(dataset: Store, folder: str) -> dict[str, list[str]]:
     return objects
 
 
-def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
+def needs_of(dataset: Store, head: Snapshot, age: Age, *, keeps_deleted: bool) -> Needs:
     """Return the files that the versions of a head need.
+
+    Args:
+        keeps_deleted: whether deleted versions need their files even if their grace is over.
 
     Raises:
         CorruptionError, FormatError: if a manifest is damaged, so that nobody knows what its version needs.
@@ -181,7 +190,7 @@ def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
     over = [
         deletion
         for deletion in head.deleted
-        if deletion.grace == 0 or age(paths.log_entry(deletion.sequence)) >= deletion.grace
+        if not keeps_deleted and (deletion.grace == 0 or age(paths.log_entry(deletion.sequence)) >= deletion.grace)
     ]
     head = head.without_deletions(over)
     needed = {file for info in head.versions_with_files for file in _files_of(dataset, info)}
@@ -191,9 +200,11 @@ def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
             files = _files_of(dataset, deletion.info)
         except _UNREADABLE:
             files = {manifest_stem(deletion.info): manifest_objects(deletion.info)}
+        # A version is published after its files were put, and deleted later still.
+        least_age = min(age(manifest_name(deletion.info)), age(paths.log_entry(deletion.sequence)))
         for file, objects in files.items():
             if file not in needed:
-                released[file] = ReleasedFile(objects, deletion.info.version)
+                released[file] = ReleasedFile(objects, deletion.info.version, least_age)
     return Needs(head, frozenset(needed), released)
 
 
@@ -203,41 +214,42 @@ def _files_of(dataset: Store, info: VersionInfo) -> dict[str, list[str]]:
     return {manifest_stem(info): manifest_objects(info), **{file.file: list(file.files) for file in manifest.files}}
 
 
-def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted: bool = False) -> list[Collected]:
+def collect(
+    dataset: Store, grace: float, *, dry_run: bool = False, only_deleted: bool = False, is_erasure: bool = False
+) -> list[Collected]:
     """Delete what no version of a dataset needs, and return it.
 
-    While a build of a version may be running, only the files that deleted versions alone needed are deleted.
+    While a build of a version may be running, nothing is deleted.
 
     Args:
         grace: the age, in seconds, from which garbage is collected.
         only_deleted: delete only the files that deleted versions alone needed.
+        is_erasure: delete these even while a build may be running: it may not publish what was erased, either.
     """
-    age = _ages_of(dataset, dry_run=dry_run)
-    listing: Listing = {}
-    left_over: list[str] = []
-    if not only_deleted:
-        # Files first, then the head: a file that is there now, and that the later head does not name, is not needed.
-        listing = list_objects(dataset)
-        left_over = _left_over(dataset)
-    if listing and has_running_build(dataset, age):
-        listing = {}
+    log = Log(dataset)
+    age = ages_of(dataset, only_shown=dry_run)
+    # Files first, then the head: a file that is there now, and that the later head does not name, is not needed.
+    listing: Listing = {} if only_deleted else list_objects(dataset)
+    left_over = [] if only_deleted else _left_over(dataset)
     needs = Needs(Snapshot(), frozenset(), {})
     reasons: dict[str, str] = {}
 
     def decide(head: Snapshot) -> Snapshot:
         nonlocal needs, reasons
-        needs = needs_of(dataset, head, age)
-        reasons = garbage(listing, needs, age, grace, left_over)
+        is_building = has_running_build(dataset, age)
+        needs = needs_of(dataset, head, age, keeps_deleted=is_building and not is_erasure)
+        reasons = garbage({} if is_building else listing, needs, age, grace, left_over)
         files = list(filter(paths.is_file, reasons))
         if dry_run or (not files and needs.head.deleted == head.deleted):
             return head
         return needs.head.sweeping(files, event("collect", files=len(files)))
 
-    Log(dataset).change(decide)
+    log.change(decide, frees=True)
     if not dry_run:
         objects = {**listing, **{file: released.objects for file, released in needs.released.items()}}
         for name in reasons:
             _delete(dataset, name, objects[name])
+        log.keep_reserve()
     return [Collected(f"{dataset.name}/{name}", reason) for name, reason in reasons.items()]
 
 
@@ -257,13 +269,22 @@ def _left_over(dataset: Store) -> list[str]:
     return [] if working is None else [f"{paths.WORKING}/{folder.name}" for folder in left_over_folders(working)]
 
 
-def _ages_of(dataset: Store, *, dry_run: bool) -> Age:
-    """Return the function of the ages of objects, by the clock of the store; by the clock of this host in a dry run."""
+def ages_of(dataset: Store, *, only_shown: bool = False) -> Age:
+    """Return the function of the ages of objects by the clock of the store, which is asked for the time once.
+
+    Args:
+        only_shown: whether nothing is deleted by the ages: then those by the clock of this host will do for a user who
+            may not write to the store.
+    """
 
     @cache
     def now() -> float:
-        is_local = dataset.local_path(paths.LOG) is not None
-        return time.time() if is_local or dry_run else _time_of(dataset)
+        try:
+            return _time_of(dataset)
+        except (InvalidArgumentError, StorageError):
+            if not only_shown:
+                raise
+            return time.time()
 
     def age(name: str) -> float:
         written = dataset.modified(name)
@@ -273,7 +294,13 @@ def _ages_of(dataset: Store, *, dry_run: bool) -> Age:
 
 
 def _time_of(dataset: Store) -> float:
-    """Return the time of the store, whose clock may differ from the clock of this host."""
+    """Return the time of the store, whose clock may differ from the clock of this host by hours."""
+    folder = dataset.local_path("")
+    if folder is not None:
+        with storage_errors("see the clock of", folder):
+            # The server of a network file system sets this time. It takes no room, so that a full disk has a clock.
+            os.utime(folder)
+        return dataset.modified("") or time.time()
     probe = paths.builds(f"{_PROBE}{uuid.uuid4().hex}")
     dataset.put(probe, b"")
     try:
@@ -290,30 +317,28 @@ def checked_grace(grace: Any) -> float:
         raise InvalidArgumentError(f"{error}: pass a number of seconds, 0 or more") from None
 
 
-def collect_deleted(dataset: Store) -> None:
-    """Delete the files that deleted versions alone needed. If a version is damaged, warn and delete nothing."""
+def collect_now(dataset: Store, *, is_erasure: bool) -> None:
+    """Delete what deleted versions alone needed; if records were erased, all that no version names: it may hold them.
+
+    Warn if nothing is deleted; or that some files stay, because a build is at work.
+    """
     try:
-        collect(dataset, 0.0, only_deleted=True)
+        collect(dataset, 0.0, only_deleted=not is_erasure, is_erasure=is_erasure)
     except _UNREADABLE as error:
         _warn(dataset, error)
+    if has_running_build(dataset, ages_of(dataset)):
+        erased = "files that no version names, which may hold what was erased,"
+        what = erased if is_erasure else "the files of deleted versions"
+        warn(f"a build of {dataset.name!r} is at work, so {what} stay: call gc(grace=0) after it", logger="log")
 
 
-def collect_erased(dataset: Store) -> None:
-    """Delete all that no version names, however new it is: it may hold records that were erased."""
-    try:
-        collect(dataset, 0.0)
-    except _UNREADABLE as error:
-        _warn(dataset, error)
-    if has_running_build(dataset, lambda name: time.time() - (dataset.modified(name) or 0.0)):
-        warn(
-            f"a build of {dataset.name!r} is at work, so files that no version names stay, and may hold what was "
-            "erased: call gc(grace=0) when it has ended",
-            logger="log",
-        )
-
-
-def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: bool | None = None) -> list[Collected]:
+def collect_all(
+    store: Store, *, grace: float, dry_run: bool = False, progress: bool | None = None
+) -> tuple[list[Collected], dict[str, str]]:
     """Collect the garbage of every dataset in a store. Warn of a dataset that cannot be read, and leave it alone.
+
+    Returns:
+        What was deleted; and the datasets of which nothing is, by name, each with the reason.
 
     Raises:
         StorageError: if no dataset can be reached.
@@ -323,7 +348,8 @@ def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: 
         with suppress(StorageError), working_folder():
             pass
     collected: list[Collected] = []
-    failed: list[StorageError] = []
+    failed: dict[str, str] = {}
+    unreachable: list[StorageError] = []
     names = list(filter(paths.is_dataset_id, store.names("")))
     with Progress(f"gc {store.url}", len(names), progress, unit="dataset") as shown:
         for dataset in map(store.folder, names):
@@ -332,12 +358,13 @@ def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: 
                     collected += collect(dataset, grace, dry_run=dry_run)
             except (*_UNREADABLE, StorageError) as error:
                 if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
-                    failed.append(error)
+                    unreachable.append(error)
+                failed[dataset.name] = str(error)
                 _warn(dataset, error)
             shown.update(1, 0)
-    if failed and len(failed) == len(names):
-        raise failed[0]
-    return collected
+    if unreachable and len(unreachable) == len(names):
+        raise unreachable[0]
+    return collected, failed
 
 
 def _warn(dataset: Store, why: object) -> None:
@@ -350,9 +377,11 @@ def _is_dataset(folder: Store) -> bool:
         return True
     names = set(folder.names(""))
     if paths.MANIFESTS in names and names <= _FOLDERS:
-        why = "it has manifests and no log. If its log was lost, restore it; "
-        _warn(folder, f"{why}if its first build was killed, build it again, and collect then")
-    return bool(names) and names <= _FOLDERS - {paths.MANIFESTS}
+        raise CorruptionError(
+            f"{folder.url} has manifests and no log. If its log was lost, restore it; if its first build was killed, "
+            "build it again, and collect then"
+        )
+    return bool(names) and names <= _FOLDERS
 
 
 @dataclass(frozen=True)
@@ -375,7 +404,7 @@ def pending_in_dataset(dataset: Store) -> list[PendingDeletion]:
     head = Log(dataset).head()
     if not head.deleted:
         return []
-    age = _ages_of(dataset, dry_run=True)
+    age = ages_of(dataset, only_shown=True)
     remaining = [
         (max(0.0, deletion.grace - age(paths.log_entry(deletion.sequence))), deletion) for deletion in head.deleted
     ]

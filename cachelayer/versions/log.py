@@ -5,6 +5,7 @@
     _log/0000000001.json    the versions and tags after the first change
     _log/0000000002.json    the versions and tags after the second change: the head
     _log/head               the number of the head, or of an earlier entry: a hint
+    _log/reserve            on a file system, room for entries that free space when the disk is full
 
 Each entry is a whole :class:`Snapshot`. A writer puts its entry under the next number, if that number is free. If
 another writer was first, it reads that entry and decides again. Each entry holds a random token, by which its writer
@@ -13,6 +14,7 @@ recognises it if the reply to the put was lost.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import uuid
@@ -26,6 +28,7 @@ from cachelayer import counting, json_values
 from cachelayer.errors import BusyError, CorruptionError, FormatError, StorageError, VersionNotFoundError
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
+from cachelayer.objects.local import is_full
 from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
@@ -36,6 +39,8 @@ _SECONDS_TO_WIN = 300.0
 """Seconds after which a writer that keeps losing the race for the next entry gives up."""
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 2.0
+_RESERVE_NBYTES = 1 << 16
+"""Bytes in which two entries of the log and their pointers find room, each in blocks of a disk."""
 _THREADS = 16
 _ENTRIES_PER_ROUND = 256
 """Entries that the history asks for before it looks whether one is missing."""
@@ -210,7 +215,7 @@ class Log:
                 events += map(event_of, threads.map(self._entry, sequences))
         return events
 
-    def change(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot:
+    def change(self, decide: Callable[[Snapshot], Snapshot], *, frees: bool = False) -> Snapshot:
         """Put what a function makes of the newest snapshot as the next entry, and return the new head.
 
         If another writer adds an entry first, the function decides again, on that entry. Writers that lose pause for a
@@ -221,16 +226,24 @@ class Log:
         Args:
             decide: returns the snapshot that follows a snapshot, or the same snapshot if there is nothing to change. If
                 it raises VersionNotFoundError, and another writer added an entry meanwhile, it decides again.
+            frees: whether the change frees space, so that the reserve is for its entry if the disk is full.
 
         Raises:
-            BusyError: if other writers add every next entry first, for five minutes.
+            BusyError: if other writers add every next entry first, for five minutes besides those of deciding.
         """
         deadline = time.monotonic() + _SECONDS_TO_WIN
         if self._seen is not None and not self.folder.exists(paths.log_entry(self._seen.sequence)):
             # Another program removed the dataset.
             self._seen = None
         for attempt in count():
-            entry = self._try_change(decide)
+            head = self.head()
+            begin = time.monotonic()
+            decided = self._decided(decide, head)
+            # It may take long, as that of an erasure does, which writes shards: no other writer is to blame for that.
+            deadline += time.monotonic() - begin
+            if decided is head:
+                return head
+            entry = None if decided is None else self._commit(decided, frees=frees)
             if entry is not None:
                 return entry
             if time.monotonic() > deadline:
@@ -243,18 +256,16 @@ class Log:
             f"to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? Try again later"
         )
 
-    def _try_change(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot | None:
-        """Decide once, and put the next entry; return the new head, or None if another writer was first."""
-        head = self.head()
+    def _decided(self, decide: Callable[[Snapshot], Snapshot], head: Snapshot) -> Snapshot | None:
+        """Decide on a head; return None if a version was not found because the head is not the newest any more."""
         try:
-            decided = decide(head)
+            return decide(head)
         except VersionNotFoundError:
             if self.head().sequence == head.sequence:
                 raise
             return None
-        return head if decided is head else self._commit(decided)
 
-    def _commit(self, decided: Snapshot) -> Snapshot | None:
+    def _commit(self, decided: Snapshot, *, frees: bool) -> Snapshot | None:
         """Put a changed head as the next entry, and return the entry; None if another entry came first."""
         sequence = decided.sequence + 1
         # The files that an entry deleted are listed in that entry alone: a later one drops the list that it inherits.
@@ -262,7 +273,15 @@ class Log:
         entry = replace(decided, sequence=sequence, swept=decided.swept if deletes_files else frozenset[str]())
         raw = entry.encode(uuid.uuid4().hex)
         name = paths.log_entry(sequence)
-        if not (self.folder.put_if_absent(name, raw) or self.folder.read(name) == raw):
+        try:
+            is_ours = self.folder.put_if_absent(name, raw)
+        except StorageError as error:
+            if not (frees and is_full(error)):
+                raise
+            self.folder.delete(paths.LOG_RESERVE)
+            self.folder.delete(paths.LOG_HEAD)
+            is_ours = self.folder.put_if_absent(name, raw)
+        if not (is_ours or self.folder.read(name) == raw):
             counting.count(lost_races=1)
             _log.info("%s/%s: another writer added it first, so this one decides again", self.folder.url, name)
             return None
@@ -273,7 +292,19 @@ class Log:
         except StorageError as error:
             # The entry is there: a pointer that cannot be written must not look like a failure.
             _log.warning("the pointer to the newest entry of the log stays behind: %s", error)
+        if not frees:
+            self.keep_reserve()
         return entry
+
+    def keep_reserve(self) -> None:
+        """Keep some room on a disk, in which entries that free space can be written when it is full."""
+        entry = paths.log_entry(0 if self._seen is None else self._seen.sequence)
+        with suppress(StorageError, OSError):
+            path = self.folder.local_path(paths.LOG_RESERVE)
+            nbytes = 0 if path is None else 4 * (self.folder.size(entry) or 0)
+            if path is not None and 2 * (self.folder.size(paths.LOG_RESERVE) or 0) < nbytes:
+                # Some file systems store zeros in no room at all.
+                path.write_text(os.urandom(max(_RESERVE_NBYTES, nbytes) // 2).hex())
 
 
 def has_log(folder: Store) -> bool:

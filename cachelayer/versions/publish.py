@@ -20,7 +20,7 @@ from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo, manifest_name, manifest_stem
-from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.stored_version import StoredVersion, head_of_dataset
 
 _THREADS = 16
 
@@ -134,7 +134,7 @@ def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: s
         needs_files: whether the new version has files of the version that was read: then its manifest must be the same.
     """
     is_here = read.folder.url == log.folder.url
-    there = head if is_here else Log(read.folder).head()
+    there = head if is_here else head_of_dataset(read.folder)
     now = there.versions.get(read.info.version)
     if now == read.info:
         return

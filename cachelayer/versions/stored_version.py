@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from cachelayer.errors import CorruptionError, FormatError, VersionNotFoundError
+from cachelayer.errors import CorruptionError, DatasetNotFoundError, FormatError, VersionNotFoundError
 from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
@@ -21,7 +21,7 @@ from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.snapshot import VersionInfo, manifest_name, manifest_stem
+from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_stem
 
 INDICES_NBYTES = 1 << 26
 """The most bytes of indices that are put beside a manifest: the indices of four million records."""
@@ -117,7 +117,7 @@ class StoredVersion(PickledByFields):
         try:
             yield
         except CorruptionError as error:
-            head = Log(self.folder).head()
+            head = head_of_dataset(self.folder)
             published = head.versions.get(self.info.version)
             if published == self.info:
                 raise
@@ -160,3 +160,13 @@ class StoredVersion(PickledByFields):
         except (CorruptionError, FormatError) as error:
             place = f"{self.folder.url}/{paths.SHARDS}"
             raise type(error)(str(error).replace(str(folder), place)) from error
+
+
+def head_of_dataset(folder: Store) -> Snapshot:
+    """Return the newest snapshot of a dataset that was there before. If it is gone, nobody deleted its versions."""
+    head = Log(folder).head()
+    if head.sequence == 0:
+        raise DatasetNotFoundError(
+            f"{folder.url} is no dataset any more: was it or its storage moved or removed, or is its disk not mounted?"
+        )
+    return head

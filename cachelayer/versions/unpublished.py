@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, ClaimState, State, claim_state
+from cachelayer.versions.gc import Age, ages_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 
@@ -46,9 +47,9 @@ class UnpublishedBuild:
     nbytes: int
     """Bytes of the finished shards, without indices."""
     age: float
-    """Seconds since it began, by the clock of this host."""
+    """Seconds since it began, by the clock of the store."""
     idle: float
-    """Seconds since it finished something, or showed that it runs, by the clock of this host."""
+    """Seconds since it finished something, or showed that it runs, by the clock of the store."""
     status: str = ""
     """The process that runs it, as ``<host>-<number>``; empty if none does."""
     host: str = ""
@@ -113,8 +114,9 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
 
 
 def unpublished(folder: Store) -> list[UnpublishedBuild]:
-    """Return the builds of a dataset whose versions are not published. This waits for nothing and writes nothing."""
+    """Return the builds of a dataset whose versions are not published. This waits for nothing, and leaves nothing."""
     versions = Log(folder).head().versions
+    age = ages_of(folder, only_shown=True)
     unpublished_builds = []
     for version in folder.names(paths.BUILDS):
         if version in versions:
@@ -124,16 +126,17 @@ def unpublished(folder: Store) -> list[UnpublishedBuild]:
         plans = [name for name in names if PLAN_HASH.fullmatch(name)]
         if not plans and CLAIM in names:
             plans = [""]
-        unpublished_builds += [_build(builds, plan) for plan in plans]
+        unpublished_builds += [_build(builds, plan, age) for plan in plans]
     return unpublished_builds
 
 
-def _build(builds: Store, plan: str) -> UnpublishedBuild:
+def _build(builds: Store, plan: str, age: Age) -> UnpublishedBuild:
     """Return the build that has a plan; without a plan, the build that has only begun.
 
     Args:
         builds: the folder of the builds of the version.
         plan: the hash of the plan, or empty.
+        age: the ages of objects of the dataset.
     """
     notes = builds.folder(plan) if plan else builds
     parts = [part for number in sorted(noted_numbers(notes)) if (part := read_part(notes, number)) is not None]
@@ -141,8 +144,7 @@ def _build(builds: Store, plan: str) -> UnpublishedBuild:
     objects = {CLAIM}
     if plan:
         objects |= {f"{plan}/{name}" for name in notes.names("")}
-    now = time.time()
-    ages = {name: now - when for name in objects if (when := builds.modified(name)) is not None}
+    ages = {name: idle for name in objects if (idle := age(f"{paths.builds(builds.name)}/{name}")) < math.inf}
     claims = [claim_state(builds, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
     alive = [claim for claim in claims if claim.state != "interrupted"]
     with_holder = [*alive, *(claim for claim in claims if claim.holder)]

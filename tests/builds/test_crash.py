@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -130,21 +128,6 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
     assert published == sorted(published)
     assert not published[0]
     assert (True, True) in tried.values()
-
-
-@pytest.fixture
-def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of its own, of the size that the test passes."""
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", str(small)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small file system is not permitted here")
-    yield small
-    subprocess.run(["umount", "-l", str(small)], check=True)
-    shutil.rmtree(small)
 
 
 @pytest.mark.parametrize("small_disk", ["3m"], indirect=True)

@@ -15,7 +15,11 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.objects.local import LocalStore
 
-pytestmark = pytest.mark.slow
+# What others delete meanwhile stays until the build has ended.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:a build of 'd' is at work:cachelayer.CacheLayerWarning"),
+]
 
 
 class LosesReply(LocalStore):

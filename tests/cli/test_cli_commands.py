@@ -309,7 +309,7 @@ def test_rewrite_shuffles_compresses_and_leaves_fields_out(storage: cachelayer.S
 
 
 def test_gc_and_mirror_of_a_local_storage_have_nothing_to_do(storage: cachelayer.Storage) -> None:
-    assert document("gc", storage.url, "--grace", "0s") == {"deleted": [], "not_freed": []}
+    assert document("gc", storage.url, "--grace", "0s") == {"deleted": [], "not_freed": [], "failed": {}}
     assert "'soon'" in refused("gc", storage.url, "--grace", "soon")
     found = document("mirror", f"{storage.url}/d@v1")
     assert found["local_shards"] == found["shards"]

@@ -6,13 +6,17 @@ import json
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import document, invoke
+from forks import in_a_fork
 from leftovers import assert_only_versions_are_left, files_below, named_files, stored_files
 
 import cachelayer
@@ -21,7 +25,7 @@ from cachelayer.builds.erase import Erasure
 from cachelayer.host import process_name
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.versions.gc import Collected, collect
+from cachelayer.versions.gc import Collected, collect, pending_in_dataset
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -43,7 +47,8 @@ def names(collected: list[Collected]) -> set[str]:
 
 
 def age(path: Path, seconds: float) -> None:
-    past = time.time() - seconds
+    os.utime(path)
+    past = path.stat().st_mtime - seconds
     os.utime(path, (past, past))
 
 
@@ -322,7 +327,9 @@ def test_a_version_that_another_process_deletes_meanwhile_stops_no_erasure(stora
     again = Storage(tmp_path)
     read = again.fetch("d", "v1")._base.version
     version = StoredVersion.with_manifest(DeletesMeanwhile(tmp_path, "v2").folder("d"), read.info, read.manifest)
-    erased = Erasure(version, np.array([1]), "asked to", 0.0, False).erase()
+    # The files of v2 stay while there is an erasure at work.
+    with pytest.warns(cachelayer.CacheLayerWarning, match="a build of 'd' is at work"):
+        erased = Erasure(version, np.array([1]), "asked to", 0.0, False).erase()
     assert erased.manifest.erased == (1,)
     assert list(storage.versions("d")) == ["v1", "v3"]
 
@@ -385,3 +392,224 @@ def test_a_grace_is_a_number_of_seconds(storage: Storage, grace: Any) -> None:
         with pytest.raises(cachelayer.InvalidArgumentError, match="grace"):
             call()
     assert list(storage.versions("d")) == ["v1"]
+
+
+class Far(LocalStore):
+    """A shared folder whose host has another clock than this one."""
+
+    seconds = 0.0
+
+    def modified(self, name: str) -> float | None:
+        written = super().modified(name)
+        return None if written is None else written + self.seconds
+
+
+@pytest.fixture(params=["host", "store"])
+def clock_ahead(
+    request: pytest.FixtureRequest, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    """Set the clock of this host, or of the host of the store, ahead of the other by some seconds."""
+    now = time.time
+
+    def set_ahead(seconds: float) -> None:
+        if request.param == "host":
+            monkeypatch.setattr("time.time", lambda: now() + seconds)
+        else:
+            monkeypatch.setattr(Far, "seconds", -seconds)
+            storage._catalog.store = Far(Path(storage.url))
+
+    return set_ahead
+
+
+@pytest.mark.parametrize("seconds", [400.0, 25 * 3600.0, -400.0, -25 * 3600.0])
+def test_ages_are_by_the_clock_of_the_store(
+    storage: Storage, tmp_path: Path, clock_ahead: Callable[..., None], seconds: float
+) -> None:
+    for number in (1, 2, 3):
+        storage.submit([number], "d", f"v{number}")
+    clock_ahead(seconds)
+    storage.delete("d", "v1", grace=3600)
+    entry = tmp_path / "d" / paths.log_entry(4)
+    junk = put_junk(tmp_path)
+    working = tmp_path / "d" / paths.WORKING / "cachelayer-build-0123456789ab-elsewhere-1"
+    working.mkdir()
+    looked = []
+
+    def rows() -> Iterator[int]:
+        yield from range(1000)
+        (build,) = storage.builds("d")
+        looked.append((build.state, 0 <= build.idle < 60, 0 <= build.age < 60))
+        looked.append(in_a_fork(lambda: (storage.gc(), storage.gc(grace=0), storage.gc(grace=0, dry_run=True))))
+        yield 0
+
+    storage.submit(rows, "d", "v4", shard_bytes=3000)
+    assert looked == [("running", True, True), ([], [], [])]
+    for path in (entry, *junk):
+        age(path, 1800)
+    assert storage.gc(grace=3600) == []
+    assert 1700 < pending_in_dataset(storage._store.folder("d"))[0].seconds < 1801
+    assert names(storage.gc(grace=1000)) == {f"d/{JUNK}"}
+    age(entry, 3700)
+    assert {each.reason for each in storage.gc()} == {"version 'v1' was deleted"}
+    assert working.exists()
+    age(working, 25 * 3600)
+    assert names(storage.gc()) == {f"d/{paths.WORKING}/{working.name}"}
+
+
+@pytest.mark.parametrize("deleted", ["before", "meanwhile"])
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_what_a_running_build_has_put_stays_though_a_deleted_version_had_it(
+    tmp_path: Path, deleted: str, where: str
+) -> None:
+    url = str(tmp_path / "s") if where == "disk" else f"memory://{uuid.uuid4().hex}"
+    storage = Storage(url, local_cache_bytes=0)
+    options: dict[str, Any] = {"shard_bytes": 9000}
+    old = storage.submit(range(3000), "d", "v1", **options)
+    if deleted == "before":
+        storage.delete("d", "v1", grace=1e-9)
+
+    def source() -> Iterator[int]:
+        yield from range(2999)
+        if deleted == "meanwhile":
+            with pytest.warns(cachelayer.CacheLayerWarning, match="a build of 'd' is at work"):
+                storage.delete("d", "v1", grace=0)
+        # What is in memory, no other process sees.
+        collected = in_a_fork(lambda: storage.gc(grace=0)) if where == "disk" else storage.gc(grace=0)
+        assert collected == []
+        yield 2999
+
+    new = storage.submit(source, "d", "v2", **options)
+    assert (new.digest, new.read([0, 2999]).tolist()) == (old.digest, [0, 2999])
+    assert {each.reason for each in storage.gc(grace=0)} == {"version 'v1' was deleted"}
+    assert_only_versions_are_left(storage, "d")
+
+
+class Rows:
+    """Numbers; the last one cannot be read while there is a file."""
+
+    def __init__(self, broken: Path) -> None:
+        self.broken = broken
+
+    def __len__(self) -> int:
+        return 3000
+
+    def __getitem__(self, number: int) -> int:
+        if number == 2999 and self.broken.exists():
+            raise OSError("cannot be read")
+        return number
+
+
+def test_what_an_interrupted_build_has_put_stays_for_the_grace_though_a_deleted_version_had_it(
+    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = Rows(tmp_path / "broken")
+    storage.submit(rows, "d", "v1", shard_bytes=9000)
+    storage.delete("d", "v1", grace=1e-9)
+    rows.broken.touch()
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(rows, "d", "v2", shard_bytes=9000)
+    (build,) = storage.builds("d")
+    assert build.shards > 2
+    # The manifest of v1, and the shards that the build has not come to.
+    assert 0 < len(storage.gc()) < build.shards
+    rows.broken.unlink()
+    assert len(storage.cache(rows, "d", "v2", shard_bytes=9000)) == 3000
+    assert f"resuming after {build.records:,} records" in capsys.readouterr().err
+    assert_only_versions_are_left(storage, "d")
+
+
+def test_the_files_of_two_equal_versions_go_with_the_second(storage: Storage) -> None:
+    for version in ("v1", "v2"):
+        storage.submit(range(3000), "d", version, shard_bytes=9000)
+    storage.delete("d", "v2", grace=0)
+    storage.delete("d", "v1", grace=0)
+    assert stored_files(storage) == set()
+
+
+def test_a_build_whose_working_folder_is_deleted_says_so(storage: Storage, tmp_path: Path) -> None:
+    def source(begin: int) -> Iterator[int]:
+        for number in range(3000):
+            if number == begin:
+                LocalStore(tmp_path).delete_folder(f"d/{paths.WORKING}")
+            yield number
+
+    for begin in (0, 1500, 2999):
+        with pytest.raises(BuildRevokedError, match="d: the folder in which it was built"):
+            storage.submit(lambda begin=begin: source(begin), "d", "v1", shard_bytes=9000)
+    assert len(storage.submit(range(3000), "d", "v1")) == 3000
+
+
+def fill(disk: Path) -> None:
+    """Take all room of a disk."""
+    with suppress(OSError), (disk / f"filler-{uuid.uuid4().hex}").open("wb", buffering=0) as file:
+        while file.write(os.urandom(4096)):
+            pass
+    assert os.statvfs(disk).f_bavail == 0
+
+
+def free(disk: Path) -> int:
+    return os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+
+
+@pytest.mark.parametrize("tags", [0, 1000])
+@pytest.mark.parametrize("way", ["rm", "gc"])
+@pytest.mark.parametrize("small_disk", ["8m"], indirect=True)
+def test_a_full_disk_is_freed(small_disk: Path, way: str, tags: int) -> None:
+    storage = Storage(small_disk)
+    for number in range(3):
+        storage.submit([np.full(500_000, number, np.uint8)], "d", f"v{number}")
+    named = {f"a-tag-of-some-letters-{number}": "v2" for number in range(tags)}
+    Log(storage._store.folder("d")).change(lambda head: replace(head, tags=named, event={}))
+    if way == "gc":
+        for version in ("v0", "v1"):
+            storage.delete("d", version, grace=1e-9)
+    for version in ("v0", "v1"):
+        fill(small_disk)
+        with pytest.raises(cachelayer.StorageError, match="no space"):
+            storage.tag("d", "v2", "best")
+        if way == "rm":
+            invoke("rm", f"{small_disk}/d@{version}", "--yes", "--grace", "0")
+        elif version == "v0":
+            invoke("gc", small_disk)
+        assert free(small_disk) > 300_000 or version == "v1"
+    assert storage.verify("d@v2").ok
+    assert sorted(storage.versions("d")) == ["v2"]
+
+
+def test_a_dataset_that_is_not_collected_is_a_finding(storage: Storage, tmp_path: Path) -> None:
+    for name in ("a", "d", "z"):
+        storage.submit([1], name, "v1")
+        put_junk(tmp_path, name)
+    damage_manifest(tmp_path / "d")
+    shutil.rmtree(tmp_path / "z" / "_log")
+    told = document("gc", tmp_path, "--grace", "0", code=1)
+    assert [one["name"] for one in told["deleted"]] == [f"a/{JUNK}"]
+    assert "d/manifests" in told["failed"]["d"]
+    assert "no log" in told["failed"]["z"]
+    assert set(told["failed"]) == {"d", "z"}
+    assert "nothing of 'z' is collected" in invoke("gc", tmp_path, "--grace", "0", code=1).stderr
+    # A deletion that should free space at once, and cannot.
+    storage.submit([2], "d", "v2")
+    assert document("rm", f"{tmp_path}/d@v2", "--yes", "--grace", "0", code=1)["not_freed"]
+    invoke("rm", f"{tmp_path}/d@v1", "--yes", "--grace", "0")
+    shutil.rmtree(tmp_path / "z")
+    storage.gc(grace=0)
+    assert stored_files(storage) == set()
+
+
+@pytest.mark.parametrize("moved", ["the storage", "the dataset"])
+def test_a_version_that_was_moved_away_was_not_deleted(storage: Storage, tmp_path: Path, moved: str) -> None:
+    here = Storage(tmp_path / "s")
+    ref = here.submit(range(3000), "m", "v1", shard_bytes=5000)
+    other = Storage(tmp_path / "other")
+    folder = tmp_path / "s" if moved == "the storage" else tmp_path / "s" / "m"
+    folder.rename(tmp_path / "elsewhere")
+    for use in (
+        lambda: ref.read([2999]),
+        lambda: next(iter(ref.stream(8, shuffle=True, seed=0))),
+        lambda: other.cache(ref, "copied", "v1"),
+        lambda: here.copy(ref.reference.removeprefix(f"{here.url}/"), to=other),
+        lambda: here.delete("m@v1"),
+    ):
+        with pytest.raises(cachelayer.DatasetNotFoundError, match="moved"):
+            use()
