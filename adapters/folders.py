@@ -12,7 +12,7 @@ import numpy as np
 
 from cachelayer.adapters.sources.files import File, Folder, Options, is_hidden, reading
 from cachelayer.arguments import explains_options
-from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
+from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch, PlacedBatch
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.credentials_in_urls import without_credentials
@@ -177,7 +177,8 @@ def _read(leaf: str, files: list[Numbered], start: int, stop: int | None) -> Ite
             while count < min(len(coming), _FILES_AT_ONCE) and nbytes < BATCH_NBYTES:
                 nbytes += coming[count][1][0].facts.nbytes
                 count += 1
-            yield ElementBatch(list(pool.map(partial(_element, leaf), coming[:count])))
+            elements = ElementBatch(list(pool.map(partial(_element, leaf), coming[:count])))
+            yield PlacedBatch(elements, [file.name for _, (file, _) in coming[:count]].__getitem__)
             del coming[:count]
 
 

@@ -50,6 +50,7 @@ with packages_of("huggingface", "this needs Hugging Face datasets"):
         feature_of,
         feature_of_field,
         leaves_and_spec,
+        needs_first_row,
         table_of,
     )
     from cachelayer.adapters.sources.pictures import with_files
@@ -89,7 +90,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
 def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Source:
     """Return the source of a ``Dataset``, which reads whole columns of Arrow: rows would cost many times more."""
-    leaves, spec = leaves_and_spec(dataset.features, declared)
+    first = None
+    if len(dataset) and needs_first_row(dataset.features, declared):
+        [first] = dataset.with_format("arrow")[:1].to_pylist()
+    leaves, spec = leaves_and_spec(dataset.features, declared, first)
     nbytes = len(dataset) * dataset.data.nbytes // max(1, dataset.data.num_rows)
     if leaves:
         # The files of images and sounds may be elsewhere, and of any size.
@@ -113,11 +117,13 @@ def _source_of_tables(dataset: datasets.IterableDataset, declared: Tree | None) 
     tables = _unchanged(dataset, "arrow").iter(ROWS_AT_ONCE)
     batches: Iterator[Any] = (batch for table in tables for batch in table.to_batches())
     features = dataset.features
-    if features is None:
+    first: list[Any] = []
+    if features is None or needs_first_row(features, declared):
         first = list(islice(batches, 1))
-        features = datasets.Features.from_arrow_schema(first[0].schema) if first else datasets.Features()
         batches = chain(first, batches)
-    leaves, spec = leaves_and_spec(features, declared)
+    if features is None:
+        features = datasets.Features.from_arrow_schema(first[0].schema) if first else datasets.Features()
+    leaves, spec = leaves_and_spec(features, declared, first[0][:1].to_pylist()[0] if first else None)
     part = ArrowPart("", datasets.Features(features).arrow_schema, lambda _: batches)
     return source_of_parts("datasets", [part], spec, leaves, _kept(features))
 
@@ -141,8 +147,10 @@ def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | N
     features = dataset.features
     rows = iter(_unchanged(dataset))
     if features is not None:
-        _, spec = leaves_and_spec(features, declared)
         rows = map(partial(encoded, features), rows)
+        first = list(islice(rows, needs_first_row(features, declared)))
+        rows = chain(first, rows)
+        _, spec = leaves_and_spec(features, declared, first[0] if first else None)
         return Source("datasets", elements=lambda _: rows, element_spec=spec, metadata=_kept(features))
     return Source("datasets", elements=lambda _: map(with_files, rows), as_json=True)
 

@@ -109,7 +109,8 @@ def _source_of_image_folder(folder: Any) -> Source:
         )
     files = [(located(path), label) for path, label in folder.samples]
     source = source_of_items(files, convert=_file_and_label, by_number=True)
-    spec = ImageSpec("RGB"), ArraySpec("int64")
+    # torchvision turns no image.
+    spec = ImageSpec("RGB", upright=False), ArraySpec("int64")
     metadata = {"classes": list(folder.classes)}
     return replace(source, kind=type(folder).__name__, items=folder.samples, element_spec=spec, metadata=metadata)
 

@@ -8,6 +8,7 @@ import io
 import lzma
 import re
 import tarfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -18,7 +19,8 @@ import numpy as np
 from cachelayer.adapters.npy import read_array
 from cachelayer.adapters.sources.files import Files, Options, Paths, source_of_files
 from cachelayer.arguments import explains_options
-from cachelayer.builds.source import Source
+from cachelayer.builds.batches import Batch, PlacedBatch
+from cachelayer.builds.source import Source, element_batches
 from cachelayer.builds.source_files import FileSource
 from cachelayer.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.errors import (
@@ -31,6 +33,7 @@ from cachelayer.errors import (
 from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.infer import infer_spec
+from cachelayer.records.media import undeclared_image
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec, describe_leaf
 from cachelayer.records.tree import Tree
 
@@ -100,7 +103,13 @@ def _source(files: Files, suffixes: list[str] | None, declared: Tree | None) -> 
     else:
         spec = declared
     takes_all = suffixes is None and declared is None
-    return Source("webdataset", elements=lambda _: _elements(files, spec, takes_all=takes_all), element_spec=spec)
+
+    def read(start: int, stop: int | None) -> Iterator[Batch]:
+        places = deque[str]()
+        for batch in element_batches(_elements(files, spec, places, takes_all=takes_all), start, stop):
+            yield PlacedBatch(batch, [places.popleft() for _ in range(len(batch))].__getitem__)
+
+    return Source("webdataset", read, element_spec=spec)
 
 
 def _spec(files: Files, suffixes: list[str] | None) -> dict[str, LeafSpec | None]:
@@ -109,18 +118,26 @@ def _spec(files: Files, suffixes: list[str] | None) -> dict[str, LeafSpec | None
     Raises:
         ElementError: if a suffix does not imply a spec, and the first thousand samples lack it.
     """
-    names = next(_samples(files), {}) if suffixes is None else suffixes
+    sample = next(_samples(files), {})
+    names = sample if suffixes is None else suffixes
     spec: dict[str, LeafSpec | None] = {KEY: ArraySpec(str)}
     spec |= {name: _SPECS.get(_kind(name)) for name in names if not name.startswith("__")}
+    for name, leaf in spec.items():
+        if isinstance(leaf, ImageSpec) and name in sample:
+            spec[name] = undeclared_image(f"[{name!r}]", sample[name])
     if None in spec.values():
-        first = islice(_elements(files, spec, takes_all=suffixes is None), _LOOK_AHEAD)
+        first = islice(_elements(files, spec, deque[str](), takes_all=suffixes is None), _LOOK_AHEAD)
         inferred: Any = infer_spec(first, {name: leaf for name, leaf in spec.items() if leaf is not None})
         spec = {name: inferred[name] for name in spec}
     return spec
 
 
-def _elements(files: Files, spec: Mapping[str, LeafSpec | None], *, takes_all: bool) -> Iterator[dict[str, Any]]:
+def _elements(
+    files: Files, spec: Mapping[str, LeafSpec | None], places: deque[str], *, takes_all: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the samples, and add the file and the key of each to ``places``."""
     for record, sample in enumerate(_samples(files)):
+        places.append(f"{sample['__url__']}, sample {sample[KEY]!r}")
         extra = [name for name in sample if name not in spec and not name.startswith("__")]
         if extra and takes_all:
             hint = f"{sample[KEY]!r} has {extra[0]!r} too: pass suffixes= with all suffixes to read."
@@ -130,8 +147,7 @@ def _elements(files: Files, spec: Mapping[str, LeafSpec | None], *, takes_all: b
         try:
             yield {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}
         except ElementError as error:
-            place = f"{sample['__url__']}, sample {sample[KEY]!r}"
-            raise error.at(record=record, place=place, hint="element_spec= may say bytes or str.") from error
+            raise error.at(record=record, place=places[-1], hint="element_spec= may say bytes or str.") from error
 
 
 def _samples(files: Files) -> Iterator[dict[str, Any]]:

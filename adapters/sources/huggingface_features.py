@@ -17,6 +17,7 @@ from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, dtyp
 from cachelayer.adapters.sources.pictures import bytes_of
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
+from cachelayer.records.media import undeclared_image
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import BadValue
@@ -37,22 +38,34 @@ def plain(feature: Any) -> Any:
     return feature
 
 
-def leaves_and_spec(features: Any, declared: Tree | None) -> tuple[FileLeaves, Tree]:
-    """Return the leaves that are images, sounds and videos, and the declared spec or the one that features imply."""
-    leaves = dict(_file_leaves(dict(features), ""))
+def needs_first_row(features: Any, declared: Tree | None) -> bool:
+    """Return whether there are images whose mode neither their feature nor the user declares."""
+    known = {} if declared is None else dict(tree.leaf_values(declared))
+    leaves = _file_leaves(dict(features), "", None)
+    return any(leaf.spec == ImageSpec() and path not in known for path, leaf in leaves)
+
+
+def leaves_and_spec(features: Any, declared: Tree | None, first: Any = None) -> tuple[FileLeaves, Tree]:
+    """Return the leaves that are images, sounds and videos, and the declared spec or the one that features imply.
+
+    Args:
+        first: the first row, if :func:`needs_first_row` asks for it.
+    """
+    leaves = dict(_file_leaves(dict(features), "", first))
     own = spec_of(pa.struct(list(datasets.Features(features).arrow_schema)), leaves)
     return leaves, with_declared(own, declared)
 
 
-def _file_leaves(feature: Any, path: str, *, within: bool = False) -> Iterator[tuple[str, FileLeaf]]:
+def _file_leaves(feature: Any, path: str, first: Any, *, within: bool = False) -> Iterator[tuple[str, FileLeaf]]:
     feature = plain(feature)
     if isinstance(feature, dict):
         for name, child in feature.items():
-            yield from _file_leaves(child, f"{path}[{name!r}]", within=within)
+            of_child = first.get(name) if isinstance(first, dict) else None
+            yield from _file_leaves(child, f"{path}[{name!r}]", of_child, within=within)
     elif isinstance(feature, LISTS):
-        yield from _file_leaves(feature.feature, path, within=True)
+        yield from _file_leaves(feature.feature, path, None, within=True)
     elif isinstance(feature, FILES):
-        yield path, FileLeaf(_file_spec(feature, path), partial(_file_bytes, feature, path))
+        yield path, FileLeaf(_file_spec(feature, path, first), partial(_file_bytes, feature, path))
     elif not isinstance(feature, _VALUES):
         raise InvalidTypeError(
             f"leaf {path} is a {type(feature).__name__}, which is not stored: leave it out with remove_columns(), or "
@@ -62,10 +75,14 @@ def _file_leaves(feature: Any, path: str, *, within: bool = False) -> Iterator[t
         raise InvalidTypeError(f"leaf {path} has Arrow's type null, which is not stored: it holds only nulls")
 
 
-def _file_spec(feature: Any, path: str) -> LeafSpec:
+def _file_spec(feature: Any, path: str, first: Any) -> LeafSpec:
+    """Return the spec of a leaf of files; ``first`` is the first of them, as a struct or as its bytes, or None."""
     if not feature.decode:
         return ArraySpec(bytes)
     try:
+        if isinstance(feature, datasets.Image) and feature.mode is None and first is not None:
+            files = pa.array([first], feature.pa_type) if isinstance(first, dict) else None
+            return undeclared_image(path, first if files is None else _file_bytes(feature, path, files)[0].as_py())
         if isinstance(feature, datasets.Image):
             return ImageSpec(feature.mode or "RGB")
         if isinstance(feature, datasets.Video):
@@ -112,7 +129,8 @@ def _encoded(feature: Any, value: Any) -> Any:
             return [encoded(inner, child) for child in value]
         return _of_dtype(inner, value)
     if isinstance(feature, FILES):
-        stored = feature.encode_example(bytes_of(value))
+        # A picture that has a file is that file for datasets too, which turns it as its Exif says.
+        stored = feature.encode_example(value if getattr(value, "filename", "") else bytes_of(value))
         if stored["bytes"] is None:
             kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
             stored = feature.embed_storage(pa.array([stored], kind))[0].as_py()
@@ -141,6 +159,8 @@ def feature_of(spec: Tree, path: str) -> Any:
     if isinstance(spec, JsonSpec):
         return datasets.Json()
     if isinstance(spec, ImageSpec):
+        if not spec.upright:
+            warn(f"leaf {path}: datasets turns images as their Exif says, which upright=False does not")
         return datasets.Image(mode=spec.mode)
     if isinstance(spec, AudioSpec):
         return datasets.Audio(sampling_rate=spec.sampling_rate, num_channels=spec.channels)

@@ -39,6 +39,7 @@ class SubmitOptions(TypedDict, total=False):
     max_records: int | None
     unbatch: bool
     on_error: OnError
+    validate: bool
     allow_empty: bool
     workers: int
     engine: str | Engine | None
@@ -58,6 +59,7 @@ class BuildOptions:
     max_records: int | None
     unbatch: bool
     on_error: OnError
+    validate: bool
     allow_empty: bool
     progress: bool | None
     resume: bool
@@ -87,6 +89,7 @@ class BuildOptions:
         max_records: int | None = None,
         unbatch: bool = False,
         on_error: OnError = "raise",
+        validate: bool = True,
         allow_empty: bool = False,
         progress: bool | None = None,
         resume: bool = True,
@@ -106,6 +109,7 @@ class BuildOptions:
             max_records=None if max_records is None else integer("max_records", max_records, 0),
             unbatch=boolean("unbatch", unbatch),
             on_error=on_error,
+            validate=boolean("validate", validate),
             allow_empty=boolean("allow_empty", allow_empty),
             progress=None if progress is None else boolean("progress", progress),
             resume=boolean("resume", resume),

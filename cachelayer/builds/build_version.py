@@ -203,7 +203,7 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
         raise _nothing_built(plan, result)
     if result.left_out:
         warn(
-            f"{result.left_out} of {result.elements} records were left out. The first: {result.first_left_out[0]}",
+            f"{result.left_out} of {result.elements} records were left out. The first: {_first_left_out(result)}",
             logger="builds",
         )
     base = extension.base
@@ -238,12 +238,16 @@ def _nothing_built(plan: BuildPlan, result: PartResult) -> SourceError:
     if result.left_out:
         return SourceError(
             f"{name}: on_error='skip' left out all {result.left_out} elements of {source}; {ALLOW_EMPTY}. The first: "
-            f"{result.first_left_out[0]}"
+            f"{_first_left_out(result)}"
         )
     hint = ALLOW_EMPTY
     if plan.source.length != 0:
         hint = f"an iterator gives its elements once, so pass a function that returns a new one; {hint}"
     return SourceError(f"{name}: {source} has no element: {hint}")
+
+
+def _first_left_out(result: PartResult) -> str:
+    return result.first_reason or result.first_left_out[0]
 
 
 def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:

@@ -41,7 +41,6 @@ ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
 _DTYPE_AND_SHAPE = re.compile(r"None|(bool|bfloat16|(u?int|float|complex)\d+)\[[\d, ]*\]", re.ASCII)
 _SAMPLE = 8
 """How many elements are encoded to learn how long one takes and how large it is."""
-_NONE: frozenset[int] = frozenset()
 EncodedRange = tuple[list[Frames], PartResult]
 """The records of a range of elements, and the result of that range without shards."""
 _RANGES_PER_WORKER = 2
@@ -52,30 +51,30 @@ class Encoder:
     """Encodes the batches of a source one after another.
 
     Args:
-        on_error: ``"raise"`` raises an error for an element that does not fit the spec; ``"skip"`` leaves out such
-            elements, and elements with an image or sound that does not decode.
+        on_error: ``"raise"`` raises an error for an element that does not fit the spec, or has an image or sound that
+            does not decode; ``"skip"`` leaves out such elements.
         first: the number of the first element in the source.
+        validate: whether images and sounds are decoded.
     """
 
-    def __init__(self, codec: Codec, on_error: OnError, first: int = 0) -> None:
+    def __init__(self, codec: Codec, on_error: OnError, first: int = 0, *, validate: bool = True) -> None:
         self._codec = codec
         self._skips = on_error == "skip"
         self._first = first
+        self._validates = validate
         self.result = PartResult()
         """The result of encoding the elements so far, without shards."""
 
     def encode(self, batch: Batch) -> Frames:
         """Return the records of the next elements of the source, and count these elements."""
-        left_out: list[str] = []
+        if isinstance(batch, EncodedBatch):
+            self.result = self.result.then(PartResult(elements=len(batch)))
+            return batch.frames
         try:
-            if isinstance(batch, EncodedBatch):
-                frames = batch.frames
-                nullable = _NONE
-            else:
-                frames, nullable = self._encoded(batch)
+            frames, result = self._encoded(batch)
         except ElementError:
-            frames, nullable = self._one_by_one(batch, left_out)
-        self.result = self.result.then(PartResult((), nullable, len(batch), len(left_out), tuple(left_out)))
+            return self._one_by_one(batch)
+        self.result = self.result.then(result)
         return frames
 
     def take(self, encoded: EncodedRange) -> list[Frames]:
@@ -84,55 +83,55 @@ class Encoder:
         self.result = self.result.then(result)
         return frames
 
-    def _encoded(self, batch: Batch) -> tuple[Frames, frozenset[int]]:
-        """Return the records of a batch, and the numbers of the null bits that are set in some of them."""
+    def _encoded(self, batch: Batch) -> tuple[Frames, PartResult]:
+        """Return the records of a batch, and the result of it."""
         columns = batch.columns(self._codec)
-        if self._skips:
+        if self._validates:
             check_files(self._codec.spec, columns)
         frames = self._codec.encode(columns, len(batch))
-        return frames, self._codec.null_bits_in(columns)
+        return frames, PartResult((), self._codec.null_bits_in(columns), len(batch))
 
-    def _one_by_one(self, batch: Batch, left_out: list[str]) -> tuple[Frames, frozenset[int]]:
-        """Encode the elements of a batch that fit. Raise the error of another, or add its text to ``left_out``."""
+    def _one_by_one(self, batch: Batch) -> Frames:
+        """Encode the elements of a batch that fit, and count them. Raise the error of another, or leave it out."""
         good: list[Frames] = []
-        nullable = _NONE
-        for record, element in enumerate(batch.one_by_one(), self._first + self.result.elements):
+        for element in batch.one_by_one():
+            record = self._first + self.result.elements
             try:
-                frames, leaves = self._encoded(element)
+                frames, result = self._encoded(element)
+                good.append(frames)
             except ElementError as error:
                 located = error.at(record=record, place=element.place if isinstance(element, PlacedBatch) else "")
                 if not self._skips:
                     raise located from error.__cause__
-                left_out.append(_without_values(located))
-            else:
-                good.append(frames)
-                nullable |= leaves
-        return Frames.joined(good), nullable
+                lines = (_without_values(located),)
+                result = PartResult(elements=1, left_out=1, first_left_out=lines, first_reason=str(located))
+            self.result = self.result.then(result)
+        return Frames.joined(good)
 
 
 def _without_values(error: ElementError) -> str:
     """Return the text of an error without any value of the element: the provenance stores it."""
     got = error.got if _DTYPE_AND_SHAPE.fullmatch(error.got) else "another value"
-    return str(ElementError(error.expected, got, path=error.path, record=error.record, place=error.place))
+    return str(ElementError(error.expected, got, path=error.path, record=error.record))
 
 
 def encode_with_workers(
-    source: Source, spec: Tree, on_error: OnError, workers: int, parts: Mapping[int, range]
+    encode_range: partial[EncodedRange], workers: int, parts: Mapping[int, range]
 ) -> Generator[tuple[int, EncodedRange], None, None]:
     """Encode parts of a source in worker processes, range by range; closing the generator kills the processes.
 
     A range is at most a batch, so that all processes work on the same part, and a small version is divided too.
 
     Args:
-        source: the source, which can be read from any record. It is pickled, by value if the main program defines it.
+        encode_range: :func:`encode` of a source, which can be read from any record. It is pickled, by value if the
+            main program defines the source.
         parts: for each part, by its number, the numbers of its elements.
 
     Yields:
         The number of the part, and the next range of it: the ranges come in the order of the elements.
     """
-    encode_range = partial(encode, source, spec, on_error)
     with ProcessPool(encode_range, workers, "workers: the source") as pool:
-        size = _records_per_range(partial(encode, source, spec, "skip"), workers, list(parts.values()))
+        size = _records_per_range(partial(encode_range, on_error="skip"), workers, list(parts.values()))
         pending: deque[tuple[int, Future[bytes]]] = deque()
         for number, records in parts.items():
             for first in range(records.start, records.stop, size):
@@ -168,8 +167,8 @@ def _records_per_range(encode_sample: partial[EncodedRange], workers: int, parts
     return max(1, min(MAX_BATCH_RECORDS, fitting, share, in_time))
 
 
-def encode(source: Source, spec: Tree, on_error: OnError, start: int, count: int) -> EncodedRange:
+def encode(source: Source, spec: Tree, start: int, count: int, *, on_error: OnError, validate: bool) -> EncodedRange:
     """Encode ``count`` elements of a source, from the element ``start`` on."""
-    encoder = Encoder(codec_for(spec), on_error, start)
+    encoder = Encoder(codec_for(spec), on_error, start, validate=validate)
     frames = [encoder.encode(batch) for batch in source.batches(start, start + count)]
     return frames, encoder.result

@@ -168,7 +168,7 @@ def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
         for first in sampled:
             # An element that does not fit is an error, or is left out, when its part is built.
             with suppress(ElementError):
-                for frames in encode(source, spec, "raise", first, 1)[0]:
+                for frames in encode(source, spec, first, 1, on_error="raise", validate=False)[0]:
                     nbytes += int(frames.lengths.sum())
                     records += len(frames)
             if nbytes >= shard_bytes:
@@ -189,7 +189,7 @@ def compared_records(parts: Ranges, spec: Tree) -> dict[str, str]:
     for number in sorted({starts[bisect_right(starts, number) - 1] for number in spread}) * 2:
         # An element that does not fit is an error, or is left out, when its part is built.
         with suppress(ElementError, SourceError):
-            frames = encode(parts.source, spec, "raise", number, 1)[0]
+            frames = encode(parts.source, spec, number, 1, on_error="raise", validate=False)[0]
             hashes.setdefault(f"record {number}", set()).add(stored(hashed(b"".join(map(Frames.memory, frames)))))
     return (
         {name: each.pop() for name, each in hashes.items()} if all(len(each) == 1 for each in hashes.values()) else {}

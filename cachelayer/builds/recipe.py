@@ -296,7 +296,7 @@ def _deciding_options(options: BuildOptions) -> dict[str, Any]:
         "max_records": options.max_records,
         "unbatch": options.unbatch,
         "on_error": options.on_error,
-    }
+    } | ({} if options.validate else {"validate": False})
 
 
 def _leaves_by_path(spec: Any) -> Any:

@@ -73,7 +73,7 @@ class SourceRecords:
             following = number + 1
 
     def _encoded(self, batch: Batch, numbers: Ints) -> tuple[Frames, frozenset[int]]:
-        encoder = Encoder(codec_for(self._spec), "raise")
+        encoder = Encoder(codec_for(self._spec), "raise", validate=False)
         try:
             return encoder.encode(batch), encoder.result.nullable
         except ElementError as error:
@@ -115,7 +115,7 @@ class SourceRecords:
         return block
 
     def _read(self, first: int, stop: int) -> tuple[Frames, frozenset[int]]:
-        encoder = Encoder(codec_for(self._spec), "raise", first)
+        encoder = Encoder(codec_for(self._spec), "raise", first, validate=False)
         frames = Frames.joined(list(map(encoder.encode, self._source.batches(first, stop))))
         return frames, encoder.result.nullable
 

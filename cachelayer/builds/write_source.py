@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.element_specs import needs_elements, spec_of_batches
-from cachelayer.builds.encode import Encoder, encode_with_workers
+from cachelayer.builds.encode import Encoder, encode, encode_with_workers
 from cachelayer.builds.parts import Part, Parts, Ranges, part_in_errors
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
@@ -53,11 +54,16 @@ def write_source(source: Source, target: ShardTarget, options: BuildOptions) -> 
     batches = current().waiting_for("the source", source.batches(stop=options.max_records))
     if source.element_spec is None and needs_elements(spec, options):
         spec, batches = spec_of_batches(batches, spec, as_json=source.as_json)
-    encoder = Encoder(codec_for(spec), options.on_error)
-    with ShardPipeline(target, replace(options, element_spec=spec)) as pipeline:
+    options = replace(options, element_spec=spec)
+    encoder = _encoder(options)
+    with ShardPipeline(target, options) as pipeline:
         pipeline.write(map(encoder.encode, batches))
         pipeline.end_part(0, encoder.result)
         return spec, pipeline.finish()[0]
+
+
+def _encoder(options: BuildOptions, first: int = 0) -> Encoder:
+    return Encoder(codec_for(options.element_spec), options.on_error, first, validate=options.validate)
 
 
 def write_parts(
@@ -83,7 +89,8 @@ def write_parts(
             result = encoded_part.encoder.result
             if part.name:
                 left_out = tuple(f"{part.name}: {text}" for text in result.first_left_out)
-                result = replace(result, first_left_out=left_out)
+                reason = result.first_reason and f"{part.name}: {result.first_reason}"
+                result = replace(result, first_left_out=left_out, first_reason=reason)
             pipeline.end_part(encoded_part.number, result)
         return pipeline.finish()
 
@@ -104,7 +111,7 @@ def _encoded_here(
     """Yield each part, whose records this process makes."""
     for number in part_numbers:
         part = parts.part(number)
-        encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
+        encoder = _encoder(options, part.first)
         batches = current().waiting_for("the source", part.batches())
         yield _EncodedPart(number, part, encoder, map(encoder.encode, batches))
 
@@ -114,11 +121,14 @@ def _encoded_by_workers(
 ) -> Generator[_EncodedPart, None, None]:
     """Yield each part, whose records worker processes make, some ranges of records at a time."""
     ranges = {number: parts.range(number) for number in part_numbers}
-    encoded = encode_with_workers(parts.source, options.element_spec, options.on_error, options.workers, ranges)
+    encode_range = partial(
+        encode, parts.source, options.element_spec, on_error=options.on_error, validate=options.validate
+    )
+    encoded = encode_with_workers(encode_range, options.workers, ranges)
     with closing(encoded):
         waited = current().waiting_for("the worker processes", encoded)
         for number, encoded_ranges in groupby(waited, itemgetter(0)):
             part = parts.part(number)
-            encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
+            encoder = _encoder(options, part.first)
             frames = chain.from_iterable(encoder.take(encoded_range) for _, encoded_range in encoded_ranges)
             yield _EncodedPart(number, part, encoder, frames)

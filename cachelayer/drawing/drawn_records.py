@@ -79,7 +79,9 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, options: Draw
         return drawn("null", "null")
     if isinstance(spec, ImageSpec):
         try:
-            return drawn("picture", f"an image file of {len(value):,} bytes", picture(value, options.side))
+            return drawn(
+                "picture", f"an image file of {len(value):,} bytes", picture(value, options.side, upright=spec.upright)
+            )
         except CacheLayerError as error:
             return drawn("problem", str(error)[:500])
     if isinstance(spec, VideoSpec):

@@ -105,7 +105,7 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 """The formats that are decoded. Pillow runs programs of this machine for some others; the rest are rare."""
 
 
-def picture(data: bytes, side: int) -> Pixels:
+def picture(data: bytes, side: int, *, upright: bool = True) -> Pixels:
     """Decode the file of an image to ``[h, w, 3]`` pixels of at most ``side``, after a check of its size."""
     with packages_of("image", "images need Pillow"):
         from PIL import Image, ImageOps
@@ -115,11 +115,11 @@ def picture(data: bytes, side: int) -> Pixels:
             if width * height > MOST_PIXELS:
                 raise ElementError(f"at most {MOST_PIXELS:,} pixels", f"an image of {width:,} x {height:,} pixels")
             image.draft("RGB", (2 * side, 2 * side))
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith(("I", "F")):
-                return heat(np.asarray(upright), side)
-            upright.thumbnail((side, side))
-            return np.ascontiguousarray(np.asarray(upright.convert("RGB")))
+            turned = ImageOps.exif_transpose(image) if upright else image
+            if turned.mode.startswith(("I", "F")):
+                return heat(np.asarray(turned), side)
+            turned.thumbnail((side, side))
+            return np.ascontiguousarray(np.asarray(turned.convert("RGB")))
     except ElementError:
         raise
     except Exception as error:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -25,6 +26,7 @@ from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
     InvalidTypeError,
+    MissingDependencyError,
 )
 from cachelayer.extras import packages_of
 from cachelayer.records import tree
@@ -35,6 +37,7 @@ from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.memory import LEAF_NBYTES, Ints
 from cachelayer.records.spec import (
+    IMAGE_MODES,
     AudioSpec,
     EncodedSpec,
     ImageSize,
@@ -48,6 +51,7 @@ from cachelayer.records.spec import (
 )
 from cachelayer.records.tree import Tree
 from cachelayer.records.video_codec import VideoReaders
+from cachelayer.user_warnings import warn
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -55,11 +59,18 @@ if TYPE_CHECKING:
 # Of a larger size, readers would think that the file is damaged.
 _MOST_PIXELS = (1 << 16) - 1
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+_VALUE_MODES = ("P", "I;16", "I", "F")
+"""The modes whose pixels are values, such as numbers of classes or depths, and no colours."""
+_UNMIXED_MODES = ("1", "P", "I;16", "I")
+"""The modes in which a pixel between two others would be another class."""
 _PIXEL_NBYTES = 4
 """The bytes that Pillow takes for a pixel at most."""
 _SAMPLE_NBYTES = 4
-_BITS = 8
-"""The bits of a channel that Pillow reads of colours."""
+_MOST = 255
+"""The largest value of a channel that Pillow reads of colours."""
+_STRETCHED = {("PNG", "L"): 255, ("TIFF", "L"): 255, ("PPM", "L"): 255, ("PPM", "I"): 65535}
+"""To what Pillow stretches the largest value of a grey file, by its format and its mode."""
+_IN_MEMORY = re.compile(" ?<_io.BytesIO object at 0x[0-9a-f]+>")
 _TIFF_BITS = 258
 """The tag of a TIFF file that has the bits of each channel."""
 _SCALED_FORMATS = ("JPEG", "MPO")
@@ -122,19 +133,42 @@ class MediaFiles:
         """
         return self._array(data, record, partial(_decode_samples, cast(AudioSpec, self._spec), numbers))
 
+    def check(self, files: Column) -> None:
+        """Raise unless all files decode."""
+        [flat] = files.parts
+        nulls = files.nulls
+        # All bytes of a JPEG file are read for one pixel too, in less time.
+        decode = decoder(_sized_leaf(self._spec, ImageSize(1, 1)) if isinstance(self._spec, ImageSpec) else self._spec)
+
+        def check_row(row: int) -> None:
+            if nulls is None or not nulls[row]:
+                data = flat.row(row).tobytes()
+                with self._errors(data, row):
+                    decoded = decode(data)
+                    if isinstance(self._spec, AudioSpec):
+                        conform(self._decoded, decoded, row)
+
+        in_threads(check_row, range(len(flat.splits) - 1))
+
     def _array(self, data: bytes, row: int, decode: Callable[[bytes], NDArray[Any]]) -> NDArray[Any]:
-        try:
+        with self._errors(data, row, "ref.raw() gives the bytes."):
             array: NDArray[Any] = conform(self._decoded, decode(data), row)
+        # Who gets an element may change it.
+        return array if array.flags.writeable else array.copy()
+
+    @contextmanager
+    def _errors(self, data: bytes, row: int, hint: str = "") -> Iterator[None]:
+        """Raise what a decoder raises as the error of a leaf."""
+        try:
+            yield
         except ElementError as error:
             raise error.at(path=self._path) from error.__cause__
         except (CacheLayerError, MemoryError):
             raise
         except Exception as error:
-            got = f"{len(data)} bytes that do not decode: {type(error).__name__}: {error}"
-            hint = "ref.raw() gives the bytes."
+            reason = _IN_MEMORY.sub("", f"{type(error).__name__}: {error}")
+            got = f"{len(data)} bytes that do not decode: {reason}" if data else "an empty file"
             raise ElementError(describe_leaf(self._spec), got, path=self._path, record=row, hint=hint) from error
-        # Who gets an element may change it.
-        return array if array.flags.writeable else array.copy()
 
 
 Files = MediaFiles | VideoReaders
@@ -146,14 +180,19 @@ def files_of(path: str, spec: EncodedSpec) -> Files:
 
 
 def check_files(spec: Tree, columns: Sequence[Column]) -> None:
-    """Raise unless every image and sound in the columns decodes. Videos were read when their index was made.
+    """Raise unless every image and sound in the columns decodes.
+
+    Videos were read when their index was made. Without the packages that decode files, there is a warning.
 
     Raises:
         ElementError: names the leaf; its record is the row.
     """
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
         if isinstance(leaf, EncodedSpec) and not isinstance(leaf, VideoSpec):
-            MediaFiles(path, leaf).decode(column, separate_rows=True)
+            try:
+                MediaFiles(path, leaf).check(column)
+            except MissingDependencyError as error:
+                warn(f"leaf {path}: files are stored as they are, and not checked: {error}")
 
 
 def image_size(size: Any, crop: Any) -> ImageSize:
@@ -195,7 +234,7 @@ def sized_spec(spec: Tree, sizes: Mapping[int, ImageSize]) -> Tree:
 
 def _sized_leaf(leaf: LeafSpec, size: ImageSize) -> LeafSpec:
     if isinstance(leaf, ImageSpec):
-        return SizedImageSpec(leaf.mode, size, nullable=leaf.nullable)
+        return SizedImageSpec(leaf.mode, leaf.upright, size, nullable=leaf.nullable)
     return SizedVideoSpec(size, nullable=leaf.nullable)
 
 
@@ -217,67 +256,131 @@ def check_decoded_nbytes(nbytes: int) -> None:
 
 def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
     with packages_of("image", "images need Pillow"):
-        from PIL import ExifTags, Image, ImageOps
+        import PIL.Image  # noqa: F401
 
-    # Hues lie on a circle, so the mean of two hues may be far from both: an image is resized before it becomes HSV.
-    mode = "RGB" if spec.mode == "HSV" and isinstance(spec, SizedImageSpec) else spec.mode
+    return lambda data: _pixels(spec, _opened(spec, data))
 
-    def decode(data: bytes) -> NDArray[Any]:
-        image: Image.Image = Image.open(io.BytesIO(data))
-        check_decoded_nbytes(image.width * image.height * _PIXEL_NBYTES)
-        if image.format == "EPS":
-            raise ValueError("EPS is a program, which Ghostscript would run: convert it")
-        bits = _bits_of_channel(image, data)
-        if isinstance(spec, SizedImageSpec) and image.format in _SCALED_FORMATS:
-            size = spec.size.width, spec.size.height
-            is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) in _TURNED_BY_90_DEGREES
-            # The decoder halves an image as often as it stays larger than the size, which saves most of the work.
-            image.draft(None, size[::-1] if is_turned else size)
-        image.load()
-        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-            # Cameras store an image as the sensor saw it, and beside it the rotation that makes it upright.
-            image = ImageOps.exif_transpose(image)
-        if bits > _BITS and image.mode not in _WIDE_MODES:
+
+def undeclared_image(path: str, data: bytes) -> ImageSpec:
+    """Return how the images of a leaf are read if nobody declares it: as RGB, or as values if RGB has no room for them.
+
+    Args:
+        data: the file of the first image.
+    """
+    try:
+        from PIL import Image
+
+        mode = Image.open(io.BytesIO(data)).mode[: len("I;16")]
+    except Exception:  # noqa: BLE001 - what is wrong with the file is said when it is stored
+        return ImageSpec()
+    if mode == "P":
+        warn(
+            f"leaf {path}: the first image has a palette, so images are read as the numbers of their colours, as masks "
+            "are: declare cachelayer.ImageSpec('P') in element_spec=, or ImageSpec('RGB') for the colours"
+        )
+    return ImageSpec(mode) if mode in _VALUE_MODES else ImageSpec()
+
+
+def _opened(spec: ImageSpec, data: bytes) -> Image.Image:
+    """Return an image whose pixels are not read yet, after the checks of what its header states."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(data))
+    check_decoded_nbytes(image.width * image.height * _PIXEL_NBYTES)
+    if image.format == "EPS":
+        raise ValueError("EPS is a program, which Ghostscript would run: convert it")
+    most = _most_of_channel(image, data)
+    if most > _MOST and image.mode not in _WIDE_MODES:
+        raise ValueError(
+            f"its colours have {most.bit_length()} bits a channel, of which Pillow reads 8: convert it to 8 bits, or "
+            "store its pixels as an array"
+        )
+    # Pillow names the order of the bytes of 16-bit pixels behind their mode.
+    mode = image.mode[: len("I;16")]
+    if image.mode in _WIDE_MODES and spec.mode not in _WIDE_MODES:
+        raise ValueError(f"its pixels are {mode}, which {spec.mode} would cut off: declare ImageSpec({mode!r})")
+    if spec.mode in _VALUE_MODES:
+        grey = ("L",) if spec.mode == "P" else ("L", *_WIDE_MODES)
+        if image.mode != spec.mode and image.mode not in grey:
+            raise ValueError(f"its pixels are {mode}, which are no values of {spec.mode}: declare ImageSpec({mode!r})")
+        stretched = _STRETCHED.get((str(image.format), image.mode), most)
+        if most not in (0, stretched):
             raise ValueError(
-                f"its colours have {bits} bits a channel, of which Pillow reads {_BITS}: convert it to {_BITS} "
-                "bits, or store its pixels as an array"
+                f"its values are at most {most}, which Pillow stretches to {stretched}: store its pixels as an array"
             )
-        if image.mode != mode:
-            if image.mode in _WIDE_MODES and mode not in _WIDE_MODES:
-                # Pillow names the order of the bytes of 16-bit pixels behind their mode.
-                wide = image.mode[: len("I;16")]
-                raise ValueError(
-                    f"its pixels are {image.mode}, which {spec.mode} would cut off: declare ImageSpec({wide!r})"
-                )
-            image = image.convert(mode)
-        if isinstance(spec, SizedImageSpec):
-            image = _sized(image, spec.size)
-            if mode != spec.mode:
-                image = image.convert(spec.mode)
-        return np.asarray(image)
-
-    return decode
+    return image
 
 
-def _bits_of_channel(image: Image.Image, data: bytes) -> int:
-    """Return how many bits a channel of a file has. Pillow cuts more than 8 bits of a colour off without a word."""
-    if image.format == "PNG":
-        return data[24]
-    if image.format == "TIFF":
-        return int(max(image.tag_v2.get(_TIFF_BITS, (_BITS,))))
+def _pixels(spec: ImageSpec, image: Image.Image) -> NDArray[Any]:
+    """Return the pixels of an opened image."""
+    from PIL import ExifTags, ImageOps
+
+    is_turned = spec.upright and image.getexif().get(ExifTags.Base.Orientation, 1) in _TURNED_BY_90_DEGREES
+    if isinstance(spec, SizedImageSpec) and image.format in _SCALED_FORMATS and spec.mode not in _UNMIXED_MODES:
+        size = spec.size.width, spec.size.height
+        # The decoder halves an image as often as it stays larger than the size, which saves most of the work.
+        image.draft(None, size[::-1] if is_turned else size)
+    image.load()
+    if spec.upright and image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        # Cameras store an image as the sensor saw it, and beside it the rotation that makes it upright.
+        image = ImageOps.exif_transpose(image)
+    # Hues lie on a circle, so the mean of two hues may be far from both: an image is resized before it becomes HSV.
+    is_sized = isinstance(spec, SizedImageSpec)
+    image = _converted(image, "RGB" if spec.mode == "HSV" and is_sized else spec.mode)
+    if isinstance(spec, SizedImageSpec):
+        image = _converted(_sized(image, spec.size, is_unmixed=spec.mode in _UNMIXED_MODES), spec.mode)
+    return np.asarray(image)
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    """Return an image in a mode. Its pixels are those that the image has, if the mode is one of values."""
+    from PIL import Image
+
+    if mode in ("1", "L", "LA") and image.mode == "P":
+        colours = np.asarray(image.convert("RGB"))
+        if (colours != colours[:, :, :1]).any():
+            raise ValueError(
+                "its pixels are numbers of colours in a palette: declare ImageSpec('P') for the numbers, "
+                "ImageSpec('RGB') for the colours"
+            )
+        image = image.convert("L")
+    if mode == "1" and image.mode == "L" and not np.isin(np.asarray(image), (0, 255)).all():
+        raise ValueError("its pixels are neither 0 nor 255: declare ImageSpec('L'), or ImageSpec('P') for masks")
+    if image.mode == mode or (mode == "P" and image.mode == "L"):
+        return image
+    if mode not in _VALUE_MODES:
+        return image.convert(mode)
+    values = np.asarray(image)
+    with np.errstate(invalid="ignore"):
+        cast = values.astype(IMAGE_MODES[mode][0])
+    if not np.array_equal(cast, values):
+        raise ValueError(f"it has values of {image.mode} that {mode} does not hold: declare ImageSpec({image.mode!r})")
+    return Image.fromarray(cast)
+
+
+def _most_of_channel(image: Image.Image, data: bytes) -> int:
+    """Return the largest value of a channel of a file. Pillow cuts colours of more than 8 bits off without a word."""
+    bits = 8
     if image.format == "PPM":
-        most = image.tile[0].args[1] if isinstance(image.tile[0].args, tuple) else 0
-        return int(most).bit_length()
-    if image.format == "SGI":
-        return _BITS * data[3]
-    if image.format == "JPEG2000":
+        # Otherwise pixels are as Pillow has them.
+        return int(image.tile[0].args[1] if isinstance(image.tile[0].args, tuple) else 0)
+    if image.format == "PNG":
+        bits = data[24]
+    elif image.format == "TIFF":
+        bits = int(max(image.tag_v2.get(_TIFF_BITS, (bits,))))
+    elif image.format == "SGI":
+        bits *= data[3]
+    elif image.format == "JPEG2000":
         # The bits of the first channel, less 1, come 42 bytes after the begin of the marker of sizes.
-        return (data[data.find(b"\xff\x4f\xff\x51") + 42] & 127) + 1
-    return _BITS
+        bits = (data[data.find(b"\xff\x4f\xff\x51") + 42] & 127) + 1
+    return (1 << bits) - 1
 
 
-def _sized(image: Image.Image, size: ImageSize) -> Image.Image:
-    """Return the image in a size; if the size crops, the middle of the image, which has the proportions of the size."""
+def _sized(image: Image.Image, size: ImageSize, *, is_unmixed: bool) -> Image.Image:
+    """Return the image in a size; if the size crops, the middle of the image, which has the proportions of the size.
+
+    An image of numbers of classes gets no number that it lacks.
+    """
     from PIL.Image import Resampling
 
     left = top = 0.0
@@ -287,7 +390,8 @@ def _sized(image: Image.Image, size: ImageSize) -> Image.Image:
         left = max(0.0, (image.width - size.width * scale) / 2)
         top = max(0.0, (image.height - size.height * scale) / 2)
     box = (left, top, image.width - left, image.height - top)
-    return image.resize((size.width, size.height), Resampling.BILINEAR, box=box)
+    method = Resampling.NEAREST if is_unmixed else Resampling.BILINEAR
+    return image.resize((size.width, size.height), method, box=box)
 
 
 def _decode_samples(spec: AudioSpec, numbers: Ints, data: bytes) -> NDArray[Any]:

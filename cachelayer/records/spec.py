@@ -43,6 +43,7 @@ L = TypeVar("L", bound="LeafSpec")
 IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
     "1": ("bool", ()),
     "L": ("uint8", ()),
+    "P": ("uint8", ()),
     "LA": ("uint8", (2,)),
     "RGB": ("uint8", (3,)),
     "RGBA": ("uint8", (4,)),
@@ -269,12 +270,17 @@ class ImageSpec(EncodedSpec):
     mode: str = "RGB"
     """Pillow's mode that pixels are converted to.
 
-    ``"RGB"`` gives uint8 ``[height, width, 3]``, ``"L"`` uint8 ``[height, width]``, ``"I;16"`` uint16
-    ``[height, width]``.
+    ``"RGB"`` gives uint8 ``[height, width, 3]``, ``"L"`` uint8 ``[height, width]``. For masks, ``"P"`` gives uint8
+    ``[height, width]``: the numbers that pixels have in a palette, or the values of grey pixels; ``"1"`` gives bool,
+    ``"I;16"`` uint16, ``"I"`` int32. An image that has no such values is refused. Masks are resized without new values:
+    by the nearest pixel.
     """
+    upright: bool = True
+    """Whether images are turned as the orientation in their Exif says; else pixels come as Pillow opens the file."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        boolean("upright", self.upright)
         if self.mode not in IMAGE_MODES:
             raise InvalidArgumentError(f"mode {self.mode!r} of an image: it must be one of {', '.join(IMAGE_MODES)}")
 
@@ -435,9 +441,10 @@ def without_nulls(leaf: L) -> L:
 
 
 def options_of(spec: EncodedSpec) -> dict[str, Any]:
-    """Return the options with which files are decoded, by name, such as ``sampling_rate``."""
+    """Return the options with which files are decoded, by name, such as ``sampling_rate``; ``upright`` only if not."""
     names = [item.name for item in fields(spec) if item.name not in _OF_ALL_LEAVES]
-    return {name: getattr(spec, name) for name in names}
+    options = {name: getattr(spec, name) for name in names}
+    return {name: value for name, value in options.items() if name != "upright" or not value}
 
 
 def decoded_leaf(leaf: LeafSpec) -> LeafSpec:

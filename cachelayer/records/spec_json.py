@@ -150,7 +150,8 @@ def _leaf(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _image(node: dict[str, Any], _: int) -> LeafSpec:
-    return ImageSpec(node["mode"], nullable=flag("nullable", node.get("nullable", False)))
+    upright = flag("upright", node.get("upright", True))
+    return ImageSpec(node["mode"], upright, nullable=flag("nullable", node.get("nullable", False)))
 
 
 def _audio(node: dict[str, Any], _: int) -> LeafSpec:
@@ -195,7 +196,7 @@ _KINDS: dict[str, tuple[frozenset[str], Callable[[dict[str, Any], int], Tree]]] 
     "array": (_ARRAY_KEYS, _array),
     "ragged": (_ARRAY_KEYS | {"ragged_rank", "splits_dtype"}, _ragged),
     "sparse": (_ARRAY_KEYS, _sparse),
-    "image": (frozenset({"mode", "nullable"}), _image),
+    "image": (frozenset({"mode", "upright", "nullable"}), _image),
     "audio": (frozenset({"sampling_rate", "channels", "nullable"}), _audio),
     "video": (frozenset({"nullable"}), _video),
     "json": (frozenset(), lambda _, __: JsonSpec()),

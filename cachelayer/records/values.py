@@ -484,16 +484,27 @@ class PictureFile(bytes):
 
     mode: str
     """Pillow's mode of the picture, which its spec has too."""
+    is_transparent: bool
+    """Whether some of its colours are transparent."""
 
     @classmethod
-    def of(cls, data: bytes, mode: str) -> PictureFile:
+    def of(cls, data: bytes, mode: str, *, is_transparent: bool = False) -> PictureFile:
         file = cls(data)
         file.mode = mode
+        file.is_transparent = is_transparent
         return file
 
     def fits(self, mode: str) -> bool:
         """Return whether pixels of this mode hold the pixels of the picture without loss."""
-        holders = {"1": ("L", "RGB", "RGBA"), "L": ("LA", "RGB", "RGBA"), "LA": ("RGBA",), "RGB": ("RGBA",)}
+        colours = ("RGBA",) if self.is_transparent else ("RGB", "RGBA")
+        holders = {
+            "1": ("L", *colours),
+            "L": ("P", "LA", "I;16", "I", "F", *colours),
+            "P": colours,
+            "LA": ("RGBA",),
+            "RGB": ("RGBA",),
+            "I;16": ("I", "F"),
+        }
         return mode in (self.mode, *holders.get(self.mode, ()))
 
 

@@ -42,6 +42,8 @@ _LONGEST_FRAME = 0.5
 _DECODERS = {"av1": "libdav1d"}
 _FACTS = "codec", "extradata", "width", "height", "pix_fmt", "color", "rotation", "time_base", "rate"
 _COLORS = "color_range", "color_primaries", "color_trc", "colorspace"
+_MATROSKA = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
+"""The names of the two elements that a Matroska file is."""
 _WORD = re.compile(r"\w*", re.ASCII)
 _MOST_PIXELS = 1 << 16
 """The width, or the height, of a frame is at most this."""
@@ -101,7 +103,7 @@ class VideoIndex:
             raise ValueError(f"it has no video, but {_tracks(container)}")
         stream = streams[0]
         packets_of_all = [packet for packet in container.demux() if packet.size]
-        _check_whole(packets_of_all, container)
+        _check_whole(packets_of_all, container, file)
         packets = [packet for packet in packets_of_all if packet.stream_index == stream.index]
         _check_packets(packets, container, stream)
         places = _places(packets, file, container.format.name)
@@ -278,21 +280,42 @@ def _tracks(container: Any) -> str:
     return f"tracks of {', '.join(kinds)}" if kinds else "no track"
 
 
-def _check_whole(packets: Sequence[Any], container: Any) -> None:
-    """Raise if a Matroska file ends before the time that its header states, the only sign that it is cut."""
-    if "matroska" not in container.format.name or not container.duration:
-        return
-    ends = [packet.pts * packet.time_base for packet in packets if packet.pts is not None]
-    stated = container.duration / 1e6
-    end = float(max(ends, default=0))
-    if end + _LONGEST_FRAME < stated:
-        raise ValueError(f"it is cut: it states {stated:.1f} seconds, and has {end:.1f}")
+def _check_whole(packets: Sequence[Any], container: Any, file: bytes) -> None:
+    """Raise if a file ends before its header says so, or without the mark of its end."""
+    kind = container.format.name
+    if "matroska" in kind and container.duration:
+        ends = [packet.pts * packet.time_base for packet in packets if packet.pts is not None]
+        stated = container.duration / 1e6
+        end = float(max(ends, default=0))
+        if end + _LONGEST_FRAME < stated:
+            raise ValueError(f"it is cut: it states {stated:.1f} seconds, and has {end:.1f}")
+    if _stated_end(file) > len(file):
+        raise ValueError(f"it is cut: it states {_stated_end(file)} bytes, and has {len(file)}")
+    if kind == "gif" and not file.rstrip(b"\0\r\n").endswith(b";"):
+        raise ValueError("it is cut: it does not end as a GIF file does")
+
+
+def _stated_end(file: bytes) -> int:
+    """Return where an AVI or Matroska file states that it ends; less if it does not, as one that went into a pipe."""
+    end = 0
+    while file[end : end + 4] == b"RIFF":
+        end += 8 + int.from_bytes(file[end + 4 : end + 8], "little")
+    for name in _MATROSKA:
+        if file[end : end + 4] == name:
+            # A size has seven bits for each of its bytes, whose number the zeros before its first bit tell.
+            width = 9 - int.from_bytes(file[end + 4 : end + 5], "big").bit_length()
+            unknown = (1 << 7 * width) - 1
+            size = int.from_bytes(file[end + 4 : end + 4 + width], "big") & unknown
+            end += 4 + width + (0 if size == unknown else size)
+    return end
 
 
 def _check_packets(packets: Sequence[Any], container: Any, stream: Any) -> None:
     if not packets:
         raise ValueError("it has no frames")
-    if any(packet.is_corrupt for packet in packets) or (stream.frames and len(packets) < stream.frames):
+    # In an AVI file, a frame that stays as it is counts as one, and has no packet.
+    stated = 0 if container.format.name == "avi" else stream.frames
+    if any(packet.is_corrupt for packet in packets) or len(packets) < stated:
         raise ValueError(f"it is cut: it states {stream.frames} frames, and has {len(packets)}")
     if any(packet.has_sidedata("new_extradata") for packet in packets):
         raise ValueError("its format changes between two frames: encode it anew")

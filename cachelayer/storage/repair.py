@@ -141,7 +141,7 @@ def _options_of(manifest: Manifest) -> dict[str, Any]:
         # Its options are those of adding columns, or of what was appended.
         return options
     known = provenance.get("options") or {}
-    options |= {name: known[name] for name in ("max_records", "unbatch", "on_error") if name in known}
+    options |= {name: known[name] for name in ("max_records", "unbatch", "on_error", "validate") if name in known}
     if known.get("element_spec") is not None:
         options["element_spec"] = spec_json.from_json(known["element_spec"])
     if provenance.get("shard_bytes") is not None:

@@ -178,6 +178,8 @@ class Storage:
             unbatch: the elements of the source are batches, whose rows along the leading axis are stored.
             on_error: ``"skip"`` leaves out elements that do not fit the spec, and elements with images or audio that
                 cannot be decoded. A warning and ``ref.provenance["left_out"]`` say how many, and why the first.
+            validate: decode each image and sound once as it comes in, which takes as long as an epoch of reading them,
+                or less. With False, a file that does not decode fails when it is read.
             allow_empty: if the source has no elements, publish a version without records instead of raising.
             workers: the number of processes that build, if the source comes in parts (:func:`cachelayer.sharded`) or
                 can begin at any record. The shards are the same for any number of them.

@@ -57,6 +57,8 @@ class PartResult:
     """Number of elements that became no records, because they do not fit."""
     first_left_out: tuple[str, ...] = ()
     """A line about each of the first elements that were left out. Lines are stored, so they hold no values."""
+    first_reason: str = ""
+    """Why the first of them was left out, with its file and its values, for a warning: notes have none of it."""
 
     def then(self, later: PartResult) -> PartResult:
         """Return this result and the result of what follows as one."""
@@ -67,6 +69,7 @@ class PartResult:
             elements=self.elements + later.elements,
             left_out=self.left_out + later.left_out,
             first_left_out=(*self.first_left_out, *later.first_left_out)[:_MOST_SHOWN],
+            first_reason=self.first_reason if self.left_out else later.first_reason,
         )
 
     @property
@@ -103,7 +106,7 @@ class Notes:
 
     def add(self, number: int, part: PartResult) -> None:
         """Write the note of a finished part."""
-        document = json_values.encoded(replace(part, shards=()))
+        document = json_values.encoded(replace(part, shards=(), first_reason=""))
         document["shards"] = ShardTable(part.shards).to_json()
         document["plain_nbytes"] = [shard.stats.plain_nbytes for shard in part.shards]
         self.folder.put(_note(number), json_values.sealed(document))

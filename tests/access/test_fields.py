@@ -191,7 +191,7 @@ def test_images_are_decoded_only_if_they_are_chosen(tmp_path: Path) -> None:
     file = made.png(np.full((2, 2, 3), 7, np.uint8))
     spec = {"image": cachelayer.ImageSpec("RGB"), "label": ArraySpec("int64")}
     rows = [{"image": file, "label": 0}, {"image": b"no image", "label": 1}]
-    ref = Storage(tmp_path).submit(rows, "d", "v1", element_spec=spec)
+    ref = Storage(tmp_path).submit(rows, "d", "v1", element_spec=spec, validate=False)
     assert ref.fields("label").read([0, 1])["label"].tolist() == [0, 1]
     assert ref.fields("image")[0]["image"].tolist() == np.full((2, 2, 3), 7).tolist()
     assert ref.raw().fields("image")[1] == {"image": b"no image"}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import webdataset
+from pictures_and_sounds import SOUNDS, wav
 from PIL import Image
 
 from cachelayer import ArraySpec, AudioSpec, CacheLayerError, ElementError, ImageSpec, InvalidArgumentError, Storage
@@ -79,12 +80,13 @@ def test_suffixes_are_chosen_and_what_a_sample_lacks_is_none(storage: Storage, t
 
 
 def test_a_declared_spec_chooses_suffixes_and_how_they_are_kept(storage: Storage, tmp_path: Path) -> None:
-    write(tmp_path / "a.tar", [{**sample(4), "score": b" 1.5\n", "wav": b"sound"}])
+    sound = wav(SOUNDS[0])
+    write(tmp_path / "a.tar", [{**sample(4), "score": b" 1.5\n", "wav": sound}])
     source = from_webdataset(tmp_path / "a.tar")
     spec = {"__key__": str, "cls": bytes, "left.png": ImageSpec("L"), "score": "float32", "wav": AudioSpec(8000)}
     ref = storage.cache(source, "d", "v1", element_spec=spec)
     assert ref[:1].read([0], fields=("cls",))["cls"].tolist() == [b"4"]
-    assert ref.raw()[0]["wav"] == b"sound"
+    assert ref.raw()[0]["wav"] == sound
     assert ref.raw()[0]["left.png"] == png(4)
     assert ref.raw()[0]["score"] == np.float32(1.5)
     assert ref.raw().element_spec["left.png"] == ImageSpec("L")

@@ -54,7 +54,7 @@ def test_a_declared_spec_tells_what_the_arrays_hold(storage: Storage) -> None:
     assert (read["text"].tolist(), read["wide"].tolist()) == ([b"a", b"bcd"], ["a", "bc"])
     assert read["wide"].dtype == np.dtype("U4")
     files = {"image": np.array([b"a file", b"another"], object)}
-    images = storage.cache(files, "d", "v4", element_spec={"image": ImageSpec()})
+    images = storage.cache(files, "d", "v4", element_spec={"image": ImageSpec()}, validate=False)
     assert [row["image"] for row in images.raw()] == [b"a file", b"another"]
     with pytest.raises(ElementError) as caught:
         storage.submit({"x": np.zeros(3)}, "d", "v5", element_spec={"x": "float32"})
