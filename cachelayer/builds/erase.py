@@ -156,15 +156,16 @@ class Erasure:
 
     def _others_with(self, known: list[Ints], before: Snapshot, entry: Snapshot, spec: Tree) -> list[str]:
         """Return the versions that still have equal records, or other fields that were made of them."""
-        digests = [info.digest for info in before.versions.values() if entry.versions.get(info.version) != info]
+        manifests = {info: self._manifest(info) for info in entry.versions.values()}
+        shards = {shard.content: shard for manifest in manifests.values() for shard in manifest.shards}
+        records = np.concatenate([np.empty(0, np.int64), *known])
+        equal = {name for name, each in shards.items() if np.isin(records, _known_by(self._dataset, each)).any()}
+        digests = [info.digest for info in before.versions.values() if info not in manifests]
         others = []
-        for info in entry.versions.values():
-            manifest = self._manifest(info)
+        for info, manifest in manifests.items():
+            has = any(shard.content in equal for shard in manifest.shards)
             if manifest.rows.element_spec != spec:
                 has = any(digest in str(manifest.provenance.get("base")) for digest in digests)
-            else:
-                there = (_known_by(self._dataset, shard) for shard in manifest.shards)
-                has = bool(known) and any(np.isin(records, np.concatenate(known)).any() for records in there)
             if has:
                 others.append(info.version)
                 digests.append(info.digest)
