@@ -99,6 +99,7 @@ def test_checks_meet_no_erased_record_as_damage(tmp_path: Path, verify: Any) -> 
     assert storage.verify("d@v1").ok
 
 
+@pytest.mark.filterwarnings("ignore:.*equal records")
 @pytest.mark.parametrize(
     ("written", "claimed", "found"),
     [([4, 5], [4], "record 5 .* has 0 bytes, and was not"), ([4], [4, 5], "record 5 .* has .* bytes, and was erased")],
