@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from functools import cache, partial
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from cachelayer.errors import StorageError
@@ -131,8 +131,8 @@ class Progress:
         if self._bar is None and self._enabled:
             self._write("started")
         if not program_ends():
-            watch = partial(self.show_until, self._ended)
-            thread = threading.Thread(target=watch, name="cachelayer-progress", daemon=True)
+            name = "cachelayer-progress"
+            thread = threading.Thread(target=self.show_until, args=(self._ended,), name=name, daemon=True)
             try:
                 start(thread, "to show the progress")
             except StorageError as error:
@@ -154,11 +154,7 @@ class Progress:
                 self._bar.close()
 
     def show_until(self, ended: threading.Event, done: Callable[[], int] | None = None) -> None:
-        """Show the progress until something has ended: in this thread, because none starts when the program ends.
-
-        Args:
-            done: returns how many units are done; None if they are counted elsewhere.
-        """
+        """Show the progress in this thread until something has ended; ``done`` counts units that nothing else does."""
         while not ended.wait(self.line_seconds if self._bar is None else self.bar_seconds):
             if done is not None:
                 self.drawn = done()

@@ -293,11 +293,7 @@ class GrowingRecords(RowOrigins):
         return VersionRecords(version, self._verify, self._copies)
 
     def _refuse_other_records(self, first: int, shards: Iterable[ShardFile]) -> None:
-        """Raise if the source gave other records than shards hold.
-
-        Args:
-            first: the number of the first record of the shards.
-        """
+        """Raise if the source gave other records than shards hold, whose first record has the number ``first``."""
         for shard in shards:
             given = self._given[first : first + shard.stats.records]
             if given.any():
@@ -307,9 +303,8 @@ class GrowingRecords(RowOrigins):
                 wrong = np.flatnonzero((given != 0) & (given != index.rows_of(raw)["crc32c"]))
                 if len(wrong):
                     raise SourceError(
-                        f"{self._name}: record {first + wrong[0]} is stored with other values than its source gave "
-                        "here before: the source changed since storage.cache() was called, or gives others each time. "
-                        "storage.fetch() opens what is stored; without wait=False, nothing else is ever seen"
+                        f"{self._name}: record {first + wrong[0]} is stored with other values than the source gave here "
+                        "before: it changed since, or gives others each time. storage.fetch() opens what is stored"
                     )
                 given[:] = 0
             first += shard.stats.records

@@ -1,7 +1,6 @@
 """Build a version in a process of its own, while the program that asked for it goes on.
 
-A program that ends before waits for its builds. One that Ctrl-C has ended does not, nor after Ctrl-C while it waits: it
-says what is left.
+A program that ends before waits for its builds. After Ctrl-C it does not, and says what is left.
 """
 
 from __future__ import annotations
@@ -127,10 +126,11 @@ class BackgroundBuild:
         request = self._task.request
         claims = Claims(self._notes.version_folder)
         noted_at_death: set[int] | None = None
+        log = request.log
         # A version that was deleted meanwhile is not built again.
-        while not (
-            self._ended.is_set() or request.is_published or request.log.has_published(request.version, self._log_began)
-        ):
+        while not (request.is_published or log.has_published(request.version, self._log_began)):
+            if self._ended.is_set():
+                return
             if self._task.hosts is None and claims.is_busy(CLAIM):
                 # What was pickled of the source may be large.
                 self._child = None

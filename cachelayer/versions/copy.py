@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import suppress
 
-from cachelayer.errors import AlreadyExistsError, CacheLayerError, StorageError, VersionNotFoundError
+from cachelayer.errors import AlreadyExistsError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
@@ -54,7 +53,8 @@ class VersionCopy:
                     return mend(there, self._source, damage_of(there, progress), progress)[0]
                 files = self._source.manifest.files
                 copies = named_there(files, self._log)
-                copy_files(self._source, self._to, zip(files, copies, strict=True), progress)
+                with self._source.reporting_deletion():
+                    copy_files(self._source, self._to, zip(files, copies, strict=True), progress)
                 return self._publish(self._source.manifest.with_files(copies))
         except AlreadyExistsError:
             # Another copy was first.
@@ -62,9 +62,6 @@ class VersionCopy:
             if existing is None:
                 raise
             return existing
-        except CacheLayerError as error:
-            self._check_source(error)
-            raise
 
     def _existing(self, head: Snapshot) -> VersionInfo | None:
         """Return the version that is there under this name; None if there is none, or it is to be replaced.
@@ -100,12 +97,3 @@ class VersionCopy:
         replaces = self._erased_digest(self._log.head().versions.get(self._version))
         manifest = with_new_token(manifest, source)
         return publish(self._log, self._version, manifest, change, time=now(), read=[source], replaces=replaces).info
-
-    def _check_source(self, error: CacheLayerError) -> None:
-        """Raise VersionNotFoundError if the source was deleted meanwhile, which explains missing files."""
-        with suppress(StorageError):
-            head = head_of_dataset(self._source.folder)
-            if head.versions.get(self._source.info.version) != self._source.info:
-                raise VersionNotFoundError(
-                    f"{self._source.folder.url}@{self._source.info.version} was deleted while it was copied"
-                ) from error
