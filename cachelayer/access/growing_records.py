@@ -303,7 +303,7 @@ class GrowingRecords(RowOrigins):
                 wrong = np.flatnonzero((given != 0) & (given != index.rows_of(raw)["crc32c"]))
                 if len(wrong):
                     raise SourceError(
-                        f"{self._name}: record {first + wrong[0]} is stored with other values than the source gave here "
+                        f"{self._name}: record {first + wrong[0]} is stored with other values than its source gave "
                         "before: it changed since, or gives others each time. storage.fetch() opens what is stored"
                     )
                 given[:] = 0
