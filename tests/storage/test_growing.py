@@ -509,10 +509,21 @@ def made_rows() -> list[dict[str, Any]]:
 
 
 class Different(Rows):
-    """Rows that differ in each process, except for those that a plan looks at."""
+    """Rows of which one differs in each process, which is none of those that a plan compares."""
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        return {"n": number if number % 2 or number == 0 else os.getpid()}
+        return {"n": os.getpid() if number == 6 else number}
+
+
+class DifferentEverywhere(Rows):
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"n": os.getpid() + number}
+
+
+def test_a_source_that_differs_in_the_process_that_builds_is_an_error(tmp_path: Path) -> None:
+    ref = Storage(tmp_path).cache(DifferentEverywhere(range(40)), "d", "v1", wait=False)
+    with pytest.raises(SourceError, match="record 0 differs"):
+        ref.digest  # noqa: B018 - it waits
 
 
 @pytest.mark.parametrize("kind", ["function", "object"])
