@@ -18,7 +18,7 @@ from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import ErasedDigest, publish
 from cachelayer.versions.repair import mend
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
-from cachelayer.versions.stored_version import StoredVersion, head_of_dataset
+from cachelayer.versions.stored_version import StoredVersion
 
 
 class VersionCopy:
