@@ -167,6 +167,24 @@ def test_a_matroska_file_that_breaks_off_is_refused(storage: Storage) -> None:
         storage.submit([{"video": file[: len(file) // 2], "label": 0}], "d", "v1", element_spec=SPEC)
 
 
+@pytest.mark.parametrize("name", ["h264 mkv", "vp9 webm", "ffv1 mkv", "mpeg4 avi", "mjpeg avi", "gif"])
+def test_a_file_that_lacks_its_last_bytes_is_cut(files: dict[str, tuple[bytes, Any]], name: str) -> None:
+    file = files[name][0]
+    for nbytes in (len(file) - 1, int(len(file) * 0.9), len(file) // 2):
+        with pytest.raises(ElementError, match=r"it is cut|InvalidDataError"):
+            Video.of_file(file[:nbytes])
+
+
+@pytest.mark.parametrize("times", [range(0, 800, 40), [0, 10, 50, 60, 200, 201, 300, 333]])
+def test_an_avi_file_whose_frames_stay_for_many_ticks_is_whole(times: Any) -> None:
+    file = video_file(len(times), codec="mjpeg", container="avi", pix_fmt="yuvj420p", times=list(times))
+    video = Video.of_file(file)
+    np.testing.assert_allclose(video.seconds, np.array(times) / 1000)
+    np.testing.assert_array_equal(video[:], decoded(file))
+    with pytest.raises(ElementError, match="it is cut"):
+        Video.of_file(file[:-1])
+
+
 def test_a_frame_that_does_not_decode_names_its_record(storage: Storage) -> None:
     file = bytearray(video_file(40, codec="ffv1", container="matroska"))
     place = VideoIndex.of_file(bytes(file)).packets[30]
