@@ -12,7 +12,7 @@ from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.record_buffers import PackedRecords, Records
+from cachelayer.records.spans import Records, Spans
 from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -39,7 +39,7 @@ class ColumnRows:
 
     def record(self, number: int) -> bytearray:
         """Return one row; the caller may change it."""
-        return bytearray(self.records(np.array([number])).packed_copy().memory())
+        return self.records(np.array([number])).record(0)
 
     def records(self, numbers: Ints) -> Records:
         """Return the rows of these numbers."""
@@ -71,9 +71,7 @@ class ColumnRows:
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
             raise CorruptionError(f"{self._name}: there is no row {numbers.max()}")
         nbytes = self._file.record_nbytes
-        return PackedRecords(
-            buffer, starts, np.full(len(starts), nbytes, np.int64), nbytes, name=self._describe(numbers)
-        )
+        return Spans.in_buffer(buffer, starts, nbytes, self._describe(numbers))
 
     def _describe(self, numbers: Ints) -> Any:
         return lambda row: f"{self._name}: row {numbers[row]}"

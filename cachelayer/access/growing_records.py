@@ -33,9 +33,10 @@ from cachelayer.progress import Waiting
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.files_in_records import join_records
 from cachelayer.records.memory import Ints, groups_of
 from cachelayer.records.null_marks import marked, marks
-from cachelayer.records.record_buffers import PackedRecords, Records, join_records
+from cachelayer.records.spans import Records, Spans
 from cachelayer.records.tree import Tree
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
@@ -55,7 +56,7 @@ SECONDS_PER_LOOK = 1.0
 class SourceReader(Protocol):
     """Reads the records of a source by number. Picklable."""
 
-    def __call__(self, numbers: Ints, /) -> tuple[PackedRecords, frozenset[int]]:
+    def __call__(self, numbers: Ints, /) -> tuple[Spans, frozenset[int]]:
         """Return the records of these numbers, and the numbers of the null bits that are set in some of them."""
 
 
@@ -209,8 +210,7 @@ class GrowingRecords(RowOrigins):
     # Records.
 
     def record(self, number: int) -> bytearray:
-        records = self.records(np.array([number])).packed_copy()
-        return bytearray(records.memory())
+        return self.records(np.array([number])).record(0)
 
     def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
         from_source = self._from_source

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Ints, groups_of, splits_of
-from cachelayer.records.record_buffers import PackedRecords, Records, join_records
+from cachelayer.gather import Buffers
+from cachelayer.records.memory import Ints, buffers_of, groups_of, splits_of
+from cachelayer.records.spans import Spans
 
-_LONG = 1 << 14
-"""Records of so many bytes are not copied out of their blocks."""
+_PLACE_NBYTES = 16
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -22,10 +22,16 @@ class HeldBlock:
 
     numbers: Ints
     """The numbers of the records, ascending, each once."""
-    records: PackedRecords
-    """The records, checked and decompressed, in this order."""
+    records: Spans
+    """The records, checked and decompressed, in this order, in one buffer."""
     broken: frozenset[int] = frozenset()
     """The rows whose records did not match their checksums, although they were fetched twice."""
+    places: Buffers = field(init=False)
+    """Holds the start and the bytes of each record: int64 of shape ``[records, 2]``."""
+
+    def __post_init__(self) -> None:
+        places = np.column_stack([self.records.starts, self.records.lengths])
+        object.__setattr__(self, "places", buffers_of([places.reshape(-1).view(np.uint8)]))
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -33,7 +39,7 @@ class HeldBlock:
         return self.numbers.item(0), self.numbers.item(-1)
 
 
-def held_records(blocks: Sequence[HeldBlock], numbers: Ints) -> Records | None:
+def held_records(blocks: Sequence[HeldBlock], numbers: Ints) -> Spans | None:
     """Return records out of blocks; None if one of them is in no block.
 
     Raises:
@@ -50,7 +56,7 @@ def held_records(blocks: Sequence[HeldBlock], numbers: Ints) -> Records | None:
             damaged = [row for row in rows[block_of == place].tolist() if row in block.broken]
             if damaged:
                 raise CorruptionError(f"{block.records.name(damaged[0])} does not match its checksum")
-    return gathered([block.records for block in blocks], block_of, rows)
+    return _records_in(blocks, block_of, rows)
 
 
 def _locate(blocks: Sequence[HeldBlock], numbers: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
@@ -84,33 +90,22 @@ def _locate(blocks: Sequence[HeldBlock], numbers: Ints) -> tuple[Ints, Ints, NDA
     return block_of, rows, is_held
 
 
-def gathered(parts: Sequence[PackedRecords], part_of: Ints, rows: Ints) -> Records:
-    """Return records out of several buffers: copies, unless all are long and of one length.
+def _records_in(blocks: Sequence[HeldBlock], block_of: Ints, rows: Ints) -> Spans:
+    """Return records of blocks, given the block of each, and its row there."""
+    name_of_block = [block.records.name for block in blocks]
 
-    Args:
-        parts: the buffers.
-        part_of: which of them each record is in.
-        rows: the row of each record in its buffer.
-    """
-    if len(rows) and int(rows.min()) < 0:
-        raise IndexError(f"there is no row {rows.min()}")
-    sizes = {part.uniform_nbytes for part in parts}
-    uniform = sizes.pop() if len(sizes) == 1 else None
-    if uniform is not None and uniform >= _LONG:
-        return join_records(
-            len(rows), [(mine, parts[part][rows[mine]]) for part, mine in groups_of(part_of, len(parts))]
-        )
-    # A batch has records of hundreds of buffers: Python finds each in less time than numpy looks at each buffer.
-    memories = [part.memory() for part in parts]
-    places = list(zip(part_of.tolist(), rows.tolist(), strict=True))
-    start_of = [part.starts.item for part in parts]
-    starts = [start_of[part](row) for part, row in places]
-    if uniform is not None:
-        lengths = [uniform] * len(rows)
-    else:
-        length_of = [part.lengths.item for part in parts]
-        lengths = [length_of[part](row) for part, row in places]
-    ranges = zip(part_of.tolist(), starts, lengths, strict=True)
-    memory = bytearray().join([memories[part][start : start + length] for part, start, length in ranges])
-    splits = splits_of(np.array(lengths, np.int64))
-    return PackedRecords(np.frombuffer(memory, np.uint8), splits[:-1], splits[1:] - splits[:-1], uniform)
+    def name(row: int) -> str:
+        return name_of_block[int(block_of[row])](int(rows[row]))
+
+    # A batch has records of hundreds of blocks: the places of its records are gathered like the records themselves.
+    places = Spans(_every([block.places for block in blocks]), rows * _PLACE_NBYTES, _PLACE_NBYTES, block_of, name)
+    starts, lengths = places.take(0, _PLACE_NBYTES).reshape(-1).view(np.int64).reshape(-1, 2).T
+    uniform = {block.records.uniform_nbytes for block in blocks}
+    size = uniform.pop() if len(uniform) == 1 else None
+    sizes = np.ascontiguousarray(lengths) if size is None else size
+    buffers = _every([block.records.buffers for block in blocks])
+    return Spans(buffers, np.ascontiguousarray(starts), sizes, block_of, name)
+
+
+def _every(buffers: Sequence[Buffers]) -> Buffers:
+    return Buffers(np.concatenate([each.table for each in buffers]), [each.owners for each in buffers])

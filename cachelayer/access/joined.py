@@ -27,9 +27,7 @@ from numpy.typing import NDArray
 from cachelayer.access.dataset import BaseDataset, LeafRead, ShardRows, StoredLeaves, check_one_size
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.record_elements import RecordElements, RecordSource
-from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import (
@@ -46,9 +44,10 @@ from cachelayer.protocols import (
 )
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
+from cachelayer.records.files_in_records import join_records
 from cachelayer.records.infer import common_spec
 from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
-from cachelayer.records.record_buffers import Records, join_records
+from cachelayer.records.spans import Records, Spans
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
@@ -273,35 +272,12 @@ class Joined(BaseDataset):
         member, own = self.locate(number)
         return source_of(member).record(member.selection.number(own))
 
-    @cached_property
-    def _local_shards(self) -> tuple[LocalShards, dict[VersionRecords, int]] | None:
-        """The shards of all sources as one sequence, and the number in it of the first record of each source.
-
-        One call then reads records of all sources. None unless all lie on this host, and are checked alike.
-        """
-        every = dict.fromkeys(source_of(member) for member in self.members)
-        sources = [source for source in every if isinstance(source, VersionRecords)]
-        local = [source.shards for source in sources if isinstance(source.shards, LocalShards)]
-        if len(local) < len(every) or len({shards.verify for shards in local}) > 1:
-            return None
-        firsts = splits_of(np.array([len(source) for source in sources], np.int64))[:-1]
-        return LocalShards.joined(local), dict(zip(sources, firsts.tolist(), strict=True))
-
     def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
         groups = [
-            (rows, source_of(member), member.selection.numbers_of(own)) for member, rows, own in self.by_member(numbers)
+            (rows, source_of(member).records(member.selection.numbers_of(own), held, videos=videos))
+            for member, rows, own in self.by_member(numbers)
         ]
-        if self._local_shards is None:
-            return join_records(
-                len(numbers), [(rows, source.records(own, held, videos=videos)) for rows, source, own in groups]
-            )
-        shards, first_of = self._local_shards
-        places = np.empty_like(numbers)
-        for rows, source, own in groups:
-            version = cast(VersionRecords, source)
-            version.refuse_erased(own)
-            places[rows] = own + first_of[version]
-        return shards.records(places)
+        return join_records(len(numbers), groups) if groups else Spans.of_bytes([])
 
 
 def _joined_digests(digests: Sequence[Digests]) -> Digests:

@@ -28,7 +28,7 @@ from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.media import sized_spec
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.spans import Records
 from cachelayer.records.spec import ImageSize, SizedImageSpec
 from cachelayer.records.tree import Tree, leaves
 from cachelayer.versions.manifest import canonical_json

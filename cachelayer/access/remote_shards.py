@@ -14,8 +14,9 @@ from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.arrayrecord.records_without_files import FindFiles
 from cachelayer.counting import count
 from cachelayer.errors import CorruptionError, StorageError
-from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
-from cachelayer.records.record_buffers import Records, join_records
+from cachelayer.records.files_in_records import join_records
+from cachelayer.records.memory import Ints, distinct, splits_of
+from cachelayer.records.spans import Records
 
 Fetch = Callable[[Ints, Ints], tuple[Records, frozenset[int]]]
 """Fetches records, given the shard of each and its number there; also returns the rows of damaged records."""
@@ -36,7 +37,6 @@ class RemoteShards:
     """
 
     def __init__(self, records: Ints, ranged: RangedShards, copies: LocalCopies | None) -> None:
-        keep_freed_memory()
         self._splits = splits_of(records)
         self._ranged = ranged
         self.copies = copies
@@ -54,7 +54,7 @@ class RemoteShards:
 
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it. ``number`` is less than ``len(self)``."""
-        return bytearray(self.records(np.array([number])).packed_copy().memory())
+        return self.records(np.array([number])).record(0)
 
     def records(self, numbers: Ints) -> Records:
         """Return the records of these numbers, each less than ``len(self)``."""

@@ -21,7 +21,7 @@ from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Bytes, Ints, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.spans import Records
 from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion

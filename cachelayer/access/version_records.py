@@ -37,7 +37,7 @@ from cachelayer.objects.store import Buffer
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources, sources_of_records
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints, distinct
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.spans import Records
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.stored_version import StoredVersion
 

@@ -8,17 +8,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import varints
-from cachelayer.arrayrecord.mapping import MappedRecords
 from cachelayer.errors import CorruptionError, InvalidArgumentError
-from cachelayer.records.memory import memory_of, splits_of
-from cachelayer.records.record_buffers import PackedRecords, Records, join_records
+from cachelayer.records.memory import Bytes, Ints, buffers_of
+from cachelayer.records.spans import Spans, joined_spans
 
 _LEVELS = range(-7, 23)
 _DEFAULT_LEVEL = 3
@@ -66,9 +66,7 @@ class Compression:
         )
 
 
-def decompress_some(
-    stored: PackedRecords | MappedRecords, is_compressed: NDArray[np.bool_], broken: set[int] | None = None
-) -> Records:
+def decompress_some(stored: Spans, is_compressed: NDArray[np.bool_], broken: set[int] | None = None) -> Spans:
     """Return records, some of which are stored compressed and are decompressed.
 
     Args:
@@ -84,10 +82,10 @@ def decompress_some(
     if broken is not None:
         broken.update(compressed[sorted(failed)].tolist())
     groups = [(compressed, decompressed), (plain, stored[plain])]
-    return join_records(len(stored), [group for group in groups if len(group[0])])
+    return joined_spans(len(stored), [group for group in groups if len(group[0])])
 
 
-def decompress(stored: PackedRecords | MappedRecords, broken: set[int] | None = None) -> PackedRecords:
+def decompress(stored: Spans, broken: set[int] | None = None) -> Spans:
     """Return records decompressed, all in one call that releases the interpreter lock.
 
     Args:
@@ -113,40 +111,58 @@ def decompress(stored: PackedRecords | MappedRecords, broken: set[int] | None = 
     if broken is not None:
         broken.update(errors)
     whole = np.setdiff1d(np.arange(len(stored)), [*errors])
-    values = _decompress_at_once(stored[whole])
-    lengths = np.zeros(len(stored), np.int64)
-    lengths[whole] = values.lengths
-    return PackedRecords(values.buffer, splits_of(lengths)[:-1], lengths, name=stored.name)
+    nothing = Spans.of_bytes([b""] * len(errors))
+    groups = [(whole, _decompress_at_once(stored[whole])), (np.array([*errors]), nothing)]
+    return replace(joined_spans(len(stored), groups), name=stored.name)
 
 
-def _decompress_at_once(stored: PackedRecords | MappedRecords) -> PackedRecords:
+def _decompress_at_once(stored: Spans) -> Spans:
+    # The frames are copied to one buffer: they lie in many files, and block headers cut some.
+    frames = stored.packed()
+    ends = frames.starts + frames.lengths
+    nbytes, begins = varints.decode_each(frames.buffer, frames.starts, ends)
+    if len(nbytes) and (int(nbytes.max()) > _MAX_RECORD_NBYTES or int(nbytes.min()) < 0):
+        raise CorruptionError("has an impossible size")
+    # An empty record has no frame.
+    filled = np.flatnonzero(nbytes)
+    starts = np.zeros(len(nbytes), np.int64)
+    buffer_of = np.zeros(len(nbytes), np.int64)
+    arrays = [np.empty(0, np.uint8)]
+    if len(filled):
+        sizes = nbytes[filled]
+        decompressed = _decompressed(frames.memory(), begins[filled], (ends - begins)[filled], sizes)
+        starts[filled], buffer_of[filled], arrays = _places_in(decompressed, sizes)
+    return Spans(buffers_of(arrays), starts, nbytes, buffer_of, stored.name)
+
+
+def _decompressed(memory: memoryview, begins: Ints, lengths: Ints, nbytes: Ints) -> Any:
+    """Return the decompressed frames that lie in memory."""
     import zstandard
 
-    nbytes = np.zeros(len(stored), np.int64)
-    frames = []
-    for rows, records in stored.contiguous_groups():
-        ends = records.starts + records.lengths
-        sizes, begins = varints.decode_each(records.buffer, records.starts, ends)
-        if len(sizes) and (int(sizes.max()) > _MAX_RECORD_NBYTES or int(sizes.min()) < 0):
-            raise CorruptionError("has an impossible size")
-        nbytes[rows] = sizes
-        filled = np.flatnonzero(sizes)
-        frames.append((rows[filled], records, np.column_stack([begins[filled], (ends - begins)[filled]])))
-    splits = splits_of(nbytes)
-    threads = min(_MOST_THREADS, os.cpu_count() or 1, int(splits[-1]) // _NBYTES_A_THREAD)
+    threads = min(_MOST_THREADS, os.cpu_count() or 1, int(nbytes.sum()) // _NBYTES_A_THREAD)
+    places = np.column_stack([begins, lengths]).astype("<u8")
     try:
-        values = np.empty(int(splits[-1]), np.uint8)
-        target = memory_of(values)
-        for rows, records, places in frames:
-            if len(rows) == 0:
-                continue
-            decompressed: Any = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
-                zstandard.BufferWithSegments(records.memory(), places.astype("<u8").tobytes()),
-                decompressed_sizes=nbytes[rows].astype("<u8").tobytes(),
-                threads=threads,
-            )
-            for start, stop, record in zip(splits[rows].tolist(), splits[rows + 1].tolist(), decompressed, strict=True):
-                target[start:stop] = record
+        return zstandard.ZstdDecompressor().multi_decompress_to_buffer(
+            zstandard.BufferWithSegments(memory, places.tobytes()),
+            decompressed_sizes=nbytes.astype("<u8").tobytes(),
+            threads=threads,
+        )
     except (zstandard.ZstdError, MemoryError, ValueError) as error:
         raise CorruptionError(f"does not decompress: {error}") from error
-    return PackedRecords(values, splits[:-1], nbytes, name=stored.name)
+
+
+def _places_in(decompressed: Any, nbytes: Ints) -> tuple[Ints, Ints, list[Bytes]]:
+    """Return where decompressed records are: zstd filled some buffers, each with consecutive records.
+
+    Returns:
+        The start of each record in its buffer, its buffer, and the buffers.
+    """
+    starts = np.fromiter((record.offset for record in decompressed), np.int64, len(nbytes))
+    is_first = starts == 0
+    firsts = np.flatnonzero(is_first).tolist()
+    lasts = [*(first - 1 for first in firsts[1:]), len(nbytes) - 1]
+    arrays = []
+    for first, last in zip(firsts, lasts, strict=True):
+        size = int(starts[last] + nbytes[last])
+        arrays.append(as_strided(np.frombuffer(decompressed[first], np.uint8), (size,), (1,)))
+    return starts, np.cumsum(is_first) - 1, arrays

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,8 +36,8 @@ from cachelayer.arrayrecord.riegeli import (
     to_logical,
 )
 from cachelayer.errors import CorruptionError, FormatError, StorageError
-from cachelayer.records.memory import Bytes, Ints, distinct, gather_rows, splits_of
-from cachelayer.records.record_buffers import PackedRecords, Records
+from cachelayer.records.memory import Bytes, Ints, distinct, splits_of
+from cachelayer.records.spans import Records, Spans
 
 _SAMPLED_HEADERS = 256
 _TAIL_NBYTES = 4 * BLOCK
@@ -200,11 +201,11 @@ class ArrayRecordFile:
         stored = self._file.records(self._bounds[chunks], self._bounds[chunks + 1] - self._bounds[chunks]).packed()
         if (stored.lengths <= CHUNK_HEADER).any():
             raise CorruptionError(f"{self._file.path}: a chunk is too short")
-        heads = gather_rows(stored.buffer, stored.starts, CHUNK_HEADER + 1)
+        heads = stored.take(0, CHUNK_HEADER + 1)
         nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
         if ((nbytes < 0) | (nbytes > stored.lengths - CHUNK_HEADER)).any():
             raise CorruptionError(f"{self._file.path}: a chunk reaches into the next")
-        data = PackedRecords(stored.buffer, stored.starts + CHUNK_HEADER, nbytes)
+        data = Spans.in_buffer(stored.buffer, stored.starts + CHUNK_HEADER, nbytes)
         is_single = (heads[:, 24] == ord("r")) & (heads[:, 25] == 1) & ~heads[:, 26:32].any(axis=1) & (nbytes > 0)
         is_single &= self._splits[chunks + 1] - self._splits[chunks] == 1
         codes = np.where(is_single, heads[:, CHUNK_HEADER].astype(np.int64), -1)
@@ -217,7 +218,7 @@ class ArrayRecordFile:
             records[row] = self._parsed_records(int(chunks[row]), heads[row], data, row)
         return records
 
-    def _single_records(self, data: PackedRecords, chunks: Ints, compression: int) -> list[bytes]:
+    def _single_records(self, data: Spans, chunks: Ints, compression: int) -> list[bytes]:
         """Return the records of chunks that hold one record each, from the data of the chunks."""
         if len(data) == 0:
             return []
@@ -226,16 +227,13 @@ class ArrayRecordFile:
         begins = after + sizes_nbytes
         if ((sizes_nbytes < 0) | (sizes_nbytes > ends - after)).any():
             raise CorruptionError(f"{self._file.path}: a chunk is damaged")
-        values = PackedRecords(data.buffer, begins, ends - begins)
+        values = Spans.in_buffer(data.buffer, begins, ends - begins)
         if compression == _ZSTD:
             numbers = self._splits[chunks]
-            named = PackedRecords(
-                values.buffer, begins, ends - begins, name=lambda row: f"{self._file.path}: record {numbers[row]}"
-            )
-            values = decompress(named)
+            values = decompress(replace(values, name=lambda row: f"{self._file.path}: record {numbers[row]}")).packed()
         return values.to_list()
 
-    def _parsed_records(self, chunk: int, header: Bytes, data: PackedRecords, row: int) -> Sequence[bytes]:
+    def _parsed_records(self, chunk: int, header: Bytes, data: Spans, row: int) -> Sequence[bytes]:
         """Return the records of a chunk of any kind, from its header and its data."""
         first = int(self._splits[chunk])
         last = int(self._splits[chunk + 1])

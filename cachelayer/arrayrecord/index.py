@@ -17,7 +17,6 @@ If all records have n bytes and are not compressed, readers need no rows: record
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord import varints
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.records.spans import Spans
 
 ROW = np.dtype([("position", "<u8"), ("length", "<u4"), ("crc32c", "<u4")])
 IDENTITY_NBYTES = ROW.itemsize
@@ -72,39 +71,19 @@ def check(raw: Bytes | bytes, checksum: int, name: str) -> None:
         raise CorruptionError(f"{name}: not the index that was published: it does not match its checksum")
 
 
-def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.void]:
-    """Return copies of rows of indices that are in memory.
-
-    Args:
-        memory: holds the indices.
-        begin: where the index of each row begins in the memory: multiples of the bytes of a row.
-        numbers: the number of each row in its index.
-    """
-    # numpy copies items that are aligned several times as fast as others.
-    rows: NDArray[np.void] = memory.view(ROW)[(begin + IDENTITY_NBYTES) // ROW.itemsize + numbers]
-    return rows
-
-
-def mismatches(records: PackedRecords, checksums: NDArray[np.uint32]) -> Ints:
-    """Return the rows of records that do not match their CRC32Cs."""
+def mismatches(records: Spans, checksums: NDArray[np.uint32]) -> Ints:
+    """Return the rows of packed records that do not match their CRC32Cs."""
     return np.flatnonzero(checksums_of(records) != checksums)
 
 
-def checksums_of(records: PackedRecords) -> NDArray[np.uint32]:
-    """Return the CRC32Cs of records."""
+def checksums_of(records: Spans) -> NDArray[np.uint32]:
+    """Return the CRC32Cs of packed records."""
     # google_crc32c takes read-only memory alone.
     memory: Bytes = records.buffer.view()
     memory.setflags(write=False)
-    nbytes = records.stride
-    count = len(records)
-    rows: Sequence[Bytes] | Bytes
-    if nbytes is not None:
-        begin = records.starts.item(0)
-        rows = memory[begin : begin + count * nbytes].reshape(count, nbytes)
-    else:
-        ends = records.starts + records.lengths
-        rows = [memory[start:end] for start, end in zip(records.starts.tolist(), ends.tolist(), strict=True)]
-    return np.fromiter(map(google_crc32c.value, rows), np.uint32, count)
+    bounds = zip(records.starts.tolist(), (records.starts + records.lengths).tolist(), strict=True)
+    rows = [memory[start:end] for start, end in bounds]
+    return np.fromiter(map(google_crc32c.value, rows), np.uint32, len(rows))
 
 
 def row_range(row: int) -> tuple[int, int]:

@@ -1,11 +1,11 @@
 """The shards of a version on this host, as one sequence of records that is read from memory.
 
-All shards have places in one range of addresses, and their indices have places behind them::
+::
 
-    | shard 0 | shard 1 | ... | index 0 | index 1 | ... |
+    record 7  ── splits ──>  shard 1, record 2 of it  ── arithmetic, or its index ──>  a place in the mapped shard
 
-A shard is mapped to its place when it is first read. It stays mapped as long as this object, or an array of its
-records, lives.
+A shard is mapped when it is first read. It stays mapped as long as this object, or an array of its records, lives.
+Until then its row in the table of buffers is empty, so that nothing can be read there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import decompress_some
-from cachelayer.arrayrecord.mapping import MappedFile, MappedRange, MappedRecords, is_in_memory, opened, padded
+from cachelayer.arrayrecord.mapping import MappedFile, is_in_memory, mapping_limit, opened, too_many_mapped
 from cachelayer.arrayrecord.riegeli import (
     BLOCK,
     HEADER,
@@ -38,10 +39,11 @@ from cachelayer.arrayrecord.riegeli import (
 )
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.counting import count, counts_for_iterator, note_disk
-from cachelayer.errors import CorruptionError
+from cachelayer.errors import CorruptionError, StorageError
+from cachelayer.gather import Buffers
 from cachelayer.locks import ProcessLock
-from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, splits_of
-from cachelayer.records.record_buffers import PackedRecords, Records
+from cachelayer.records.memory import Ints, buffers_of, distinct, groups_of, memory_of, splits_of
+from cachelayer.records.spans import Records, Spans
 
 Verify = Literal["never", "open", "always"]
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
@@ -71,14 +73,14 @@ FilesOfShard = Callable[[int], AbstractContextManager[ShardFiles]]
 class _PlainShard(NamedTuple):
     """An open shard of uncompressed records that are not checked: :meth:`LocalShards.record` reads them by itself."""
 
+    memory: memoryview
+    """The file."""
     first: int
-    """The logical offset of record 0 in the memory, if all records have one size."""
-    base: int
-    """The logical offset in the memory at which the file begins."""
+    """The logical offset of record 0, if all records have one size."""
     end: int
-    """The logical offset in the memory at which the file ends."""
-    rows: int
-    """The position in the memory of the rows of the index."""
+    """The logical offset at which the file ends."""
+    rows: memoryview
+    """The rows of the index, unless all records have one size."""
 
 
 class LocalShards:
@@ -102,7 +104,6 @@ class LocalShards:
         files: FilesOfShard,
         verify: Verify,
     ) -> None:
-        keep_freed_memory()
         for unit, counts in (("records", records), ("bytes", nbytes)):
             if min(counts, default=0) < 0 or sum(counts) > _MOST:
                 raise CorruptionError(
@@ -111,30 +112,23 @@ class LocalShards:
         self._splits = splits_of(np.asarray(records, np.int64))
         self._records = int(self._splits[-1])
         self._starts: list[int] = self._splits[:-1].tolist()
-        self._nbytes = np.asarray(nbytes, np.int64)
+        self._nbytes = list(nbytes)
         self._record_nbytes = record_nbytes
         self._stride = 0 if record_nbytes is None else index.chunk_nbytes(record_nbytes)
         self._files = files
         self.verify: Verify = verify
         self._lock = ProcessLock()
-        self._range: MappedRange | None = None
-        self._memory: Bytes = np.empty(0, np.uint8)
-        self._view = memoryview(b"")
-        indices = index.nbytes_of(np.diff(self._splits))
-        places = splits_of(padded(np.concatenate([self._nbytes, indices])))
-        self._total = int(places[-1])
-        self._base = places[: len(records)]
-        self._index = places[len(records) : -1]
-        # Files begin at multiples of 64 KiB, so the whole range counts as one file with block headers.
-        self._logical = self._base // BLOCK * PAYLOAD
-        self._room = to_logical(self._nbytes)
         # These say what is known of shards that are open. `_is_open` is set last, so a thread that sees it sees all.
+        self._mapped: dict[int, MappedFile] = {}
+        self._mapped_indices: dict[int, MappedFile] = {}
+        self._shards = Buffers(np.zeros((len(records), 4), np.int64), [self._mapped])
+        self._indices = Buffers(np.zeros((len(records), 4), np.int64), [self._mapped_indices])
         self._is_open = np.zeros(len(records), np.bool_)
         self._first = np.zeros(len(records), np.int64)
+        self._room = to_logical(np.asarray(nbytes, np.int64))
         self._is_compressed = np.zeros(len(records), np.bool_)
         self._has_compressed = False
         self._all_are_open = False
-        self._paths: dict[int, Path] = {}
         self._plain: dict[int, _PlainShard] = {}
         # The page faults of this process when records were last seen in memory; -1 if they were not in memory then.
         self._page_faults = -1
@@ -142,16 +136,6 @@ class LocalShards:
     @classmethod
     def of_file(cls, files: AbstractContextManager[ShardFiles], stats: ShardStats, verify: Verify) -> LocalShards:
         return cls([stats.records], [stats.nbytes], stats.record_nbytes, lambda _: files, verify)
-
-    @classmethod
-    def joined(cls, members: Sequence[LocalShards]) -> LocalShards:
-        """Return the shards of one or more sequences, one after another, with the checks of the first sequence."""
-        records = [count for member in members for count in np.diff(member._splits).tolist()]
-        nbytes = [size for member in members for size in member._nbytes.tolist()]
-        files = [partial(member._files, number) for member in members for number in range(len(member._nbytes))]
-        sizes = {member._record_nbytes for member in members}
-        size = sizes.pop() if len(sizes) == 1 else None
-        return cls(records, nbytes, size, lambda number: files[number](), members[0].verify)
 
     def __len__(self) -> int:
         return self._records
@@ -170,16 +154,16 @@ class LocalShards:
             # The shard is open now. If its records can be read as below, that also saves a copy of a long record.
             plain = self._plain.get(shard)
             if plain is None:
-                return bytearray(records.packed().memory())
+                return records.record(0)
         number -= self._starts[shard]
-        memory = self._view
+        memory = plain.memory
         if self._record_nbytes is not None:
             logical = plain.first + number * self._stride
             length = self._record_nbytes
         else:
-            position, length, _ = _ROW.unpack_from(memory, plain.rows + number * _ROW.size)
-            logical = plain.base + position - (position // BLOCK + 1) * HEADER
-            if not plain.base <= logical <= plain.end - length:
+            position, length, _ = _ROW.unpack_from(plain.rows, index.IDENTITY_NBYTES + number * _ROW.size)
+            logical = position - (position // BLOCK + 1) * HEADER
+            if not 0 <= logical <= plain.end - length:
                 raise CorruptionError(f"{self._name(shard, number)} does not lie in its file: the index is damaged")
         block, place = divmod(logical, PAYLOAD)
         start = logical + (block + 1) * HEADER
@@ -198,7 +182,7 @@ class LocalShards:
     def records(self, numbers: Ints) -> Records:
         """Return the records of these numbers. The bytes of uncompressed records are read when they are used."""
         if len(numbers) == 0:
-            return PackedRecords.of_bytes([])
+            return Spans.of_bytes([])
         shard_of, within = self._in_shards(numbers)
         # Records that are not in memory are asked for together: else each would cause a page fault of its own, which
         # also reads much around the record. To find out takes a while, so this looks only if the system has read pages
@@ -232,7 +216,8 @@ class LocalShards:
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards, from the indices alone."""
-        return self._locate(*self._in_shards(numbers))[1]
+        _, sizes = self._locate(*self._in_shards(numbers))
+        return np.broadcast_to(np.int64(sizes), numbers.shape) if isinstance(sizes, int) else sizes
 
     def _in_shards(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard of each record, and its number in the shard. All of these shards are open then."""
@@ -244,28 +229,30 @@ class LocalShards:
             self._open_shards(shard_of)
         return shard_of, numbers - self._splits[shard_of]
 
-    def _locate(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
-        """Return the logical offset in the memory, and the stored bytes, of each record of open shards."""
+    def _locate(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints | int]:
+        """Return the logical offset in its shard, and the stored bytes, of each record of open shards."""
         if self._record_nbytes is not None:
-            return self._first[shard_of] + within * self._stride, np.full(len(within), self._record_nbytes)
-        rows = index.mapped_rows(self._memory, self._index[shard_of], within)
+            return self._first[shard_of] + within * self._stride, self._record_nbytes
+        rows = self._index_rows(shard_of, within)
         logical = to_logical(rows["position"].astype(np.int64))
         lengths = rows["length"].astype(np.int64)
         check_inside(logical, lengths, self._room[shard_of], partial(self._name_of, shard_of, within), SIGNATURE)
-        return self._logical[shard_of] + logical, lengths
+        return logical, lengths
+
+    def _index_rows(self, shard_of: Ints, within: Ints) -> NDArray[np.void]:
+        name = partial(self._name_of, shard_of, within)
+        rows = Spans(self._indices, within * _ROW.size, index.IDENTITY_NBYTES + _ROW.size, shard_of, name)
+        return rows.take(index.IDENTITY_NBYTES, _ROW.size).reshape(-1).view(index.ROW)
 
     def _read(self, shard_of: Ints, within: Ints) -> Records:
-        logical, lengths = self._locate(shard_of, within)
-        mapped = MappedRecords(
-            self._memory, logical, lengths, self._record_nbytes, partial(self._name_of, shard_of, within)
-        )
-        records: Records = mapped
-        if self._has_compressed:
-            records = decompress_some(mapped, self._is_compressed[shard_of])
+        logical, sizes = self._locate(shard_of, within)
+        only = shard_of if len(self._starts) > 1 else None
+        stored = Spans(self._shards, logical, sizes, only, partial(self._name_of, shard_of, within))
+        records = decompress_some(stored, self._is_compressed[shard_of]) if self._has_compressed else stored
         if self.verify != "always":
             return records
         copied = records.packed()
-        wrong = index.mismatches(copied, index.mapped_rows(self._memory, self._index[shard_of], within)["crc32c"])
+        wrong = index.mismatches(copied, self._index_rows(shard_of, within)["crc32c"])
         if len(wrong):
             raise CorruptionError(f"{records.name(int(wrong[0]))} does not match its checksum")
         return copied
@@ -273,18 +260,17 @@ class LocalShards:
     def _load_if_cold(self, shard_of: Ints, within: Ints) -> bool:
         """Ask the system to read records, if a sample shows that they are not in memory; return whether it does."""
         some = slice(None, None, -(-len(within) // _SAMPLES))
-        begins, _ = self._spans(shard_of[some], within[some])
-        for shard, position in zip(
-            shard_of[some].tolist(), (begins - self._base[shard_of[some]]).tolist(), strict=True
-        ):
-            if is_in_memory(self._paths[shard], position) is False and self._range is not None:
-                self._range.will_need(*self._spans(shard_of, within))
-                note_disk()
-                return True
-        return False
+        begins, _ = self._positions(shard_of[some], within[some])
+        places = zip(shard_of[some].tolist(), begins.tolist(), strict=True)
+        if not any(is_in_memory(self._mapped[shard].path, position) is False for shard, position in places):
+            return False
+        for shard, rows in groups_of(shard_of, len(self._starts)):
+            self._mapped[shard].will_need(*self._positions(shard_of[rows], within[rows]))
+        note_disk()
+        return True
 
-    def _spans(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
-        """Return the positions in the memory at which records begin and end."""
+    def _positions(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
+        """Return the positions in their shards at which records begin and end."""
         logical, lengths = self._locate(shard_of, within)
         return to_position(logical), to_position(logical + np.maximum(lengths, 1) - 1) + 1
 
@@ -292,7 +278,8 @@ class LocalShards:
         return CorruptionError(f"there is no record {number}: the shards hold {len(self)} records")
 
     def _name(self, shard: int, within: int) -> str:
-        return f"{self._paths.get(shard, f'shard {shard}')}: record {within} of the shard"
+        mapped = self._mapped.get(shard)
+        return f"{f'shard {shard}' if mapped is None else mapped.path}: record {within} of the shard"
 
     def _name_of(self, shard_of: Ints, within: Ints, row: int) -> str:
         return self._name(int(shard_of[row]), int(within[row]))
@@ -301,25 +288,21 @@ class LocalShards:
         if self._is_open[shard_of].all():
             return
         with self._lock.of_process():
-            if self._range is None:
-                self._range = MappedRange(self._total)
-                self._memory = self._range.memory
-                self._view = memoryview(self._memory)  # type: ignore[arg-type]
             for shard in distinct(shard_of[~self._is_open[shard_of]]).tolist():
                 with self._files(shard) as files:
-                    self._open(shard, files, self._range)
+                    self._open(shard, files)
 
-    def _open(self, shard: int, files: ShardFiles, memory: MappedRange) -> None:
+    def _open(self, shard: int, files: ShardFiles) -> None:
         """Map a shard and check it."""
         records = int(self._splits[shard + 1]) - self._starts[shard]
-        nbytes = int(self._nbytes[shard])
-        base = int(self._base[shard])
+        nbytes = self._nbytes[shard]
         stats = files.stats
-        self._paths[shard] = files.path
         if stats.records != records or stats.nbytes != nbytes:
             raise CorruptionError(f"{files.path}: it holds {stats.records} records, expected {records}")
+        if len(self._mapped) + len(self._mapped_indices) >= mapping_limit():
+            raise StorageError(too_many_mapped(files.path))
         with opened(files.path) as descriptor:
-            memory.map(files.path, descriptor, base, nbytes)
+            mapped = self._mapped[shard] = MappedFile.of(files.path, descriptor, nbytes)
         with opened(files.index_path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size != stats.index_nbytes:
@@ -328,28 +311,30 @@ class LocalShards:
                 )
             identity = os.pread(descriptor, index.IDENTITY_NBYTES, 0)
             index.check_identity(identity, stats.sha256, str(files.index_path))
-            if self._record_nbytes is None or self.verify == "always":
-                memory.map(files.index_path, descriptor, int(self._index[shard]), size)
             sampled = distinct(np.array([0, records // 2, records - 1])) if records else np.empty(0, np.int64)
             sample = b"".join(os.pread(descriptor, _ROW.size, index.row_range(row)[0]) for row in sampled.tolist())
+            index_memory = np.empty(0, np.uint8)
+            if self._record_nbytes is None or self.verify == "always":
+                index_file = self._mapped_indices[shard] = MappedFile.of(files.index_path, descriptor, size)
+                index_memory = index_file.buffer
+                self._indices.table[shard] = buffers_of([index_memory]).table
+        self._shards.table[shard] = mapped.as_buffer.table
         if records:
-            self._first[shard] = self._logical[shard] + self._first_of(files.path, stats)
+            self._first[shard] = self._first_of(files.path, stats)
         is_compressed = stats.compression != "none"
         self._is_compressed[shard] = is_compressed
         self._has_compressed |= is_compressed
         if self.verify == "always":
-            raw = self._memory[int(self._index[shard]) :][:size]
-            index.check(raw, stats.index_crc32c, str(files.index_path))
+            index.check(index_memory, stats.index_crc32c, str(files.index_path))
             if self._record_nbytes is not None:
-                self._check_arithmetic(shard, index.rows_of(raw), files.index_path)
-            read_postscript(MappedFile(files.path, self._memory[base : base + nbytes]))
+                self._check_arithmetic(shard, index.rows_of(index_memory), files.index_path)
+            read_postscript(mapped)
         if self.verify != "never":
             self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))
         if not is_compressed and self.verify != "always":
-            logical = int(self._logical[shard])
-            end = logical + int(self._room[shard])
-            rows = int(self._index[shard]) + index.IDENTITY_NBYTES
-            self._plain[shard] = _PlainShard(int(self._first[shard]), logical, end, rows)
+            end = int(to_logical(nbytes))
+            first = int(self._first[shard])
+            self._plain[shard] = _PlainShard(memory_of(mapped.buffer), first, end, memory_of(index_memory))
         self._is_open[shard] = True
         self._all_are_open = bool(self._is_open.all())
 

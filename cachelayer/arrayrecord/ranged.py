@@ -20,13 +20,21 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import decompress_some
 from cachelayer.arrayrecord.records_without_files import FindFiles, records_without_files
-from cachelayer.arrayrecord.riegeli import SIGNATURE, check_inside, to_logical, to_position, without_headers
+from cachelayer.arrayrecord.riegeli import (
+    BLOCK,
+    PAYLOAD,
+    SIGNATURE,
+    buffers_of_ranges,
+    check_inside,
+    to_logical,
+    to_position,
+)
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
 from cachelayer.logs import logger_of
 from cachelayer.records.memory import Ints, distinct, groups_of, splits_of
-from cachelayer.records.record_buffers import PackedRecords, Records
+from cachelayer.records.spans import NameOfRow, Records, Spans
 
 _log = logger_of("stores")
 Range = tuple[str, int, int]
@@ -67,7 +75,7 @@ class _RecordPlaces:
     """The stored bytes of each record."""
     checksums: Any
     """The CRC32C of each record: uint32."""
-    name: Callable[[int], str]
+    name: NameOfRow
     """Returns what errors call a record, by its row."""
 
 
@@ -77,8 +85,8 @@ def fetch_ranges(
     file_of: Ints,
     logical: Ints,
     lengths: Ints,
-    name: Callable[[int], str],
-) -> PackedRecords:
+    name: NameOfRow,
+) -> Spans:
     """Fetch ranges of ArrayRecord files, all at once. Ranges that lie together are one request.
 
     Args:
@@ -89,7 +97,7 @@ def fetch_ranges(
         name: returns what errors call a range, by its number.
     """
     if len(logical) == 0:
-        return PackedRecords.of_bytes([])
+        return Spans.of_bytes([])
     # Records of a view may have another order than in the files.
     order = np.lexsort((logical, file_of))
     file_of = file_of[order]
@@ -103,11 +111,14 @@ def fetch_ranges(
     lasts = np.append(firsts[1:], len(logical)) - 1
     spans = zip(file_of[firsts].tolist(), begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
     ranges = [(names[file], begin, end) for file, begin, end in spans]
-    buffer, run_starts = without_headers(read_ranges(ranges), begins[firsts])
+    buffers = buffers_of_ranges(read_ranges(ranges), begins[firsts])
+    counts = lasts - firsts + 1
     starts = np.empty(len(order), np.int64)
-    starts[order] = logical + np.repeat(run_starts - logical[firsts], lasts - firsts + 1)
-    uniform = int(lengths[0]) if (lengths == lengths[0]).all() else None
-    return PackedRecords(buffer, starts, lengths, uniform, name=name)
+    starts[order] = logical - np.repeat(begins[firsts] // BLOCK * PAYLOAD, counts)
+    buffer_of = np.empty(len(order), np.int64)
+    buffer_of[order] = np.repeat(np.arange(len(firsts)), counts)
+    is_uniform = bool((lengths == lengths[0]).all())
+    return Spans(buffers, starts, int(lengths[0]) if is_uniform else lengths, buffer_of, name)
 
 
 class RangedShards:
@@ -150,7 +161,7 @@ class RangedShards:
             raise CorruptionError(f"{records.name(min(broken))} does not match its checksum")
         return records
 
-    def fetch(self, shard_of: Ints, within: Ints) -> tuple[PackedRecords, frozenset[int]]:
+    def fetch(self, shard_of: Ints, within: Ints) -> tuple[Spans, frozenset[int]]:
         """Return records, and the rows of damaged ones. If some are damaged, all are fetched once more."""
         try:
             records, broken = self._fetch(shard_of, within)
@@ -163,9 +174,9 @@ class RangedShards:
             _log.warning("asked for once more, because %d records came damaged, such as %s", len(broken), name)
         return self._fetch(shard_of, within)
 
-    def _fetch(self, shard_of: Ints, within: Ints) -> tuple[PackedRecords, frozenset[int]]:
+    def _fetch(self, shard_of: Ints, within: Ints) -> tuple[Spans, frozenset[int]]:
         if len(within) == 0:
-            return PackedRecords.of_bytes([]), frozenset()
+            return Spans.of_bytes([]), frozenset()
         places = self._locate(shard_of, within)
         names = [self._shards(shard).name for shard in places.shards]
         stored = fetch_ranges(self._read_ranges, names, places.shard_at, places.logical, places.lengths, places.name)
@@ -198,7 +209,7 @@ class RangedShards:
         places = self._locate(shard_of, within)
         names = [self._shards(shard).name for shard in places.shards]
 
-        def fetch(rows: Ints, starts: Ints, nbytes: Ints) -> PackedRecords:
+        def fetch(rows: Ints, starts: Ints, nbytes: Ints) -> Spans:
             logical = places.logical[rows] + starts
             return fetch_ranges(self._read_ranges, names, places.shard_at[rows], logical, nbytes, places.name)
 

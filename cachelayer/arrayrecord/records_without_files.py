@@ -11,15 +11,15 @@ CRC32C(head + file) is a function of CRC32C(head), CRC32C(file) and the number o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import google_crc32c
 import numpy as np
 
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, memory_of, move_ranges, splits_of
-from cachelayer.records.record_buffers import PackedRecords, Records
+from cachelayer.records.files_in_records import Fetch, PartialRecords
+from cachelayer.records.memory import Ints
+from cachelayer.records.spans import NameOfRow, Records, Spans
 
 HEAD_NBYTES = 1 << 16
 """How much of each record is fetched at first: the index of a video of a minute or two."""
@@ -27,66 +27,13 @@ _POLYNOMIAL = 0x82F63B78
 _BITS = 32
 _X_TO_THE_8 = 1 << (_BITS - 1 - 8)
 """A polynomial whose bit 31 is its coefficient of x to the power 0."""
-Fetch = Callable[[Ints, Ints, Ints], PackedRecords]
-"""Fetches a range of each of some records: given their rows, and the begins and the bytes of the ranges."""
 FindFiles = Callable[[Records], Sequence[tuple[Ints, Ints, Ints]]]
 """Finds the files in records, one after another: where each begins in its record, its bytes, and its CRC32C."""
 
 
-@dataclass(frozen=True, eq=False)
-class RecordsWithoutFiles(Records):
-    """Records whose begin and end are in memory. The bytes between them are fetched when they are used."""
-
-    lengths: Ints
-    name: Callable[[int], str]
-    heads: PackedRecords
-    """The begin of each record."""
-    tails: PackedRecords
-    """The end of each record."""
-    fetch: Fetch
-    """Fetches ranges of the records, which are not checked."""
-    uniform_nbytes: int | None = None
-
-    def __getitem__(self, rows: Ints) -> RecordsWithoutFiles:
-        def name(row: int) -> str:
-            return self.name(int(rows[row]))
-
-        def fetch(some: Ints, starts: Ints, nbytes: Ints) -> PackedRecords:
-            return self.fetch(rows[some], starts, nbytes)
-
-        return RecordsWithoutFiles(self.lengths[rows], name, self.heads[rows], self.tails[rows], fetch)
-
-    def single(self, row: int) -> RecordsWithoutFiles:
-        return self[np.array([row])]
-
-    def _same_range(self, offset: int, nbytes: int) -> Bytes:
-        rows = len(self)
-        return self._ranges(np.full(rows, offset), np.full(rows, nbytes)).reshape(rows, nbytes)
-
-    def _ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        from_end = starts - (self.lengths - self.tails.lengths)
-        is_in_head = starts + lengths <= self.heads.lengths
-        is_in_tail = ~is_in_head & (from_end >= 0)
-        head = np.flatnonzero(is_in_head)
-        tail = np.flatnonzero(is_in_tail)
-        rest = np.flatnonzero(~is_in_head & ~is_in_tail)
-        groups = [
-            (head, self.heads[head].ranges(starts[head], lengths[head])),
-            (tail, self.tails[tail].ranges(from_end[tail], lengths[tail])),
-        ]
-        if len(rest):
-            fetched = self.fetch(rest, starts[rest], lengths[rest])
-            groups.append((rest, fetched.ranges(np.zeros(len(rest), np.int64), lengths[rest])))
-        splits = splits_of(lengths)
-        out = np.empty(int(splits[-1]), np.uint8)
-        for rows, group in groups:
-            move_ranges(out, splits[rows], group, splits_of(lengths[rows])[:-1], lengths[rows])
-        return out
-
-
 def records_without_files(
-    lengths: Ints, name: Callable[[int], str], fetch: Fetch, files_of: FindFiles, least: int, checksums: Ints
-) -> tuple[RecordsWithoutFiles, frozenset[int]]:
+    lengths: Ints, name: NameOfRow, fetch: Fetch, files_of: FindFiles, least: int, checksums: Ints
+) -> tuple[PartialRecords, frozenset[int]]:
     """Fetch records without their files, and check them.
 
     Args:
@@ -102,8 +49,8 @@ def records_without_files(
     zeros = np.zeros(len(lengths), np.int64)
     sizes = np.minimum(lengths, max(HEAD_NBYTES, least))
     heads = fetch(rows, zeros, sizes)
-    nothing = PackedRecords(heads.buffer, zeros, zeros)
-    records = RecordsWithoutFiles(lengths, name, heads, nothing, fetch)
+    nothing = Spans.of_bytes([b""] * len(lengths))
+    records = PartialRecords(lengths, name, heads, nothing, fetch)
     try:
         files = files_of(records)
     except CorruptionError:
@@ -113,21 +60,22 @@ def records_without_files(
     if (sizes < begins).any():
         heads = fetch(rows, zeros, np.maximum(sizes, begins))
     tails = fetch(rows, ends, lengths - ends) if (lengths > ends).any() else nothing
-    records = RecordsWithoutFiles(lengths, name, heads, tails, fetch)
+    records = PartialRecords(lengths, name, heads, tails, fetch)
     wrong = _checksums(heads, tails, files) != checksums
     return records, frozenset(np.flatnonzero(wrong).tolist())
 
 
-def _checksums(heads: PackedRecords, tails: PackedRecords, files: Sequence[tuple[Ints, Ints, Ints]]) -> Ints:
+def _checksums(heads: Spans, tails: Spans, files: Sequence[tuple[Ints, Ints, Ints]]) -> Ints:
     """Return the CRC32C of whole records from their heads and tails, and the checksums of their files."""
-    memory = memory_of(heads.buffer)
+    heads = heads.packed()
+    memory = heads.memory()
     ends = heads.starts + files[0][0]
     bounds = zip(heads.starts.tolist(), ends.tolist(), strict=True)
     so_far = np.array([google_crc32c.value(bytes(memory[start:end])) for start, end in bounds], np.int64)
     for _, nbytes, checksums in files:
         pads = [bytes(pad) for pad in (-nbytes & 7).tolist()]
         so_far = _extended(joined_checksums(so_far, checksums, nbytes), pads)
-    return _extended(so_far, tails.to_list())
+    return _extended(so_far, tails.packed().to_list())
 
 
 def _extended(checksums: Ints, bodies: Sequence[bytes]) -> Ints:

@@ -23,8 +23,9 @@ import numpy as np
 
 from cachelayer.arrayrecord import varints
 from cachelayer.errors import CorruptionError, FormatError
+from cachelayer.gather import Buffers
 from cachelayer.records.memory import Bytes, Ints, splits_of
-from cachelayer.records.record_buffers import Records, lie_outside
+from cachelayer.records.spans import Records, lie_outside
 
 BLOCK = 1 << 16
 HEADER = 24
@@ -62,31 +63,23 @@ def to_position(logical: Any) -> Any:
     return logical + HEADER * (logical // PAYLOAD + 1)
 
 
-def without_headers(ranges: Sequence[bytes | memoryview], begins: Ints) -> tuple[Bytes, Ints]:
-    """Return the bytes of ranges of files one after another, without block headers, and where each range begins.
+def buffers_of_ranges(ranges: Sequence[Any], begins: Ints, first: int = 0) -> Buffers:
+    """Return ranges of files as buffers, in which starts count from the block that the range begins in.
 
     Args:
         ranges: the bytes of each range.
-        begins: the position of each range, which lies in no block header.
+        begins: the position of each range in its file.
+        first: the least logical offset in its file at which anything is read.
     """
-    sizes = np.array([len(raw) for raw in ranges], np.int64)
-    splits = splits_of(to_logical(begins + sizes) - to_logical(begins))
-    if len(ranges) == 1 and splits[-1] == sizes[0]:
-        return np.frombuffer(ranges[0], np.uint8), splits[:-1]
-    out = np.empty(int(splits[-1]), np.uint8)
-    for raw, within, start in zip(ranges, (begins % BLOCK).tolist(), splits.tolist(), strict=False):
-        stored = np.frombuffer(raw, np.uint8)
-        # The range begins within a block. Then come whole blocks, and the begin of a last one.
-        parts = [stored[: BLOCK - within]]
-        rest = stored[BLOCK - within :]
-        if len(rest):
-            blocks = len(rest) // BLOCK
-            parts.append(rest[: blocks * BLOCK].reshape(blocks, BLOCK)[:, HEADER:])
-            parts.append(rest[blocks * BLOCK + HEADER :])
-        for part in parts:
-            out[start : start + part.size].reshape(part.shape)[:] = part
-            start += part.size
-    return out, splits[:-1]
+    within = begins % BLOCK
+    arrays = [np.frombuffer(raw, np.uint8) for raw in ranges]
+    table = np.ones((len(arrays), 4), np.int64)
+    table[:, 0] = [array.__array_interface__["data"][0] for array in arrays]
+    table[:, 0] -= within
+    table[:, 1] = [len(array) for array in arrays]
+    table[:, 1] += within
+    table[:, 3] = np.maximum(to_logical(begins), first) - begins // BLOCK * PAYLOAD
+    return Buffers(table, arrays)
 
 
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str], first: int = 0) -> None:
@@ -102,30 +95,6 @@ def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[
     wrong = lie_outside(logical, lengths, room) | (logical < first)
     if wrong.any():
         raise CorruptionError(f"{name(int(wrong.argmax()))} does not lie in its file: the file or its index is damaged")
-
-
-def split_at_headers(logical: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Split ranges into pieces that no block header cuts.
-
-    Args:
-        logical: the logical offset of each range.
-        lengths: the bytes of each range, without block headers.
-
-    Returns:
-        For each piece: the number of its range, its offset in the range, its position in the file, its length. Empty
-        ranges have no pieces.
-    """
-    ranges = np.flatnonzero(lengths > 0)
-    begin = logical[ranges]
-    end = begin + lengths[ranges]
-    first_block = begin // PAYLOAD
-    counts = (end - 1) // PAYLOAD - first_block + 1
-    splits = splits_of(counts)
-    range_of = np.repeat(np.arange(len(ranges)), counts)
-    block = first_block[range_of] + np.arange(splits[-1]) - splits[range_of]
-    start = np.maximum(begin[range_of], block * PAYLOAD)
-    stop = np.minimum(end[range_of], (block + 1) * PAYLOAD)
-    return ranges[range_of], start - begin[range_of], start + HEADER * (block + 1), stop - start
 
 
 class ByteFile(Protocol):

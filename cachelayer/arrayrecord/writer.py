@@ -30,7 +30,7 @@ from cachelayer.errors import StorageError
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import PackedRecords, Records
+from cachelayer.records.spans import Records, Spans
 from cachelayer.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
@@ -128,7 +128,7 @@ class ShardWriter:
     def write(self, frames: Frames) -> None:
         """Append records. Errors of earlier records may be raised here."""
         self._hash.add(frames.memory())
-        self._count(PackedRecords(frames.buffer, frames.starts, frames.lengths))
+        self._count(frames.records())
         self._append(frames.lists(max(1, _CACHED_NBYTES * len(frames) // max(1, len(frames.buffer)))))
         self._sync.written(len(frames.buffer))
         self._hash.wait(_BATCHES_IN_FLIGHT)
@@ -137,7 +137,7 @@ class ShardWriter:
         """Append one record without a further copy of it in Python, and wait until it is hashed."""
         self._hash.add(len(record).to_bytes(PREFIX, "little"))
         self._hash.add(record)
-        self._count(PackedRecords.of_bytes([record]))
+        self._count(Spans.of_bytes([record]))
         self._append([[record]])
         self._sync.written(len(record))
         self._hash.wait(0)
@@ -265,7 +265,7 @@ def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[n
 def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[np.void]:
     """Return the index rows of compressed records, without checksums."""
     chunks = to_logical(footer.chunk_offsets)
-    heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).same_range(0, _CHUNK_HEAD)
+    heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).take(0, _CHUNK_HEAD)
     data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
     size_of_sizes, after = varints.decode_rows(heads, CHUNK_HEADER + 1)
     values = after + size_of_sizes

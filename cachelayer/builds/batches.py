@@ -26,7 +26,6 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.records.leaf_columns import Column
-from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import as_leaf
 from cachelayer.records.values import Nullable, Ragged, Sparse
@@ -180,7 +179,7 @@ class EncodedBatch:
 
     def columns(self, codec: Codec) -> list[Column]:
         frames = self.frames
-        return codec.decode(PackedRecords(frames.buffer, frames.starts, frames.lengths))
+        return codec.decode(frames.records())
 
     def one_by_one(self) -> Iterator[EncodedBatch]:
         return (EncodedBatch(self.frames[row : row + 1]) for row in range(len(self)))

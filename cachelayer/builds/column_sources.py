@@ -29,7 +29,6 @@ from cachelayer.records.keys import KeyColumn, Keys, key_leaf, numbered, rows_by
 from cachelayer.records.leaf_names import leaf_number, one_or_several
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import marked
-from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 
@@ -248,7 +247,7 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
 
 def _keys_of_table(frames: Frames, spec: Mapping[str, Tree], on: Sequence[str]) -> Keys:
     """Return the keys of a table whose rows are encoded."""
-    records = PackedRecords(frames.buffer, frames.starts, frames.lengths)
+    records = frames.records()
     columns = {}
     for name in on:
         leaf = key_leaf("on", name, spec[name], "the table")
@@ -261,7 +260,7 @@ def _added_columns(frames: Frames, codec: Codec, rows: Ints, on: Sequence[str]) 
     """Return some rows of a table without the fields of the key, and the spec of these."""
     of_key = {leaf_number(codec.spec, name) for name in on}
     others = codec.chosen([plan.number for plan in codec.plans if plan.number not in of_key])
-    columns = others.decode(PackedRecords(frames.buffer, frames.starts, frames.lengths)[rows])
+    columns = others.decode(frames.records()[rows])
     return codec_for(others.spec).encode(columns, len(rows)), others.spec
 
 

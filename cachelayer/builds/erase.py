@@ -31,7 +31,7 @@ from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.records.spans import Spans
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
@@ -256,7 +256,7 @@ def write_anew(
             for numbers, checked in checked_records(path, shard, codec):
                 records = checked.packed()
                 lengths = np.where(np.isin(numbers, rows), 0, records.lengths)
-                writer.write(Frames.of(PackedRecords(records.buffer, records.starts, lengths)))
+                writer.write(Frames.of(Spans.in_buffer(records.buffer, records.starts, lengths)))
         return target.put(writer)
     except BaseException:
         writer.give_up()

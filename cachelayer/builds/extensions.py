@@ -33,7 +33,7 @@ from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.memory import Bytes
 from cachelayer.records.null_marks import NullBits, marked
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.spans import Records
 from cachelayer.records.tree import Tree
 from cachelayer.versions.column_file import ColumnFile, write_column_file
 from cachelayer.versions.derive import appended
@@ -254,7 +254,7 @@ class AddingColumns:
 
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
         """Copy columns of fixed size from the shards that were built into one file, and put it."""
-        rows = (records.same_range(0, int(records.lengths[0])) for records in _records_of(self.base, built))
+        rows = (records.take(0, int(records.lengths[0])) for records in _records_of(self.base, built))
         return put_column_file(target, spec, built.records, rows)
 
     def _checked(self, spec: Tree) -> dict[str, Tree]:

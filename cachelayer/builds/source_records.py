@@ -16,7 +16,7 @@ from cachelayer.locks import ProcessLock
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.records.spans import Spans
 from cachelayer.records.tree import Tree
 
 _MOST_HELD_NBYTES = 1 << 28
@@ -42,7 +42,7 @@ class SourceRecords:
     def __reduce__(self) -> tuple[Any, ...]:
         return SourceRecords, (self._source, self._length, self._spec)
 
-    def __call__(self, numbers: Ints) -> tuple[PackedRecords, frozenset[int]]:
+    def __call__(self, numbers: Ints) -> tuple[Spans, frozenset[int]]:
         """Return the records of these numbers, and the numbers of the null bits that are set in some of them.
 
         Raises:
@@ -54,7 +54,7 @@ class SourceRecords:
                 frames, nulls = self._encoded(self._batch(numbers.tolist()), numbers)
             else:
                 frames, nulls = self._from_starts(numbers)
-        return PackedRecords(frames.buffer, frames.starts, frames.lengths, frames.uniform_nbytes), nulls
+        return frames.records(), nulls
 
     def _batch(self, numbers: list[int]) -> Batch:
         table = self._source.table

@@ -28,7 +28,6 @@ from cachelayer.builds.source import Source
 from cachelayer.progress import current
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
-from cachelayer.records.memory import keep_freed_memory
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 from cachelayer.versions.notes import Notes, PartResult
@@ -43,7 +42,6 @@ def write_source(source: Source, target: ShardTarget, options: BuildOptions) -> 
     Returns:
         The spec of the elements, and the result.
     """
-    keep_freed_memory()
     if options.workers > 1 and source.length != 0:
         warn(
             f"workers={options.workers}: a source of {source.kind} cannot be divided, so one process makes and writes "
@@ -76,7 +74,6 @@ def write_parts(
         options: the options, with the element spec.
         notes: gets a note of each finished part; None to note nothing.
     """
-    keep_freed_memory()
     if options.workers > 1 and isinstance(parts, Ranges) and parts.source.workers_make == "elements":
         encoded = _encoded_by_workers(parts, part_numbers, options)
     else:

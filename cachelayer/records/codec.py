@@ -27,6 +27,7 @@ from cachelayer.errors import CorruptionError, ElementError, FormatError, Invali
 from cachelayer.locks import cached_property
 from cachelayer.records import dtypes, tree
 from cachelayer.records.dtypes import canonical_bytes
+from cachelayer.records.files_in_records import StoredBytes
 from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.layout import Layout, LeafPart, padded
 from cachelayer.records.leaf_codecs import FixedLeafCodec, leaf_codec_for
@@ -47,11 +48,10 @@ from cachelayer.records.memory import (
     Ints,
     move_ranges,
     rows_sharing_memory,
-    scatter_rows,
     splits_of,
 )
 from cachelayer.records.null_marks import NullBits
-from cachelayer.records.record_buffers import PackedRecords, Records, StoredBytes
+from cachelayer.records.spans import Records, Spans
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, decoded_leaf, describe_leaf, takes_none
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
@@ -215,7 +215,8 @@ class Codec:
             return frames
         section = np.zeros((rows, layout.fixed_nbytes), np.uint8)
         self._write_fixed(section, columns, nbytes[:, : len(varying)])
-        scatter_rows(frames.buffer, frames.starts, section)
+        width = layout.fixed_nbytes
+        move_ranges(frames.buffer, frames.starts, section.reshape(-1), np.arange(rows) * width, np.full(rows, width))
         starts = frames.starts + layout.fixed_nbytes
         for number, tail in enumerate(tails):
             _write_varying(frames, starts, tail, nbytes[:, number])
@@ -329,7 +330,7 @@ class Codec:
         This is what ``ref[i]`` waits for, so it does by hand what :meth:`decode` does for many records.
         """
         if self.with_null_values:
-            return self.elements(self.decode(PackedRecords.of_bytes([bytes(record)]), separate_rows=True), 1)[0]
+            return self.elements(self.decode(Spans.of_bytes([bytes(record)]), separate_rows=True), 1)[0]
         layout = self.layout
         size = len(record)
         element_of_fixed = self._element_of_fixed
@@ -409,7 +410,7 @@ class Codec:
         places_of_parts = sorted((plan.parts[-1][0], plan.parts[0][0]) for plan in self.plans if plan.has_file)
         files = []
         for file, checksum in places_of_parts:
-            checksums = records.same_range(checksum, 4).view("<u4").reshape(-1).astype(np.int64)
+            checksums = records.take(checksum, 4).view("<u4").reshape(-1).astype(np.int64)
             files.append((places.starts[:, file], places.nbytes[:, file], checksums))
         return files
 
@@ -427,7 +428,7 @@ class Codec:
         have_bytes = records.lengths > 0
         width = 4 * layout.varying_count
         if have_bytes.all():
-            raw = records.same_range(layout.lengths_offset, width)
+            raw = records.take(layout.lengths_offset, width)
         else:
             raw = records.ranges(have_bytes * layout.lengths_offset, have_bytes * width)
         nbytes = np.zeros((len(records), layout.varying_count), np.int64)
@@ -496,7 +497,7 @@ class Codec:
             raise _damaged(int(lengths[short[0]]), layout.fixed_nbytes)
         nbytes = np.empty((len(lengths), 0), np.int64)
         if layout.varying_count:
-            nbytes = records.same_range(layout.lengths_offset, 4 * layout.varying_count).view("<u4").astype(np.int64)
+            nbytes = records.take(layout.lengths_offset, 4 * layout.varying_count).view("<u4").astype(np.int64)
         ends = np.cumsum(padded(nbytes), axis=1) + layout.fixed_nbytes
         starts = ends - padded(nbytes)
         end = ends[:, -1] if layout.varying_count else np.full(len(lengths), layout.fixed_nbytes)
@@ -514,7 +515,7 @@ class Codec:
 
     def _null_bits(self, records: Records) -> Any:
         """Return the null bits of records: bool of shape ``[rows, bits]``, or a few bits more."""
-        raw = records.same_range(self.layout.nulls_offset, self.layout.null_nbytes)
+        raw = records.take(self.layout.nulls_offset, self.layout.null_nbytes)
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
 
 
@@ -528,16 +529,19 @@ def _null_values(records: Records, plan: LeafPlan, places: _VaryingPlaces) -> Fl
 def _fixed_rows(records: Records, offset: int, part: LeafPart) -> NDArray[Any]:
     """Return a fixed part of records, stacked on a leading axis."""
     # One call does what a view and a reshape would do, without a copy.
-    raw = records.same_range(offset, part.nbytes) if part.nbytes else None
+    raw = records.take(offset, part.nbytes) if part.nbytes else None
     return np.ndarray((len(records), *(part.shape or ())), part.dtype, raw)
 
 
 def _separate_fixed_rows(records: Records, offset: int, part: LeafPart) -> list[NDArray[Any]] | NDArray[Any]:
-    """Return a fixed part of each record as separate arrays; short ones, which are separated later, as one array."""
-    if rows_sharing_memory(part.nbytes) > 1:
+    """Return a fixed part of each record: to keep one row keeps at most 64 KiB of other rows alive."""
+    together = rows_sharing_memory(part.nbytes)
+    if not part.shape or len(records) <= together:
         return _fixed_rows(records, offset, part)
-    # Long rows are not copied twice.
-    return [_fixed_rows(records.single(row), offset, part)[0] for row in range(len(records))]
+    rows: list[NDArray[Any]] = []
+    for first in range(0, len(records), together):
+        rows.extend(_fixed_rows(records[first : first + together], offset, part))
+    return rows
 
 
 def _plain_records(column: Column) -> Frames:

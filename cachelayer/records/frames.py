@@ -14,8 +14,8 @@ from itertools import islice
 
 import numpy as np
 
-from cachelayer.records.memory import Bytes, Ints, memory_of, move_ranges, scatter_rows, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.memory import Bytes, Ints, memory_of, move_ranges, splits_of
+from cachelayer.records.spans import Records, Spans
 
 PREFIX = 8
 """The bytes of the length before each record in :class:`Frames`."""
@@ -53,7 +53,8 @@ class Frames:
         if uniform is not None:
             buffer.reshape(-1, PREFIX + uniform)[:, :PREFIX] = prefixes
         else:
-            scatter_rows(buffer, splits[:-1], prefixes)
+            rows = np.arange(len(lengths)) * PREFIX
+            move_ranges(buffer, splits[:-1], prefixes.reshape(-1), rows, np.full(len(lengths), PREFIX))
         return frames
 
     @classmethod
@@ -61,12 +62,7 @@ class Frames:
         """Return frames with copies of stored records."""
         lengths = records.lengths
         frames = cls.allocate(lengths, zeros=False)
-        uniform = frames.uniform_nbytes
-        if uniform is not None:
-            frames.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:] = records.same_range(0, uniform)
-        else:
-            values = records.ranges(np.zeros(len(lengths), np.int64), lengths)
-            move_ranges(frames.buffer, frames.starts, values, splits_of(lengths)[:-1], lengths)
+        records.move(np.zeros(len(lengths), np.int64), lengths, frames.buffer, frames.starts)
         return frames
 
     @classmethod
@@ -90,6 +86,10 @@ class Frames:
         first = int(self.starts[start]) - PREFIX
         last = int(self.starts[stop - 1] + self.lengths[stop - 1])
         return Frames(self.buffer[first:last], self.starts[start:stop] - first, self.lengths[start:stop])
+
+    def records(self) -> Spans:
+        """Return the records, without a copy."""
+        return Spans.in_buffer(self.buffer, self.starts, self.lengths)
 
     def memory(self) -> memoryview:
         return memory_of(self.buffer)

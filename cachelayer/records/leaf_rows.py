@@ -13,7 +13,8 @@ from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8
 from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_plan import LeafPlan, values_of
-from cachelayer.records.memory import gather_ranges, splits_of
+from cachelayer.records.memory import splits_of
+from cachelayer.records.spans import Spans
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, without_nulls
 from cachelayer.records.values import NullDict, Ragged, Sparse
 
@@ -95,14 +96,16 @@ def _mark_differing(differ: NDArray[np.bool_], one: FlatRows, other: FlatRows) -
     rows = np.flatnonzero(has_equal_length)
     itemsize = one.values.dtype.itemsize
     nbytes = one.lengths[rows] * itemsize
-    raw = gather_ranges(_flat_bytes(one), one.splits[rows] * itemsize, nbytes)
-    other_raw = gather_ranges(_flat_bytes(other), other.splits[rows] * itemsize, nbytes)
+    raw = _bytes_of_rows(one, rows)
+    other_raw = _bytes_of_rows(other, rows)
     unequal_bytes = np.flatnonzero(raw != other_raw)
     differ[rows[splits_of(nbytes).searchsorted(unequal_bytes, "right") - 1]] = True
 
 
-def _flat_bytes(rows: FlatRows) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(rows.values).view(U8)
+def _bytes_of_rows(flat: FlatRows, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    itemsize = flat.values.dtype.itemsize
+    buffer = np.ascontiguousarray(flat.values).view(U8)
+    return Spans.in_buffer(buffer, flat.splits[rows] * itemsize, flat.lengths[rows] * itemsize).packed_copy().buffer
 
 
 def _kind(spec: LeafSpec) -> str:

@@ -1,104 +1,28 @@
-"""Gather, scatter and move many ranges of bytes with a few calls of numpy.
+"""What readers and writers of records need of memory, with few calls of numpy.
 
 ::
 
-    gather_rows    abcdefgh, starts 0 4, nbytes 2            ab ef       rows of one length
-    gather_ranges  abcdefgh, starts 0 4, lengths 1 3         aefg        ranges of any lengths, one after another
-    scatter_rows   ab ef into ........ at starts 0 4         ab..ef..
-    splits_of      lengths 2 0 3                             0 2 2 5     where rows begin, and the end
+    move_ranges    from abcdefgh, starts 0 4, lengths 1 3, to places 3 0 of ....        efga
+    splits_of      lengths 2 0 3                                                        0 2 2 5
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from functools import cache, lru_cache
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.gather import Buffers, copy_ranges
+
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
-# Ranges are moved by vectorised calls if they are at least so many, and have at most so many bytes on average: fewer
-# ranges are moved sooner by a loop over slices, and longer ones too, because vectorised calls copy twice.
-_LEAST_VECTORISED = 1 << 10
-_MOST_MEAN_NBYTES = 1 << 11
-# Longer ranges are moved as several of this size, so many at once as the cache of the processor holds.
-_WIDEST = 1 << 9
-_RANGES_AT_ONCE = 1 << 11
-# numpy releases the interpreter lock while it gathers at least so many items. With fewer items, other threads wait,
-# which takes long for so many bytes.
-_LEAST_ITEMS_RELEASING = 501
-_LONG_WAIT_NBYTES = 1 << 20
-_LEAST_RANGE = 1 << 9
-_LARGEST_RANGE = 1 << 13
-# numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
-_LONG_ROW = 1 << 20
 LEAF_NBYTES = 1 << 32
 """More bytes than a leaf of an element may have, stored or decoded: a reader makes no larger array."""
 MAX_SHARED_NBYTES = 1 << 16
 """How many bytes of other elements an element may keep alive. With less, each element would need its own copy."""
-_LARGEST_MAPPING = (32 << 20) - (64 << 10)
-
-
-@cache
-def keep_freed_memory() -> None:
-    """Make later batches reuse the memory of freed ones.
-
-    glibc returns freed memory above a threshold to the kernel. Then the pages of every batch fault in anew, which takes
-    longer than to read the batch. glibc raises the threshold when a process frees a mapping of at most 32 MiB: to twice
-    the size of the mapping. So this frees such a mapping, and never touches its memory, which therefore takes none.
-    Source: mallopt(3), M_MMAP_THRESHOLD.
-    """
-    # A limit of addresses (``ulimit -v``) may refuse the mapping; readers and writers work without it.
-    with suppress(MemoryError):
-        np.empty(_LARGEST_MAPPING, np.uint8)
-
-
-def overlapping_ranges(buffer: Bytes, nbytes: int) -> NDArray[Any]:
-    """Return an array whose item i is the range of ``nbytes`` that begins at byte i of a buffer, without a copy.
-
-    Of ``abcd``, ranges of 2 bytes are ``ab``, ``bc`` and ``cd``. To index the result with an array gathers ranges at
-    memory speed; to assign to its items scatters ranges.
-    """
-    return np.ndarray((len(buffer) - nbytes + 1,), f"V{nbytes}", buffer, 0, (1,))
-
-
-def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
-    """Return copies of ranges of one length, as rows: uint8 of shape ``[len(starts), nbytes]``."""
-    if nbytes == 0 or len(starts) == 0:
-        return np.empty((len(starts), nbytes), np.uint8)
-    if nbytes > _LONG_ROW:
-        copies = np.empty((len(starts), nbytes), np.uint8)
-        for row, start in enumerate(starts.tolist()):
-            copies[row] = buffer[start : start + nbytes]
-        return copies
-    rows: Bytes = overlapping_ranges(buffer, nbytes)[starts].view(np.uint8).reshape(-1, nbytes)
-    return rows
-
-
-@lru_cache(maxsize=1 << 10)
-def range_nbytes(nbytes: int, rows: int) -> int:
-    """Return the size of the ranges into which rows are cut before numpy gathers them, so that other threads run.
-
-    It divides ``nbytes``, the size of a row. It is ``nbytes`` if rows need not be cut, or no size divides them.
-    """
-    if rows * nbytes < _LONG_WAIT_NBYTES or (rows >= _LEAST_ITEMS_RELEASING and nbytes <= _LARGEST_RANGE):
-        return nbytes
-    largest = min(_LARGEST_RANGE, nbytes * rows // _LEAST_ITEMS_RELEASING)
-    return next((size for size in range(largest, _LEAST_RANGE - 1, -1) if nbytes % size == 0), nbytes)
-
-
-def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
-    """Copy row i to byte ``starts[i]`` of a buffer. The ranges must not overlap."""
-    nbytes = rows.shape[1]
-    if nbytes > _LONG_ROW:
-        for row, start in enumerate(starts.tolist()):
-            buffer[start : start + nbytes] = rows[row]
-    elif nbytes and len(rows):
-        overlapping_ranges(buffer, nbytes)[starts] = np.ascontiguousarray(rows).view(f"V{nbytes}")[:, 0]
 
 
 def memory_of(buffer: Any) -> memoryview:
@@ -107,68 +31,23 @@ def memory_of(buffer: Any) -> memoryview:
     return memoryview(buffer)
 
 
-def gather_ranges(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
-    """Return copies of ranges of any lengths, one after another."""
-    if _are_many_and_short(lengths):
-        splits = splits_of(lengths)
-        out = np.empty(int(splits[-1]), np.uint8)
-        move_ranges(out, splits[:-1], buffer, starts, lengths)
-        return out
-    # A bytearray, because arrays of immutable bytes cannot be changed.
-    memory = memory_of(buffer)
-    ranges = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-    return np.frombuffer(bytearray().join([memory[start:stop] for start, stop in ranges]), np.uint8)
+def buffers_of(arrays: Sequence[Bytes]) -> Buffers:
+    """Return arrays, which are contiguous, as buffers that ranges are copied out of."""
+    rows = []
+    for array in arrays:
+        interface = array.__array_interface__
+        if interface["strides"] is not None or interface["typestr"] != "|u1":
+            raise TypeError(f"expected contiguous bytes, not {array.dtype} with strides {array.strides}")
+        rows.append((interface["data"][0], array.size, 0, 0))
+    return Buffers(np.array(rows, np.int64).reshape(-1, 4), arrays)
 
 
-def _are_many_and_short(lengths: Ints) -> bool:
-    return len(lengths) >= _LEAST_VECTORISED and int(lengths.sum()) <= _MOST_MEAN_NBYTES * len(lengths)
-
-
-def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:
-    """Copy ranges from one buffer to the other: range i has ``lengths[i]`` bytes.
-
-    Many short ranges are moved by vectorised calls, which move ranges of one width. A range of w to 2w bytes is moved
-    as two ranges of w bytes, one from each end, which may overlap. So each power of two takes two gathers and two
-    scatters, whatever the lengths are. A long range is moved as several of ``_WIDEST`` bytes, of which the last two may
-    overlap::
-
-        7 bytes, w = 4:  abcd...     14 bytes, if _WIDEST were 4:  abcd efgh ijkl
-                            defg                                               klmn
-    """
-    if not _are_many_and_short(lengths):
-        _move_each(target, target_starts, source, source_starts, lengths)
-        return
-    exponents = np.minimum(np.frexp(np.asarray(lengths, np.float64))[1] - 1, _WIDEST.bit_length() - 1)
-    for exponent in distinct(exponents[lengths > 0]):
-        chosen = np.flatnonzero((exponents == exponent) & (lengths > 0))
-        width = 1 << int(exponent)
-        into = overlapping_ranges(target, width)
-        out_of = overlapping_ranges(source, width)
-        to = target_starts[chosen]
-        start = source_starts[chosen]
-        spare = lengths[chosen] - width
-        if width < _WIDEST:
-            into[to] = out_of[start]
-            into[to + spare] = out_of[start + spare]
-            continue
-        counts = -(-spare // width) + 1
-        firsts = splits_of(counts)
-        inside = (np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)) * width
-        inside = np.minimum(inside, np.repeat(spare, counts))
-        to = np.repeat(to, counts) + inside
-        start = np.repeat(start, counts) + inside
-        for first in range(0, len(to), _RANGES_AT_ONCE):
-            some = slice(first, first + _RANGES_AT_ONCE)
-            into[to[some]] = out_of[start[some]]
-
-
-def _move_each(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:
-    # Slices of memoryviews take half as long to make as those of arrays.
-    into = memory_of(target)
-    out_of = memory_of(source)
-    bounds = (target_starts, target_starts + lengths, source_starts, source_starts + lengths)
-    for to, to_end, start, end in zip(*(bound.tolist() for bound in bounds), strict=True):
-        into[to:to_end] = out_of[start:end]
+def move_ranges(target: Bytes, places: Ints, source: Bytes, starts: Ints, lengths: Ints) -> None:
+    """Copy ranges from one buffer to places of the other: range i has ``lengths[i]`` bytes."""
+    arrays = [np.ascontiguousarray(each) for each in (starts, lengths, places)]
+    wrong = copy_ranges(buffers_of([source]).table, None, arrays[0], arrays[1], target, arrays[2])
+    if wrong >= 0:
+        raise IndexError(f"range {wrong} does not lie in its buffer")
 
 
 def rows_sharing_memory(nbytes: int) -> int:

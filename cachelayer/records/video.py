@@ -27,8 +27,8 @@ from cachelayer.arguments import explains_options
 from cachelayer.errors import CorruptionError, ElementError, InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.json_values import decoding
 from cachelayer.locks import cached_property
+from cachelayer.records.files_in_records import FileRanges, StoredBytes, read_together
 from cachelayer.records.memory import LEAF_NBYTES, Ints
-from cachelayer.records.record_buffers import FileRanges, StoredBytes, read_together
 from cachelayer.records.selection import record_numbers, sliced
 from cachelayer.records.spec import ImageSize, VideoSpec, describe_leaf
 from cachelayer.records.video_index import PacketRange, VideoIndex, pyav

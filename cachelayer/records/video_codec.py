@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.conform import conform
+from cachelayer.records.files_in_records import StoredBytes
 from cachelayer.records.layout import U8, U32, LeafPart
 from cachelayer.records.leaf_columns import Column, FlatRows, LeafCodec, PartRows, bytes_of_strings, strings_of_bytes
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.record_buffers import StoredBytes
 from cachelayer.records.spec import SizedVideoSpec, VideoSpec
 from cachelayer.records.video import Video, VideoFile
 from cachelayer.records.video_index import VideoIndex, indexed

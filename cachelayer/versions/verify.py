@@ -26,7 +26,7 @@ from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.spans import Records
 from cachelayer.versions.column_file import ColumnFile, check_column_file
 from cachelayer.versions.damage import StoredFile, damage_beside_manifest, problems_of, records_of
 from cachelayer.versions.snapshot import manifest_name

@@ -13,7 +13,7 @@ import zstandard
 from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.compression import decompress
 from cachelayer.errors import CorruptionError
-from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.records.spans import Spans
 
 NOISE = np.random.default_rng(0).bytes(200_000)
 RECORDS = [NOISE, b"", NOISE[:1], b"text " * 60_000, NOISE[:70_000] + bytes(70_000)]
@@ -31,15 +31,15 @@ def stored(record: bytes, **options: bool) -> bytes:
 @pytest.mark.parametrize(("sized", "checksum"), [(True, False), (False, True)])
 def test_records_decompress_to_what_was_compressed_or_are_named(*, sized: bool, checksum: bool) -> None:
     parts = [stored(record, write_content_size=sized, write_checksum=checksum) for record in RECORDS]
-    assert decompress(PackedRecords.of_bytes(parts * 20)).to_list() == RECORDS * 20
+    assert decompress(Spans.of_bytes(parts * 20)).packed_copy().to_list() == RECORDS * 20
     frame = parts[3][len(varint(len(RECORDS[3]))) :]
     for damaged in (varint(len(RECORDS[3]) - 1) + frame, varint(len(RECORDS[3]) + 1) + frame, parts[3][:-1]):
         with pytest.raises(CorruptionError, match="record 3"):
-            decompress(PackedRecords.of_bytes([*parts[:3], damaged, *parts[4:]]))
+            decompress(Spans.of_bytes([*parts[:3], damaged, *parts[4:]]))
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_not_called_damaged() -> None:
-    records = PackedRecords.of_bytes([stored(bytes(16 << 20))] * 40)
+    records = Spans.of_bytes([stored(bytes(16 << 20))] * 40)
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
     resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), before[1]))

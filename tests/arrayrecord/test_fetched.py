@@ -13,10 +13,18 @@ from samples import examples
 from test_ranged import Remote
 
 from cachelayer import CorruptionError, Storage
-from cachelayer.access.held_blocks import gathered
+from cachelayer.access.held_blocks import HeldBlock, held_records
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.riegeli import BLOCK, HEADER, SIGNATURE, check_inside, to_logical, without_headers
-from cachelayer.records.record_buffers import PackedRecords, Records
+from cachelayer.arrayrecord.riegeli import (
+    BLOCK,
+    HEADER,
+    PAYLOAD,
+    SIGNATURE,
+    buffers_of_ranges,
+    check_inside,
+    to_logical,
+)
+from cachelayer.records.spans import Records, Spans
 
 BEGINS = st.integers(0, 3 * BLOCK).filter(lambda position: position % BLOCK >= HEADER)
 
@@ -27,10 +35,16 @@ def test_block_headers_are_left_out(ranges: list[tuple[int, int]]) -> None:
     file = np.random.default_rng(len(ranges)).integers(0, 256, 8 * BLOCK, np.uint8)
     is_payload = np.arange(len(file)) % BLOCK >= HEADER
     raw = [file[begin : begin + nbytes].tobytes() for begin, nbytes in ranges]
-    found, starts = without_headers(raw, np.array([begin for begin, _ in ranges]))
+    begins = np.array([begin for begin, _ in ranges])
     wanted = [file[begin : begin + nbytes][is_payload[begin : begin + nbytes]] for begin, nbytes in ranges]
-    assert np.array_equal(found, np.concatenate(wanted))
-    assert starts.tolist() == np.cumsum([0, *map(len, wanted)])[:-1].tolist()
+    starts = to_logical(begins) - begins // BLOCK * PAYLOAD
+    rows = np.arange(len(ranges))
+    lengths = np.array([*map(len, wanted)])
+    found = Spans(buffers_of_ranges(raw, begins), starts, lengths, rows)
+    assert found.packed_copy().to_list() == [each.tobytes() for each in wanted]
+    for wrong in (Spans(found.buffers, starts - 1, lengths, rows), Spans(found.buffers, starts, lengths + 1, rows)):
+        with pytest.raises(CorruptionError, match="record 0"):
+            wrong.packed_copy()
 
 
 def remote(folder: Path, sizes: list[int], **options: Any) -> tuple[Remote, list[bytes]]:
@@ -60,14 +74,18 @@ SIZES = {
 def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str, compression: str | None) -> None:
     there, values = remote(tmp_path, SIZES[sizes], compression=compression)
     for begin, end in [(0, 8), (1, 2), (2, 6), (0, 3), (4, 7), (3, 3)]:
-        assert fetch(there, begin, end)[0].to_list() == values[begin:end]
-    blocks = [fetch(there, begin, begin + 12)[0] for begin in range(0, 60, 12)]
+        assert fetch(there, begin, end)[0].packed().to_list() == values[begin:end]
+    blocks = [
+        HeldBlock(np.arange(begin, begin + 12), fetch(there, begin, begin + 12)[0].packed())
+        for begin in range(0, 60, 12)
+    ]
     numbers = np.random.default_rng(1).permutation(60)[:40]
-    found = gathered(blocks, *np.divmod(numbers, 12))
-    assert found.packed().to_list() == [values[number] for number in numbers]
+    found = held_records(blocks, numbers)
+    assert found is not None
+    assert found.packed_copy().to_list() == [values[number] for number in numbers]
     middle = min(found.lengths.tolist()) // 2
     nbytes = 3 if middle > 3 else 0
-    assert found.same_range(middle, nbytes).tobytes() == b"".join(
+    assert found.take(middle, nbytes).tobytes() == b"".join(
         values[number][middle : middle + nbytes] for number in numbers
     )
 
@@ -82,7 +100,7 @@ def test_a_damaged_record_is_told_and_the_others_are_right(tmp_path: Path, compr
     records, broken = fetch(there, 0, 20)
     assert len(broken) == 1
     whole = [row for row in range(20) if row not in broken]
-    assert gathered([records], np.zeros(19, np.int64), np.array(whole)).to_list() == [values[row] for row in whole]
+    assert records[np.array(whole)].packed_copy().to_list() == [values[row] for row in whole]
     (row,) = broken
     with pytest.raises(CorruptionError, match=f"record {row}"):
         there.records([row])
@@ -95,10 +113,3 @@ def test_no_index_row_names_a_range_outside_of_the_shard(position: int) -> None:
         logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
         with pytest.raises(CorruptionError, match="it "):
             check_inside(logical, lengths, to_logical(1000), lambda _: "it", SIGNATURE)
-
-
-@pytest.mark.parametrize("row", [-1, 12, 2**40, -(2**63)])
-def test_no_row_is_read_that_a_block_does_not_have(row: int) -> None:
-    block = PackedRecords.of_bytes([b"x" * 9] * 12)
-    with pytest.raises(IndexError):
-        gathered([block, block], np.array([0, 1, 1]), np.array([11, 0, row]))

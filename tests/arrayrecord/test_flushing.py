@@ -19,7 +19,7 @@ from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
-from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.records.spans import Spans
 from cachelayer.records.spec import ArraySpec
 
 
@@ -95,7 +95,7 @@ def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
         tmp_path / "lengths",
         codec_for(ArraySpec("uint8", (1000,))),
     )
-    writer.write(Frames.of(PackedRecords.of_bytes([bytes(1000)])))
+    writer.write(Frames.of(Spans.of_bytes([bytes(1000)])))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:

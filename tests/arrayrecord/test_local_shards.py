@@ -199,7 +199,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import cachelayer
-from cachelayer.arrayrecord import mapping
+from cachelayer.arrayrecord import local_shards
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 base = cachelayer.open(sys.argv[1])._base
 path = next(Path(sys.argv[1].rsplit("/", 1)[0]).rglob("*.array_record"))
@@ -229,7 +229,7 @@ assert os.wait()[1] == 0
 assert whole(shards.records(numbers)) == expected
 """
 TOO_MANY = """
-mapping._mapping_limit = lambda: 500
+local_shards.mapping_limit = lambda: 500
 try:
     shards.records(numbers)
 except cachelayer.StorageError as error:
@@ -238,7 +238,7 @@ assert whole(shards.records(numbers[:200])) == whole(base.shards.records(numbers
 """
 NO_ADDRESSES = """
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (used + (20 << 20), resource.RLIM_INFINITY))
 try:
     shards.records(numbers)
 except cachelayer.StorageError as error:

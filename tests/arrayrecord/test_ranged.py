@@ -20,7 +20,7 @@ from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.ranged import Range, RangedShards, ShardObject
 from cachelayer.objects import paths
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.spans import Records
 
 SIZES = st.sampled_from([0, 1, 7, 300, 3000, 65_000, 65_536, 70_000, 200_000])
 

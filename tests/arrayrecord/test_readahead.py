@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer.arrayrecord.mapping import MappedRange, is_in_memory, opened
+from cachelayer.arrayrecord.mapping import MappedFile, is_in_memory
 
 
 def drop(path: Path) -> None:
@@ -41,13 +41,10 @@ def cold(on_disk: Path) -> Path:
 
 
 def test_what_is_announced_comes_into_memory(cold: Path) -> None:
-    size = cold.stat().st_size
-    files = MappedRange(size)
-    with opened(cold) as descriptor:
-        files.map(cold, descriptor, 0, size)
+    file = MappedFile.open(cold)
     wanted = [5 << 20, 1 << 20, (1 << 20) + 4096]
     assert not all(is_in_memory(cold, position) for position in wanted)
-    files.will_need(np.array(wanted), np.array(wanted) + 3000)
+    file.will_need(np.array(wanted), np.array(wanted) + 3000)
     limit = time.monotonic() + 60
     while not all(is_in_memory(cold, position) for position in wanted):
         assert time.monotonic() < limit

@@ -21,7 +21,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.conform import conform, stacked_rows
 from cachelayer.records.null_marks import NullBits, marked
-from cachelayer.records.record_buffers import PackedRecords
+from cachelayer.records.spans import Spans
 from cachelayer.records.spec import LeafSpec, describe_leaf, is_static, without_nulls
 from cachelayer.records.value_conversion import leaf_spec
 from cachelayer.records.values import NullDict, OfNullableDict
@@ -42,11 +42,11 @@ def records_of(codec: Codec, elements: list[Any]) -> list[bytes]:
 
 
 def elements_of(codec: Codec, records: list[bytes]) -> list[Any]:
-    return codec.elements(codec.decode(PackedRecords.of_bytes(records)), len(records))
+    return codec.elements(codec.decode(Spans.of_bytes(records)), len(records))
 
 
 def batch_of(codec: Codec, records: list[bytes]) -> Any:
-    return codec.batch(codec.decode(PackedRecords.of_bytes(records)))
+    return codec.batch(codec.decode(Spans.of_bytes(records)))
 
 
 def round_trip(spec: Any, elements: list[Any]) -> list[Any]:
@@ -429,7 +429,7 @@ def test_a_record_of_another_length_is_refused(version: tuple[Any, list[Any]], d
     change = data.draw(st.integers(-len(records[row]), 16).filter(bool))
     records[row] = records[row][:change] if change < 0 else records[row] + bytes(change)
     with pytest.raises(CorruptionError):
-        codec.decode(PackedRecords.of_bytes(records))
+        codec.decode(Spans.of_bytes(records))
 
 
 def test_a_codec_of_a_newer_release_is_refused() -> None:
