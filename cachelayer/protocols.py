@@ -346,8 +346,14 @@ class Dataset(Protocol[T_co]):
             held: records that were fetched.
         """
 
-    def batches(self, batches: Sequence[NDArray[np.int64]], held: Held | None = None, /) -> Iterable[Any]:
-        """Return a batch for each array of numbers. All are read at once, and may share memory."""
+    def batches(self, numbers: NDArray[np.int64], splits: Sequence[int], held: Held | None = None, /) -> Iterable[Any]:
+        """Return the batches of consecutive rows. All are read at once, and may share memory.
+
+        Args:
+            numbers: the numbers of all rows.
+            splits: the first row of each batch, then the number of all rows.
+            held: records that were fetched.
+        """
 
     def needed(self, numbers: NDArray[np.int64], /) -> Needed:
         """Return the stored records that these elements are made of, unless reading them takes no request.

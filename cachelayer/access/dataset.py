@@ -255,14 +255,17 @@ class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
             narrow[tuple(keys)] = leaves.with_fields(leaves_below(leaves.codec.spec, keys))
         return narrow[tuple(keys)].batch(numbers)  # type: ignore[no-any-return]
 
-    def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
+    def batches(self, numbers: Ints, splits: Sequence[int], held: Held | None = None) -> Iterable[Any]:
+        rows = [slice(begin, end) for begin, end in pairwise(splits)]
         # Objects of the user are read batch by batch, so that an error belongs to its batch. So are elements without a
-        # declared spec: what is read at once is cut into batches by its spec.
-        if not self.info.is_declared or self.info.reading_cost == "foreign":
-            return (self.batch(numbers, held) for numbers in batches)
-        numbers = np.concatenate([NO_NUMBERS, *batches])
-        sizes = list(map(len, batches))
-        return cut_batches(lambda rows: self.batch(numbers[rows], held), self.element_spec, sizes)
+        # declared spec: what is read at once is cut into batches by its spec. And the shape of a batch of sparse arrays
+        # depends on all of its rows.
+        if not self.info.is_declared or self.info.reading_cost == "foreign" or has_sparse(self.element_spec):
+            return (self.batch(numbers[some], held) for some in rows)
+        leaves = tree.flatten_batch(self.element_spec, self.batch(numbers, held))
+        return tree.row_packer(self.element_spec)(
+            [[_rows(values, some) for some in rows] for values in leaves], len(rows)
+        )
 
     def padded_as(self, number: int) -> BaseDataset:  # noqa: ARG002
         return self
@@ -343,20 +346,9 @@ def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Att
     return values, errors
 
 
-def cut_batches(read: Callable[[slice], Any], spec: Tree, sizes: Sequence[int]) -> Iterable[Any]:
-    """Return batches that are parts of one batch, which is read at once, and share its memory.
-
-    Args:
-        read: returns the batch of some of the rows.
-        spec: the spec of the elements.
-        sizes: the number of rows of each batch.
-    """
-    rows = [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
-    # The shape of a batch of sparse arrays depends on all of its rows: it cannot be cut.
-    if any(isinstance(leaf, SparseSpec) for _, leaf in tree.leaves(spec)):
-        return map(read, rows)
-    leaves = tree.flatten_batch(spec, read(slice(None)))
-    return tree.row_packer(spec)([[_rows(values, some) for some in rows] for values in leaves], len(rows))
+def has_sparse(spec: Tree) -> bool:
+    """Return whether elements have sparse arrays."""
+    return any(isinstance(leaf, SparseSpec) for _, leaf in tree.leaves(spec))
 
 
 def _rows(values: Any, rows: slice) -> Any:

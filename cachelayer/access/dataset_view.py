@@ -123,8 +123,8 @@ class DatasetView(BaseDataset):
     def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
         return self.base.batch_of_keys(self.selection.numbers_of(numbers), keys)
 
-    def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
-        return self.base.batches([self.selection.numbers_of(numbers) for numbers in batches], held)
+    def batches(self, numbers: Ints, splits: Sequence[int], held: Held | None = None) -> Iterable[Any]:
+        return self.base.batches(self.selection.numbers_of(numbers), splits, held)
 
     def needed(self, numbers: Ints) -> Needed:
         return self.base.needed(self.selection.numbers_of(numbers))

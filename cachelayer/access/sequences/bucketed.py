@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -118,9 +119,9 @@ class BucketedElements(PaddedElements):
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
         return self._of_longest(numbers).batch(numbers, held)
 
-    def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
-        unpadded = zip(batches, self.records.batches(batches, held), strict=True)
-        return (self._of_longest(numbers).padded(numbers, batch) for numbers, batch in unpadded)
+    def batches(self, numbers: Ints, splits: Sequence[int], held: Held | None = None) -> Iterable[Any]:
+        for (begin, end), batch in zip(pairwise(splits), self.records.batches(numbers, splits, held), strict=True):
+            yield self._of_longest(numbers[begin:end]).padded(numbers[begin:end], batch)
 
     def _of_longest(self, numbers: Ints) -> PaddedElements:
         """Return all elements padded to the bound that the longest of these has. A stream's batch has one bucket."""

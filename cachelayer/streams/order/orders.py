@@ -137,6 +137,16 @@ class Order(PickledByFields, ABC):
         chosen: Indices = numbers.take(within - first * _PIECE)
         return chosen
 
+    def between(self, epoch: int, begin: int, end: int) -> Indices:
+        """Return the record numbers at consecutive places of an epoch, read-only: int64 ``[end - begin]``."""
+        first = begin >> _PIECE_BITS
+        last = max(begin, end - 1) >> _PIECE_BITS
+        if last - first >= _MOST_PIECES:
+            return self.compute(epoch, np.arange(begin, end))
+        pieces = [self._piece(epoch, 0, 0, number) for number in range(first, last + 1)]
+        numbers = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+        return numbers[begin - first * _PIECE : end - first * _PIECE]
+
     @abstractmethod
     def compute(self, epoch: int, places: Indices) -> Indices:
         """Return the record number at each place of an epoch, without a cache."""
@@ -150,7 +160,9 @@ class Order(PickledByFields, ABC):
         """Return the record numbers of a piece: of places whose last bits are ``shared``."""
         first = number << _PIECE_BITS
         end = min(first + _PIECE, (self.length - 1 - shared >> shared_bits) + 1)
-        return self.compute(epoch, np.arange(first, end) << shared_bits | shared)
+        numbers = self.compute(epoch, np.arange(first, end) << shared_bits | shared).view()
+        numbers.setflags(write=False)
+        return numbers
 
 
 @dataclass(frozen=True)

@@ -188,10 +188,10 @@ class StepReader:
 
         All are read at once; if that raises an error, one by one, so that the error comes at the step that it is of.
         """
-        filled = [plan.numbers[begin:end] for begin, end in pairwise(plan.splits) if begin < end]
+        filled = [0, *(end for begin, end in pairwise(plan.splits) if begin < end)]
         together = None
-        if len(filled) > 1:
-            together, _ = attempt(self._batches_together, filled, held)
+        if len(filled) > 2:
+            together, _ = attempt(self._batches_together, plan.numbers, filled, held)
         for number, (begin, end) in enumerate(pairwise(plan.splits)):
             if begin == end:
                 # This shard has no row of this step. Its empty batch has the shape of the first row, which another
@@ -203,8 +203,8 @@ class StepReader:
             else:
                 yield next(together)
 
-    def _batches_together(self, numbers: list[Indices], held: HeldOf) -> Iterator[Any]:
-        return iter(self.records.batches(numbers, held(slice(None))))
+    def _batches_together(self, numbers: Indices, splits: list[int], held: HeldOf) -> Iterator[Any]:
+        return iter(self.records.batches(numbers, splits, held(slice(None))))
 
     def _plan_of_first_row(self, step: Step) -> ChunkPlan:
         """Return the plan of the first row of a step, which may be another shard's."""
