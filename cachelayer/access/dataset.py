@@ -45,7 +45,7 @@ from cachelayer.protocols import Attempted, Dataset, Failed, Held, Needed, Sourc
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.infer import declared
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Ints, Placed
 from cachelayer.records.spec import SparseSpec
 from cachelayer.records.stacking import Stacking
 from cachelayer.records.tree import Tree
@@ -132,16 +132,19 @@ class LeafRead:
     """The number of values of each range; None as for ``starts``."""
     ends: NDArray[np.bool_] | None = None
     """True for each record whose leaf must end with the range; None if leaves may be longer."""
+    into: Placed | None = None
+    """Receives the values; None to return them in a new array, one range after another."""
 
     def of_leaf(self, leaf: int) -> LeafRead:
         return replace(self, leaf=leaf)
 
     def of_rows(self, rows: Ints) -> LeafRead:
-        """Return the ranges of some of the records."""
+        """Return the read of some of the records."""
         if self.starts is None or self.counts is None:
             return self
         ends = None if self.ends is None else self.ends[rows]
-        return LeafRead(self.leaf, self.starts[rows], self.counts[rows], ends)
+        into = None if self.into is None else self.into._replace(places=self.into.places[rows])
+        return LeafRead(self.leaf, self.starts[rows], self.counts[rows], ends, into)
 
 
 class StoredLeaves(Protocol):
@@ -174,7 +177,7 @@ class StoredLeaves(Protocol):
             held: records that were fetched.
 
         Returns:
-            The values of each read: ranges one after another, as :meth:`Codec.leaf_values` returns them; or whole
+            The values of each read: the array that received ranges, as :meth:`Codec.leaf_values` returns it; or whole
             leaves stacked, as a :class:`cachelayer.Nullable` if they may be None.
         """
 

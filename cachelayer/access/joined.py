@@ -22,7 +22,6 @@ from operator import is_
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.access.dataset import BaseDataset, LeafRead, ShardRows, StoredLeaves, check_one_size
 from cachelayer.access.dataset_view import DatasetView
@@ -46,7 +45,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.files_in_records import join_records
 from cachelayer.records.infer import common_spec
-from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
+from cachelayer.records.memory import Ints, Placed, groups_of, splits_of
 from cachelayer.records.spans import Records, Spans
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
@@ -240,21 +239,25 @@ class Joined(BaseDataset):
         )
 
     def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
+        reads = [read if read.counts is None or read.into else self._into_new_array(read) for read in reads]
         groups = []
         for member, rows, own in list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]:
             own_reads = [read.of_rows(rows) for read in reads]
             stored = member.leaves_for("lengths()")
             groups.append((rows, stored.leaf_values(member.selection.numbers_of(own), own_reads, held)))
-        if len(groups) == 1:
-            return groups[0][1]
         merged = []
         for place, read in enumerate(reads):
-            parts = [(rows, values[place]) for rows, values in groups]
-            if read.counts is None:
-                merged.append(_merge_fixed(parts, len(numbers)))
+            if read.into is None:
+                merged.append(_merge_fixed([(rows, values[place]) for rows, values in groups], len(numbers)))
             else:
-                merged.append(_merge_varying(parts, read.counts))
+                # All members have written into the same array.
+                merged.append(read.into.values)
         return merged
+
+    def _into_new_array(self, read: LeafRead) -> LeafRead:
+        _, dtype = self.codec.varying[read.leaf]
+        splits = splits_of(cast(Ints, read.counts))
+        return replace(read, into=Placed(np.empty(int(splits[-1]), dtype), splits[:-1]))
 
     # The methods below need members that are whole records of one codec.
 
@@ -293,17 +296,6 @@ def source_of(member: DatasetView) -> RecordSource:
     return cast(RecordElements, member.base).source
 
 
-def _merge_varying(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> NDArray[Any]:
-    """Return the values of all rows one after another, given those of several groups of rows."""
-    dtype = groups[0][1].dtype
-    nbytes = counts * dtype.itemsize
-    begins = splits_of(nbytes)
-    out = np.empty(int(begins[-1]), np.uint8)
-    for rows, values in groups:
-        move_ranges(out, begins[:-1][rows], values.view(np.uint8), splits_of(nbytes[rows])[:-1], nbytes[rows])
-    return out.view(dtype)
-
-
 def _merge_fixed(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
     """Return the stacked values of all rows, given those of several groups of rows."""
     if any(isinstance(values, Nullable) for _, values in groups):
@@ -314,6 +306,8 @@ def _merge_fixed(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
         merged = _merge_fixed([(rows, part.values) for rows, part in parts], count)
         return Nullable(merged, _merge_fixed([(rows, part.valid) for rows, part in parts], count))
     first = groups[0][1]
+    if len(groups) == 1:
+        return first
     out = np.empty((count, *first.shape[1:]), first.dtype)
     for rows, values in groups:
         out[rows] = values

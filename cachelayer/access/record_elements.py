@@ -239,7 +239,7 @@ class RecordElements(StoredElements):
             return [
                 codec.fixed_values(records, self._leaf(read.leaf))
                 if read.starts is None or read.counts is None
-                else codec.leaf_values(records, self._leaf(read.leaf), read.starts, read.counts, read.ends)
+                else codec.leaf_values(records, self._leaf(read.leaf), read.starts, read.counts, read.ends, read.into)
                 for read in reads
             ]
         except (ValueError, CorruptionError) as error:

@@ -46,6 +46,7 @@ from cachelayer.records.memory import (
     MAX_SHARED_NBYTES,
     Bytes,
     Ints,
+    Placed,
     move_ranges,
     rows_sharing_memory,
     splits_of,
@@ -437,9 +438,15 @@ class Codec:
         return nbytes[:, parts] // np.array([dtype.itemsize for _, dtype in self.varying.values()], np.int64)
 
     def leaf_values(
-        self, records: Records, number: int, starts: Ints, counts: Ints, ends: NDArray[np.bool_] | None = None
+        self,
+        records: Records,
+        number: int,
+        starts: Ints,
+        counts: Ints,
+        ends: NDArray[np.bool_] | None = None,
+        into: Placed | None = None,
     ) -> NDArray[Any]:
-        """Return some consecutive values of a leaf of each record, one after another.
+        """Return some consecutive values of a leaf of each record.
 
         Nothing is read past the end of a leaf, whatever starts and counts are.
 
@@ -449,9 +456,10 @@ class Codec:
             starts: the first value, for each record.
             counts: how many values, for each record.
             ends: True if the leaf must end with the last of these values, for each record; None if it may go on.
+            into: receives the values; None for a new array, in which they follow one another.
 
         Returns:
-            An array of the dtype of the leaf; uint8 for ``bytes`` and ``str``.
+            The array that has the values, of the dtype of the leaf; uint8 for ``bytes`` and ``str``.
         """
         spec = self.plans[number].spec
         if dtypes.is_string(spec.dtype) and spec.shape:
@@ -470,8 +478,12 @@ class Codec:
                 f"values {starts[row]} to {starts[row] + counts[row]} of a record that has {lengths[row]}: "
                 "its length is not the one that is stored beside the shard"
             )
-        values: NDArray[Any] = records.ranges(begins + starts * dtype.itemsize, counts * dtype.itemsize).view(dtype)
-        return values
+        begins = begins + starts * dtype.itemsize
+        nbytes = counts * dtype.itemsize
+        if into is None:
+            return records.ranges(begins, nbytes).view(dtype)
+        records.move(begins, nbytes, into.values.view(np.uint8), into.places * dtype.itemsize)
+        return into.values
 
     def fixed_values(self, records: Records, number: int) -> Any:
         """Return a leaf of one shape in all records, stacked; a Nullable if it, or a dict around it, may be None."""

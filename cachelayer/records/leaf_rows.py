@@ -13,7 +13,7 @@ from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8
 from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_plan import LeafPlan, values_of
-from cachelayer.records.memory import splits_of
+from cachelayer.records.memory import bytes_of, splits_of
 from cachelayer.records.spans import Spans
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, without_nulls
 from cachelayer.records.values import NullDict, Ragged, Sparse
@@ -104,7 +104,7 @@ def _mark_differing(differ: NDArray[np.bool_], one: FlatRows, other: FlatRows) -
 
 def _bytes_of_rows(flat: FlatRows, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     itemsize = flat.values.dtype.itemsize
-    buffer = np.ascontiguousarray(flat.values).view(U8)
+    buffer = bytes_of(flat.values)
     return Spans.in_buffer(buffer, flat.splits[rows] * itemsize, flat.lengths[rows] * itemsize).packed_copy().buffer
 
 

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,22 @@ MAX_SHARED_NBYTES = 1 << 16
 """How many bytes of other elements an element may keep alive. With less, each element would need its own copy."""
 
 
+class Placed(NamedTuple):
+    """An array, and where in it ranges of values begin, which are copied there."""
+
+    values: NDArray[Any]
+    places: Ints
+
+
 def memory_of(buffer: Any) -> memoryview:
     """Return a buffer as a memoryview."""
     # numpy's stubs do not say that an array is a buffer.
     return memoryview(buffer)
+
+
+def bytes_of(array: NDArray[Any]) -> Bytes:
+    """Return the bytes of an array as one dimension: without a copy if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def buffers_of(arrays: Sequence[Bytes]) -> Buffers:

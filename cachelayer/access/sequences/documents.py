@@ -30,7 +30,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Held, Needed, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import last_key, leaf_number
-from cachelayer.records.memory import Ints, distinct, separate_rows
+from cachelayer.records.memory import Ints, Placed, distinct, separate_rows
 from cachelayer.records.spec import ArraySpec, AudioSpec, VideoSpec, describe_leaf
 
 _LONGEST = 2**31 - 1
@@ -143,16 +143,19 @@ class Documents:
             held: records that were fetched.
             fields: the fields that rows have beside the leaves.
         """
-        reads = [LeafRead(leaf, pieces.begin, pieces.count, pieces.ends) for leaf in self._leaves]
+        places = pieces.row * length + pieces.offset
+        reads = []
+        for leaf, dtype in zip(self._leaves, self.dtypes, strict=True):
+            into = Placed(pieces.cells_for(rows * length, dtype), places)
+            reads.append(LeafRead(leaf, pieces.begin, pieces.count, pieces.ends, into))
         lengths = self.columns[0].take(pieces.record) if fields else pieces.count
         reads_of_fields = [token_field.reads(pieces, lengths) for token_field in fields]
         # All reads are made at once, so that each record is read once.
         all_reads = [*reads, *(read for of_field in reads_of_fields for read in of_field)]
         values = self._stored.leaf_values(self.records.selection.numbers_of(pieces.record), all_reads, held)
         batch = {}
-        filled = pieces.not_empty()
         for key, of_leaf in zip(self.keys, values[: len(reads)], strict=True):
-            batch[key] = filled.placed(of_leaf, rows, length)
+            batch[key] = of_leaf.reshape(rows, length)
         # A field also has a value in the cell of a separator.
         with_separators = replace(pieces, count=pieces.cells)
         remaining = iter(values[len(reads) :])

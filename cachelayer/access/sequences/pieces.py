@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.leases import empty
 from cachelayer.protocols import Dataset, Sources
-from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.memory import Ints, bytes_of, move_ranges, splits_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,34 +66,25 @@ class Pieces:
         end = begin + self.count[piece]
         return replace(sources, element=self.row[piece], begin=begin, end=end, offset=self.offset[piece])
 
+    def cells_for(self, cells: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an array for the values of so many cells, with zeros where no piece has values."""
+        is_filled = int(self.count.sum()) == cells
+        return empty((cells * dtype.itemsize,)).view(dtype) if is_filled else np.zeros(cells, dtype)
+
     def placed(self, values: NDArray[Any], rows: int, length: int) -> NDArray[Any]:
         """Return the values of the pieces in their rows, with zeros around them: ``[rows, length, *shape]``.
 
         Args:
-            values: the values of all pieces, one after another, ``[values, *shape]``; the result may share
-                their memory.
+            values: the values of all pieces, one after another, ``[values, *shape]``.
             rows: the number of rows.
             length: the number of cells of a row.
         """
-        if len(values) == rows * length:
-            # All cells have values, in the order of the pieces.
-            return values.reshape(rows, length, *values.shape[1:])
         out = np.zeros((rows * length, *values.shape[1:]), values.dtype)
-        splits = splits_of(self.count)
-        starts = self.row * length + self.offset
-        # Pieces that touch are one range. Few ranges are copied one by one; for many ranges, a mask of all cells is
-        # made from the changes at their ends, and the values are written where it is True.
-        first = np.flatnonzero(np.append(True, starts[1:] != starts[:-1] + self.count[:-1])[: len(starts)])
-        if len(first) <= rows:
-            ends = np.append(first, len(starts))[1:]
-            ranges = zip(starts[first].tolist(), splits[first].tolist(), splits[ends].tolist(), strict=True)
-            for to, start, stop in ranges:
-                out[to : to + stop - start] = values[start:stop]
-        else:
-            change = np.zeros(len(out) + 1, np.int8)
-            change[starts] = 1
-            change[starts + self.count] -= 1
-            out[np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)] = values
+        if values.size:
+            nbytes = values.nbytes // len(values)
+            places = (self.row * length + self.offset) * nbytes
+            starts = splits_of(self.count)[:-1] * nbytes
+            move_ranges(bytes_of(out), places, bytes_of(values), starts, self.count * nbytes)
         return out.reshape(rows, length, *values.shape[1:])
 
 
@@ -105,7 +97,5 @@ def segments_of(pieces: Pieces, rows: int, length: int) -> tuple[NDArray[np.int3
     segments = np.repeat(np.insert(pieces.segment.astype(np.int32), ends, 0), counts).reshape(rows, length)
     flat = np.arange(rows * length, dtype=np.int32)
     flat -= np.repeat(splits_of(counts)[:-1].astype(np.int32), counts)
-    positions = flat.reshape(rows, length)
-    for place, end in enumerate(filled.tolist()):
-        positions[place, end:] = 0
-    return segments, positions
+    is_filled = np.arange(length) < filled[:, None]
+    return segments, flat.reshape(rows, length) * is_filled
