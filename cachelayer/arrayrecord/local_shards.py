@@ -355,7 +355,7 @@ class LocalShards:
 
     def _check_arithmetic(self, shard: int, rows: Any, path: Path) -> None:
         """Raise unless the index says of records of one size what arithmetic says: other readers read by the index."""
-        expected = self._first[shard] - self._logical[shard] + np.arange(len(rows)) * self._stride
+        expected = self._first[shard] + np.arange(len(rows)) * self._stride
         places = to_logical(rows["position"].astype(np.int64))
         if (rows["length"] != self._record_nbytes).any() or not np.array_equal(places, expected):
             raise CorruptionError(f"{path}: it has records in other places than where they lie")
