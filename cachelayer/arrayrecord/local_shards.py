@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any, Literal, NamedTuple
@@ -40,8 +40,9 @@ from cachelayer.arrayrecord.riegeli import (
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.counting import count, counts_for_iterator, note_disk
 from cachelayer.errors import CorruptionError, StorageError
-from cachelayer.gather import Buffers
+from cachelayer.gather import IS_COMPILED, Buffers
 from cachelayer.locks import ProcessLock
+from cachelayer.logs import logger_of
 from cachelayer.records.memory import Ints, buffers_of, distinct, groups_of, memory_of, splits_of
 from cachelayer.records.spans import Records, Spans
 
@@ -68,6 +69,12 @@ class ShardFiles:
 
 FilesOfShard = Callable[[int], AbstractContextManager[ShardFiles]]
 """Returns the files of the shard of a number. They stay there while the context lasts, in which they are opened."""
+
+
+@cache
+def _log_copying() -> None:
+    by = "compiled functions" if IS_COMPILED else "numpy, because no compiler was there when cachelayer was installed"
+    logger_of("streams").info("records are copied by %s", by)
 
 
 class _PlainShard(NamedTuple):
@@ -104,6 +111,7 @@ class LocalShards:
         files: FilesOfShard,
         verify: Verify,
     ) -> None:
+        _log_copying()
         for unit, counts in (("records", records), ("bytes", nbytes)):
             if min(counts, default=0) < 0 or sum(counts) > _MOST:
                 raise CorruptionError(

@@ -29,6 +29,7 @@ from cachelayer.cli.options import argument, flag
 from cachelayer.cli.output import Result, facts, table
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, CorruptionError
+from cachelayer.gather import IS_COMPILED
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.store import Store
 from cachelayer.progress import size
@@ -74,13 +75,15 @@ def doctor(storage: str | None, option: Pairs) -> Result:
     for name in sorted(used):
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
+    copying = "compiled functions" if IS_COMPILED else "numpy: no compiler was there when cachelayer was installed"
+    shown = facts([*versions.items(), ("records are copied by", copying)])
     if storage is None:
-        return Result({"versions": versions}, [facts(versions.items())])
+        return Result({"versions": versions, "is_compiled": IS_COMPILED}, [shown])
     click.echo(f"asking {without_credentials(storage)}, for {PATIENCE:g} s at most", err=True)
     url, problem = _asked(storage, option)
-    document = {"versions": versions, "storage": {"url": url, "problem": problem}}
+    document = {"versions": versions, "is_compiled": IS_COMPILED, "storage": {"url": url, "problem": problem}}
     verdict = f"{url}: {problem or 'can be published to'}"
-    return Result(document, [facts(versions.items()), verdict], ExitCode.FINDING if problem else ExitCode.SUCCESS)
+    return Result(document, [shown, verdict], ExitCode.FINDING if problem else ExitCode.SUCCESS)
 
 
 def _asked(storage: str, option: Pairs) -> tuple[str, str]:
