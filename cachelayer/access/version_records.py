@@ -11,7 +11,7 @@ A version has a group of records, and a group for each call that added columns; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -209,9 +209,14 @@ class VersionRecords(PickledByFields, RowOrigins):
         # Local files are not opened for this.
         return not self.is_local and cast(RemoteShards | ColumnRows, self.shards).takes_requests
 
-    def record(self, number: int) -> bytearray:
-        if len(self.erased):
-            self.refuse_erased(np.array([number]))
+    @cached_property
+    def record(self) -> Callable[[int], bytearray]:
+        """Returns one record; the caller may change it. This is what ``ref[i]`` waits for, so it calls nothing else."""
+        read = self.shards.record
+        return self._record_not_erased if len(self.erased) else read
+
+    def _record_not_erased(self, number: int) -> bytearray:
+        self.refuse_erased(np.array([number]))
         return self.shards.record(number)
 
     def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:

@@ -325,20 +325,16 @@ class Codec:
         batches = [batch_of(plan, column) for plan, column in zip(self.plans, columns, strict=True)]
         return self._pack(iter(batches))
 
-    def element(self, record: bytearray) -> Any:
-        """Return the element of one record, whose memory it may share.
+    @cached_property
+    def element(self) -> Callable[[bytearray], Any]:
+        """Returns the element of one record, whose memory it may share: what :meth:`decode` does for many records."""
+        return self._element_of_fixed or self._element
 
-        This is what ``ref[i]`` waits for, so it does by hand what :meth:`decode` does for many records.
-        """
+    def _element(self, record: bytearray) -> Any:
         if self.with_null_values:
             return self.elements(self.decode(Spans.of_bytes([bytes(record)]), separate_rows=True), 1)[0]
         layout = self.layout
         size = len(record)
-        element_of_fixed = self._element_of_fixed
-        if element_of_fixed is not None and size <= MAX_SHARED_NBYTES:
-            if size != layout.fixed_nbytes:
-                raise _damaged(size, layout.fixed_nbytes)
-            return element_of_fixed(record)
         starts = [0]
         lengths: tuple[int, ...] = (size,)
         null_bits = 0
@@ -376,28 +372,31 @@ class Codec:
 
     @cached_property
     def _element_of_fixed(self) -> Callable[[bytearray], Any] | None:
-        """The quick way from a record to its element; None unless all leaves have known shapes and are never None."""
+        """The quick way from a record to its element, which ``ref[i]`` waits for.
+
+        None unless elements are made of arrays of known shapes which are never None, and small enough to share the
+        memory of their record.
+        """
+        nbytes = self.layout.fixed_nbytes
         are_fixed = all(isinstance(plan.codec, FixedLeafCodec) and plan.files is None for plan in self.plans)
-        if not self.plans or not are_fixed or self._can_be_null:
+        if not self.plans or not are_fixed or self._can_be_null or nbytes > MAX_SHARED_NBYTES:
             return None
         arrays = [(part.shape or (), part.dtype, place) for plan in self.plans for place, part in plan.parts]
+        keys = list(self.spec) if isinstance(self.spec, dict) else []
+        is_flat = len(keys) == len(arrays) and all(isinstance(self.spec[key], LeafSpec) for key in keys)
+        fields = [(key, *array) for key, array in zip(keys if is_flat else range(len(arrays)), arrays, strict=True)]
         pack = self._pack
 
         def element(record: bytearray) -> Any:
-            views = [
-                np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
-                for shape, dtype, place in arrays
-            ]
-            return pack(iter(views))
+            if len(record) != nbytes:
+                raise _damaged(len(record), nbytes)
+            leaves = {
+                key: np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
+                for key, shape, dtype, place in fields
+            }
+            return leaves if is_flat else pack(iter(leaves.values()))
 
-        if not isinstance(self.spec, dict) or not all(isinstance(child, LeafSpec) for child in self.spec.values()):
-            return element
-        fields = [(key, *array) for key, array in zip(self.spec, arrays, strict=True)]
-        # Without a list of the values, a dict takes half as long.
-        return lambda record: {
-            key: np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
-            for key, shape, dtype, place in fields
-        }
+        return element
 
     # Videos, without the bytes of their files
 
