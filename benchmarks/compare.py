@@ -1,14 +1,15 @@
-"""Speeds of this checkout beside those of another one, by turns in one run.
+"""Speeds of this checkout beside those of an earlier commit and of a memory map, by turns in one run.
 
-Run: ``python benchmarks/compare.py OTHER [row ...]``, with OTHER the root of another checkout, such as a worktree of
-an earlier commit. Each row runs in one process of each checkout, which makes its own data. Both live at once and are
-asked in turn for one short round after another. The table shows the median of the ratios of neighbouring rounds: a
-shared machine has slow phases of seconds, which slow down two neighbours alike, and the best rounds of each side by
-different luck.
+Run: ``python benchmarks/compare.py --base REV [row ...]``. Each row runs in one process of each checkout, which makes
+its own data; a stream also beside a process that takes the same batches out of ``np.load(..., mmap_mode="r")``. All
+live at once and are asked in turn for one short round after another. The table shows medians of the ratios of
+neighbouring rounds, of the clock and of processor time: a shared machine has slow phases of seconds, which slow down
+two neighbours alike, and the best rounds of each side by different luck.
 """
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import os
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,8 +30,9 @@ ROUNDS, MOST_ROUNDS = 7, 41
 SECONDS = 12
 """How long the rounds of a row may take together, when there are enough of them."""
 SEED = 5
-Work = Callable[[], "int | tuple[int, float]"]
-"""Does the work of a round and returns the number of items, or of items and the seconds that count."""
+Work = Callable[[], "int | tuple[float, ...]"]
+"""Does the work of a round and returns the number of items; or of items, the seconds and the processor seconds that
+count."""
 
 _IMAGES = {
     "3 KB": (40_000, (32, 32, 3)),
@@ -67,6 +69,84 @@ def streams(size: str, **options: Any) -> Callable[[Path], Work]:
         return work
 
     return setup
+
+
+def memory_map(size: str) -> Callable[[Path], Work]:
+    """The batches of :func:`streams`, gathered from arrays in memory maps."""
+
+    def setup(folder: Path) -> Work:
+        for name, values in images(size).items():
+            np.save(folder / f"{name}.npy", values)
+        maps = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("x", "label")}
+        records = len(maps["label"])
+        batch = max(1, min(256, records // 8))
+
+        def work() -> int:
+            order = np.random.default_rng(SEED).permutation(records)
+            for start in range(0, records - batch + 1, batch):
+                rows = order[start : start + batch]
+                _ = {name: values[rows] for name, values in maps.items()}
+            return records
+
+        return work
+
+    return setup
+
+
+_FIRST_BATCH = """
+import time, numpy
+started, spent = time.perf_counter(), time.process_time()
+import cachelayer
+ref = cachelayer.Storage({folder!r}).fetch("data", "v1")
+next(iter(ref.stream(256, shuffle=True, seed=5)))
+print(time.perf_counter() - started, time.process_time() - spent)
+"""
+
+
+def first_batch(folder: Path) -> Work:
+    """First batches of fresh processes, from behind their import of numpy."""
+    stored(folder, images("3 KB"))
+    code = _FIRST_BATCH.format(folder=str(folder))
+
+    def work() -> tuple[float, ...]:
+        result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        return (1, *map(float, result.stdout.split()))
+
+    return work
+
+
+def hits(folder: Path) -> Work:
+    """Calls of ``cache()`` for a version that exists, of a function that holds a list of 300,000 dicts."""
+    import cachelayer
+
+    rows = [{"number": number, "text": str(number)} for number in range(300_000)]
+
+    def build() -> Iterator[Any]:
+        yield from rows[:100]
+
+    storage = cachelayer.Storage(folder)
+    storage.cache(build, "data", "v1", progress=False)
+
+    def work() -> int:
+        storage.cache(build, "data", "v1", progress=False)
+        return 1
+
+    return work
+
+
+def mixture_of_two(folder: Path) -> Work:
+    import cachelayer
+
+    parts = {name: stored(folder, images("520 B"), name) for name in ("first", "second")}
+
+    def work() -> int:
+        stream = cachelayer.mix(parts).stream(256, shuffle=True, seed=SEED)
+        steps = 400
+        for _ in zip(range(steps), stream):  # noqa: B905 - the stream has no end
+            pass
+        return steps * 256
+
+    return work
 
 
 def tiny_batches(folder: Path) -> Work:
@@ -427,6 +507,9 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "windows": sequences(lambda ref: ref.windows("tokens", 1024)),
     "packs": sequences(lambda ref: ref.packed("tokens", length=1024)),
     "mixture of four": mixture,
+    "mixture of two, 520 B": mixture_of_two,
+    "first batch": first_batch,
+    "hit, a list of 300,000": hits,
     "build, generator": builds(generator, 40_000),
     "build, arrays": builds(lambda: images("3 KB"), 40_000),
     "build, workers=2": builds(Sequence, 20_000, workers=2),
@@ -446,31 +529,33 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "PyTorch loader": torch_loader,
     "to_tf": to_tf,
 }
+MAPS = {row: memory_map(row.removeprefix("stream, ")) for row in ("stream, 3 KB", "stream, 196 KB", "stream, 520 B")}
+"""What the rows of streams are compared with besides the other checkout."""
 
 
-def serve(row: str) -> None:
+def serve(row: str, rows: dict[str, Callable[[Path], Work]]) -> None:
     """Make the data of a row; then do a round for each line that comes, and say what it took."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
-        setup = ROWS[row]
-        work = setup(Path(folder))
+        work = rows[row](Path(folder))
         work()
         print("ready", file=out, flush=True)
         for _ in sys.stdin:
             started, spent = time.perf_counter(), time.process_time()
             done = work()
             elapsed, spent = time.perf_counter() - started, time.process_time() - spent
-            items, seconds = done if isinstance(done, tuple) else (done, elapsed)
-            print(items / max(seconds, 1e-9), items / max(spent, 1e-9), file=out, flush=True)
+            items, *counted = done if isinstance(done, tuple) else (done,)
+            seconds, processor_seconds = [*counted, *(elapsed, spent)[len(counted) :]]
+            print(items / max(seconds, 1e-9), items / max(processor_seconds, 1e-9), file=out, flush=True)
 
 
 class Contender:
-    """A process that does the work of a row with the library of one checkout."""
+    """A process that does the work of a row, with the library of one checkout or with a memory map."""
 
-    def __init__(self, root: Path, row: str) -> None:
+    def __init__(self, root: Path, kind: str, row: str) -> None:
         environment = {**os.environ, "PYTHONPATH": str(root)}
-        command = [sys.executable, __file__, "--serve", row]
+        command = [sys.executable, __file__, kind, row]
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
@@ -495,9 +580,11 @@ class Contender:
         self.process.wait()
 
 
-def compared(row: str, roots: list[Path]) -> tuple[str, ...]:
+def compared(row: str, ours: Path, base: Path) -> tuple[str, ...]:
     """The row of the table."""
-    contenders = [Contender(root, row) for root in roots]
+    contenders = [Contender(ours, "--serve", row), Contender(base, "--serve", row)]
+    if row in MAPS:
+        contenders.append(Contender(ours, "--map", row))
     turns: list[list[tuple[float, ...]]] = []
     try:
         for one in contenders:
@@ -509,29 +596,58 @@ def compared(row: str, roots: list[Path]) -> tuple[str, ...]:
             rates = {id(one): one.round() for one in order}
             turns.append([rates[id(one)] for one in contenders])
     except RuntimeError as error:
-        return row, "", "", str(error)[:120], "", ""
+        return row, "", "", str(error)[:120], "", "", "", ""
     finally:
         for one in contenders:
             one.close()
-    ours, theirs = (median(turn[side][0] for turn in turns) for side in range(2))
-    ratio, ratio_cpu = (median(turn[0][kind] / turn[1][kind] for turn in turns) for kind in range(2))
-    return row, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ratio:.2f}", f"{ratio_cpu:.2f}", str(len(turns))
+
+    def ratio(side: int, kind: int) -> str:
+        return f"{median(turn[0][kind] / turn[side][kind] for turn in turns):.2f}" if side < len(contenders) else ""
+
+    rates_shown = [f"{median(turn[side][0] for turn in turns):,.0f}" for side in range(2)]
+    # Of processor time, the inverse: how much of it a record takes beside a memory map.
+    beside_map = ""
+    if len(contenders) == 3:
+        beside_map = f"{median(turn[2][1] / turn[0][1] for turn in turns):.2f}"
+    return row, *rates_shown, ratio(1, 0), ratio(1, 1), ratio(2, 0), beside_map, str(len(turns))
+
+
+@contextmanager
+def checkout(revision: str) -> Iterator[Path]:
+    """Yield the root of a worktree of a revision, or of a checkout that there is already."""
+    if Path(revision).is_dir():
+        yield Path(revision).resolve()
+        return
+    root = Path(__file__).resolve().parents[1]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "base"
+        git = ["git", "-C", str(root), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), revision], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--serve"]:
-        serve(sys.argv[2])
+    if sys.argv[1:2] in (["--serve"], ["--map"]):
+        serve(sys.argv[2], ROWS if sys.argv[1] == "--serve" else MAPS)
         return
-    roots = [Path(__file__).resolve().parents[1], Path(sys.argv[1]).resolve()]
-    wanted = [name for name in ROWS if not sys.argv[2:] or any(name.startswith(each) for each in sys.argv[2:])]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--base", required=True, help="a revision, or the folder of a checkout")
+    parser.add_argument("rows", nargs="*", help="the first letters of rows; all rows if none are named")
+    arguments = parser.parse_args()
     rows = []
-    for name in wanted:
-        rows.append(compared(name, roots))
-        print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    head = ("records a second", "this", "other", "ratio", "ratio a processor second", "rounds")
-    print(
-        table(f"This checkout and another by turns, medians; ratios of neighbouring rounds ({machine()})", head, rows)
-    )
+    with checkout(arguments.base) as base:
+        for name in ROWS:
+            if not arguments.rows or any(name.startswith(each) for each in arguments.rows):
+                rows.append(compared(name, Path(__file__).resolve().parents[1], base))
+                print("  ".join(rows[-1]), file=sys.stderr, flush=True)
+    head = (
+        "records a second", "this", "base", "ratio", "ratio a processor second", "of a memory map",
+        "processor time beside it", "rounds",
+    )  # fmt: skip
+    print(table(f"This checkout and {arguments.base} by turns, medians of ratios ({machine()})", head, rows))
 
 
 if __name__ == "__main__":
