@@ -92,8 +92,8 @@ class ChunkPlan:
 
 def _rows_of(options: StreamOptions, steps: StepRange) -> ChunkRows:
     first, *more = options.steps.by_epoch(steps.begins[0], steps.end)
-    is_in_order = options.rows is None and options.steps.shard_count == 1
-    is_in_order = is_in_order and not (options.arranges and options.order.in_blocks)
+    is_arranged = options.arranges and options.order.in_blocks
+    is_in_order = options.rows is None and options.steps.shard_count == 1 and not is_arranged
     count = steps.end - steps.begins[0]
     if is_in_order and not more and count % options.steps.global_batch == 0 and not options.steps.left_out:
         # All rows of whole steps: positions, places and so the numbers of an epoch follow one another.
