@@ -443,7 +443,8 @@ def test_a_program_that_is_asked_not_to_wait_says_what_is_left(tmp_path: Path, e
     for process in readers(tmp_path):
         wait_until(lambda process=process: not Path(f"/proc/{process}").exists())
     (tmp_path / "open").touch()
-    assert len(Storage(tmp_path / "storage").cache(Gated(), "d", "v1", **OPTIONS)) == RECORDS
+    assert len(lines_of(start_trainer(tmp_path, 1))) == 1
+    assert len(Storage(tmp_path / "storage").fetch("d@v1")) == RECORDS
 
 
 def test_a_program_says_at_its_end_that_its_build_failed(tmp_path: Path) -> None:
