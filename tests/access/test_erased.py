@@ -262,6 +262,7 @@ def test_a_state_goes_on_over_the_version_that_replaces_its_own(three: tuple[Any
             assert iterator.position == 8
 
 
+@pytest.mark.filterwarnings("ignore:.*equal records")
 def test_a_state_is_its_own_on_versions_made_of_one_with_erased_records(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     storage.submit(list(range(20)), "d", "v1")

@@ -246,6 +246,7 @@ def test_blocks_of_default_sizes_go_on_in_their_sizes_though_appended_records_ar
     iter(new.stream(8, **{**options, "shuffle": given})).set_state(state)
 
 
+@pytest.mark.filterwarnings("ignore:.*equal records")
 def test_default_sizes_do_not_depend_on_what_was_erased_before_records_were_appended(tmp_path: Path) -> None:
     def blocks(folder: Path, erased: list[int]) -> Any:
         storage, spec = cachelayer.Storage(folder), cachelayer.ArraySpec("uint8", (None,))

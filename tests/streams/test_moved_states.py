@@ -140,6 +140,7 @@ def test_a_state_goes_on_over_any_dataset_with_its_digest(siblings: dict[str, li
     assert unnamed(other.get_state()) == unnamed(iterator.get_state())
 
 
+@pytest.mark.filterwarnings("ignore:.*equal records")
 def test_default_sizes_of_blocks_are_one_for_a_digest_however_it_came_about(tmp_path: Path) -> None:
     def facts(ref: Any) -> Any:
         return ref.digest, iter(ref.stream(8, shuffle="blocks", seed=1)).get_state()["order"]["blocks"]

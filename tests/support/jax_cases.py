@@ -280,16 +280,13 @@ def test_iterators_are_copied_and_take_the_order_of_a_state_whole(shuffle: Any) 
     open_sizes = "blocks" if isinstance(shuffle, Blocks) else shuffle
     saved, stream = (ref(400).stream(16, shuffle=each, seed=3, num_epochs=2) for each in (shuffle, open_sizes))
     expected = list(saved)
-    for batches in (global_batches(stream, devices(8)), global_batches(stream, devices(4))):
-        begun = iter(batches)
-        for restored in (begun, batches):
-            restored.set_state(saved.state(2))
-            iterator = iter(batches) if restored is batches else begun
-            assert iterator.get_state() == saved.state(2)
-            assert_same(next(iterator), expected[2])
-            for other in (copy.copy(iterator), copy.deepcopy(iterator)):
-                assert other.get_state() == saved.state(3)
-                assert_same(next(other), expected[3])
-            assert_same(next(iterator), expected[3])
-            batches = global_batches(stream, devices(8))
-            begun = iter(batches)
+    for restores_loops in (False, True):
+        batches = global_batches(stream, devices(8))
+        iterator = iter(batches)
+        (batches if restores_loops else iterator).set_state(saved.state(2))
+        assert iterator.get_state() == saved.state(2)
+        assert_same(next(iterator), expected[2])
+        for other in (copy.copy(iterator), copy.deepcopy(iterator)):
+            assert other.get_state() == saved.state(3)
+            assert_same(next(other), expected[3])
+        assert_same(next(iterator), expected[3])
