@@ -327,8 +327,7 @@ def test_a_version_that_another_process_deletes_meanwhile_stops_no_erasure(stora
     again = Storage(tmp_path)
     read = again.fetch("d", "v1")._base.version
     version = StoredVersion.with_manifest(DeletesMeanwhile(tmp_path, "v2").folder("d"), read.info, read.manifest)
-    # The files of v2 stay while there is an erasure at work.
-    with pytest.warns(cachelayer.CacheLayerWarning, match="a build of 'd' is at work"):
+    with pytest.warns(cachelayer.CacheLayerWarning, match="still in v1|is at work"):
         erased = Erasure(version, np.array([1]), "asked to", 0.0, False).erase()
     assert erased.manifest.erased == (1,)
     assert list(storage.versions("d")) == ["v1", "v3"]
@@ -485,7 +484,7 @@ def test_what_a_running_build_has_put_stays_though_a_deleted_version_had_it(
 
 
 class Rows:
-    """Numbers; the last one cannot be read while there is a file."""
+    """Numbers; one of the last cannot be read while there is a file."""
 
     def __init__(self, broken: Path) -> None:
         self.broken = broken
@@ -494,7 +493,7 @@ class Rows:
         return 3000
 
     def __getitem__(self, number: int) -> int:
-        if number == 2999 and self.broken.exists():
+        if number == 2987 and self.broken.exists():
             raise OSError("cannot be read")
         return number
 
