@@ -164,7 +164,7 @@ class Erasure:
         others = []
         for info, manifest in manifests.items():
             has = any(shard.content in equal for shard in manifest.shards)
-            if manifest.rows.element_spec != spec:
+            if manifest.rows.element_spec != spec and before.versions.get(info.version) == info:
                 has = any(digest in str(manifest.provenance.get("base")) for digest in digests)
             if has:
                 others.append(info.version)

@@ -173,7 +173,7 @@ MEANWHILE: dict[str, Callable[[Storage], object]] = {
 
 @pytest.mark.slow
 @pytest.mark.sampled
-@pytest.mark.filterwarnings("ignore:a build of 'd' is at work")
+@pytest.mark.filterwarnings("ignore:a build of 'd' is at work", "ignore:.*equal records")
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("name", OF_A_BASE)
 def test_whatever_happens_to_the_base_meanwhile_a_whole_version_is_made_or_none(
