@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -110,16 +109,17 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
     Call ``model.fit(dataset, epochs=3, shuffle=False, callbacks=[dataset.callback])``. The callback tells the dataset
     which epoch runs, also with ``initial_epoch`` and after ``BackupAndRestore``. Each ``fit`` begins with epoch 0, or
     with ``initial_epoch``; if the stream is endless, it goes on after the epochs of the last ``fit``. Without the
-    callback, each epoch that Keras begins is the next one of the stream, and Keras also begins one just to inspect the
-    first batch. ``shuffle=False`` keeps ``fit`` from shuffling the batches again. The dataset reads ahead as the stream
+    callback, each epoch that Keras begins is the next one of the stream once Keras has taken the last batch of the one
+    before. ``shuffle=False`` keeps ``fit`` from shuffling the batches again. The dataset reads ahead as the stream
     does. It does not use Keras's own workers, because they return batches of one epoch in the next.
 
     Args:
         stream: its batches must be what ``fit`` takes: ``(x, y)``, ``(x, y, sample_weight)``, ``(x,)``, or a dict of
-            inputs. ``fit`` decides the number of epochs. With remainder "pad" the mask is the ``sample_weight``.
+            inputs. ``fit`` decides the number of epochs. Remainder "pad" is refused: Keras would count the padding,
+            whose weight is 0, as rows, in each mean of losses.
 
     Raises:
-        InvalidArgumentError: if the stream has no batches, has a start, or has empty batches for a shard.
+        InvalidArgumentError: if the stream has no batches, has a start, is padded, or has empty batches for a shard.
         InvalidTypeError: if the argument is not a stream.
 
     Examples:
@@ -151,16 +151,21 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
             "a mixture or a weighted sample has no epochs, and Keras asks for them: pass to_tf(stream), or batches in "
             "a loop of your own, and steps_per_epoch= to fit()"
         )
+    if steps.rule.masks:
+        raise InvalidArgumentError(
+            "remainder='pad': Keras counts rows without a weight in its means, so that losses and metrics would be "
+            "wrong: pass 'keep' or 'drop' to stream()"
+        )
     if not steps.epochs_are_alike:
         raise InvalidArgumentError(
-            "Keras takes epochs of one length: pass remainder='drop', 'keep' or 'pad', and leave no steps out"
+            "Keras takes epochs of one length: pass remainder='drop' or 'keep', and leave no steps out"
         )
     if steps_per_epoch(steps) == 0:
         raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")
     if steps.rule.shortens and any(size < steps.shard_count for size in short_sizes(steps)):
         raise InvalidArgumentError(
             "the last step of an epoch has no records for some shards, and Keras does not take empty batches: pass "
-            "remainder='drop' or 'pad' to stream()"
+            "remainder='drop' to stream(), or batches over fewer shards"
         )
     dataset = StreamDataset(stream)
     _DATASETS.setdefault(stream, WeakSet()).add(dataset)
@@ -187,16 +192,17 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         super().__init__()
         reader = reader_of(stream)
         steps = reader.options.steps
-        convert = partial(_for_fit, padded=steps.rule.masks)
         self._endless = stream_of(reader.with_steps(replace(steps, num_epochs=None)))
         self._epochs: Epochwise[Any] = Epochwise(
-            replace(reader.with_steps(replace(steps, num_epochs=1)), convert=convert)
+            replace(reader.with_steps(replace(steps, num_epochs=1)), convert=_for_fit)
         )
         self._goes_on = is_endless(stream)
         """Whether each ``fit`` goes on after the epochs of the last one."""
         self._following = 0
         """The epoch after the last one that a callback chose."""
         self._has_begun = False
+        self._given: set[int] = set()
+        """The numbers of the batches that Keras has taken since it began the current epoch."""
         # Hands out the batches of the current epoch, and the number of the next of them.
         self._batches: StreamIterator[Any] | None = None
         self._next = 0
@@ -219,6 +225,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         if not -count <= number < count:
             raise RecordIndexError(f"batch {number} of an epoch of {count} batches")
         number %= count
+        self._given.add(number)
         if number == 0:
             self._batches = iter(self._epoch)
             self._next = 0
@@ -263,10 +270,11 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._has_begun = False
 
     def on_epoch_begin(self) -> None:
-        # Keras calls this, also before it inspects a batch: go to the next epoch, unless set_epoch() chose one.
-        if self._has_begun:
+        # Keras calls this, also before it builds a model with a batch, which uses up no epoch.
+        if self._has_begun and len(self._given) == len(self):
             self._end_epoch()
         self._has_begun = True
+        self._given.clear()
 
     def _end_epoch(self) -> None:
         """Go to the next epoch, a whole one."""
@@ -365,7 +373,9 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 "batches: train with bfloat16, or resume whole epochs with dataset.callback"
             )
         # With gradient accumulation, the public number is that of whole steps.
-        return int(getattr(optimizer, "_iterations", optimizer.iterations))
+        iterations = getattr(optimizer, "_iterations", optimizer.iterations)
+        # A sum is one number for all replicas.
+        return int(iterations + 0)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._done = self._batches_done()
@@ -405,11 +415,7 @@ def _has_dtype(array: Any) -> bool:
         return False
 
 
-def _for_fit(item: Any, rows: int, *, padded: bool) -> Any:  # noqa: ARG001
-    batch = item
-    mask = None
-    if padded:
-        batch, mask = item
+def _for_fit(batch: Any, rows: int) -> Any:  # noqa: ARG001
     if isinstance(batch, list) or tree.is_namedtuple(batch):
         batch = tuple(batch)
     batch = _without_weight(batch)
@@ -422,8 +428,4 @@ def _for_fit(item: Any, rows: int, *, padded: bool) -> Any:  # noqa: ARG001
         if not isinstance(leaf, np.ndarray) or not _has_dtype(leaf):
             name = tree.leaf_title(path, "the batch")
             raise InvalidTypeError(f"{name} is {tree.describe(leaf)}, and Keras takes arrays of numbers: {_MAP}")
-    if mask is None:
-        return batch
-    if not isinstance(batch, tuple) or len(batch) != 2:
-        raise InvalidTypeError(f"remainder='pad' gives the mask as sample_weight of (x, y): {_MAP}")
-    return (*batch, mask.astype(np.float32))
+    return batch

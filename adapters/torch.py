@@ -269,9 +269,9 @@ class Loader(Epochwise[T]):
     """The items of a stream as tensors; made by :func:`loader`. For one iteration at a time.
 
     Each iteration has the next epoch: if the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it
-    has epochs 3k to 3k + 2. An iteration counts once it was asked for an item, and one that ends early counts. An
-    endless stream has one iterator in all, which every ``iter()`` returns: it goes on after the last item that was
-    returned, or at a loaded state.
+    has epochs 3k to 3k + 2. A loop that is left before its last item uses up no epoch: the next one begins where it
+    began, at a loaded state too. An endless stream has one iterator in all, which every ``iter()`` returns: it goes on
+    after the last item that was returned, or at a loaded state.
 
     Its state is that of the stream after the last item that was returned, however far workers have read, and the epoch.
     Any stream or loader of the same records in the same order accepts it, on any number of ranks and workers.

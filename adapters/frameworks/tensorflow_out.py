@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from threading import Lock
 from typing import Any
 
@@ -18,10 +19,11 @@ from cachelayer.records.null_marks import NullBits
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
-from cachelayer.streams.epochwise import Epochwise, reader_of_iteration
+from cachelayer.streams.epochwise import Epochwise, begin_next_iteration, reader_of_iteration
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
+from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
 _GROUP_RECORDS = 512
@@ -35,9 +37,12 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
 
     If the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it has epochs 3k to 3k + 2. So
     ``fit(epochs=n)``, ``.repeat(n)`` and a loop over the dataset see each epoch once, in its own order. An iteration
-    that ends early counts: after ``take(1)``, to inspect a batch, the next iteration has epoch 1. If the stream begins
-    within an epoch, the first iteration has the rest of it. If there is no end, each goes on after the last item that
-    was taken from this dataset; what is read ahead does not count, unless transformations that you add read it.
+    that is left before its last batch uses up no epoch: after ``take(1)``, to inspect a batch, or after Keras has built
+    a model, the next one begins where it began. Of a stream of elements, of which ``batch(drop_remainder=True)`` may
+    drop the last, one that is left in the first half uses up none. If the stream begins within an epoch, the first
+    iteration has the rest of it. If there is no end, each goes on after the last item that was taken from this dataset.
+    What is read ahead does not count, unless transformations that you add read it, or a ``tf.distribute`` strategy: up
+    to four batches.
 
     Args:
         stream: a batched stream gives batches; any other gives elements, which are read in groups, unless their shapes
@@ -91,44 +96,110 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     else:
         signature = list(map(_element_signature, leaves))
     reached = _reached(stream)
-    # Generators have no structures: a flat tuple of leaves, and a position.
-    items = tf.data.Dataset.from_generator(
-        _StreamItems(read, reached, grouped=grouped), output_signature=(tuple(signature), of_positions)
-    )
-    return _finished(items, stream, reached, positions=positions, grouped=grouped)
+    loops = _Loops(stream, read, reached)
+    pack = _packer(stream, with_position=positions or reached is not None)
+
+    def items(generator: Any, loop: Any) -> tf.data.Dataset:
+        # Generators have no structures: a flat tuple of leaves, and a position.
+        flat = tf.data.Dataset.from_generator(
+            generator, args=(loop,), output_signature=(tuple(signature), of_positions)
+        )
+        return flat.map(pack).unbatch() if grouped else flat.map(pack)
+
+    def items_of(loop: Any) -> tf.data.Dataset:
+        first = items(loops.first_items, loop).prefetch(tf.data.AUTOTUNE)
+        return first.concatenate(items(loops.last_items, loop).prefetch(tf.data.AUTOTUNE))
+
+    def note_position(item: Any, position: Any) -> Any:
+        reached.assign(position)
+        return (item, position) if positions else item
+
+    numbers = tf.data.Dataset.from_generator(loops, output_signature=tf.TensorSpec((), tf.int64))
+    dataset = _with_cardinality(numbers.flat_map(items_of), stream)
+    # Nothing may read ahead of the items that were handed out; by default TensorFlow adds a prefetch() at the end.
+    no_prefetch = tf.data.Options()
+    no_prefetch.experimental_optimization.inject_prefetch = False
+    return (dataset if reached is None else dataset.map(note_position)).with_options(no_prefetch)
 
 
-class _StreamItems:
-    """Yields the leaves of each item and the position after it; grouped elements come with an array of positions."""
+class _Loops:
+    """The loops over a stream. Each loop yields its number, for which there are the items of an iteration.
 
-    def __init__(self, stream: Stream[Any], reached: Any, *, grouped: bool) -> None:
-        outward = _Outward(stream.element_spec, are_batches=reader_of(stream).options.batched)
-        padded = reader_of(stream).options.steps.rule.masks
+    Items are leaves, and the position after them; grouped elements come with an array of positions. The last items of
+    an iteration come from a generator of their own, which nothing reads ahead: it begins when the first items have been
+    taken, and then the iteration is over.
+    """
+
+    def __init__(self, stream: Stream[Any], read: Stream[Any], reached: Any) -> None:
+        outward = _Outward(read.element_spec, are_batches=reader_of(read).options.batched)
+        padded = reader_of(read).options.steps.rule.masks
 
         def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
             return (*outward(item[0]), item[1]) if padded else outward(item)
 
-        self._epochs: Epochwise[Any] = Epochwise(replace(reader_of(stream), convert=leaves))
+        self._epochs: Epochwise[Any] = Epochwise(reader_of(stream))
+        self._read = replace(reader_of(read), convert=leaves)
+        self._grouped = read is not stream
         self._reached = reached
-        self._grouped = grouped
         self._lock = Lock()
+        self._items: dict[int, Iterator[tuple[Any, Any]]] = {}
+        """The items that each loop has still to give."""
+        self._options: dict[int, StreamOptions] = {}
+        """The options of the iteration of each loop."""
+        self._begun = 0
 
-    def __call__(self) -> Iterator[Any]:
-        # TensorFlow may begin several iterations at once, in any of its threads. No two have the same epoch.
+    def __call__(self) -> Iterator[int]:
+        # TensorFlow may begin several loops at once, in any of its threads: those have the same iteration.
         with self._lock:
-            iterator = iter(self._epochs) if self._reached is None else self._going_on()
-            before = iterator.position
-            item = next(iterator, None)
-        while item is not None:
+            self._begun += 1
+            number = self._begun
+            options = reader_of_iteration(self._epochs).options
+        if self._reached is not None:
+            options = replace(options, start=int(self._reached.numpy()))
+        self._options[number] = options
+        self._items[number] = self._items_from(options)
+        try:
+            yield number
+        finally:
+            del self._options[number], self._items[number]
+
+    def _items_from(self, options: StreamOptions) -> Iterator[tuple[Any, Any]]:
+        mine = self._read.options
+        steps = replace(mine.steps, num_epochs=options.steps.num_epochs)
+        iterator: StreamIterator[Any] = StreamIterator(
+            replace(self._read, options=replace(mine, steps=steps, start=options.start))
+        )
+        before = iterator.position
+        for item in iterator:
             after = iterator.position
             # Behind the last element of a group, positions may be left out.
             yield item, np.append(np.arange(before + 1, before + len(item[0])), after) if self._grouped else after
             before = after
-            item = next(iterator, None)
 
-    def _going_on(self) -> StreamIterator[Any]:
-        reader = reader_of_iteration(self._epochs)
-        return StreamIterator(replace(reader, options=replace(reader.options, start=int(self._reached.numpy()))))
+    def first_items(self, number: int) -> Iterator[tuple[Any, Any]]:
+        """Yield the items of a loop which may be read ahead: all batches but the last, or half of the elements."""
+        items = self._items[number]
+        if self._reached is not None:
+            yield from items
+            return
+        options = self._options[number]
+        left = options.item_count - 1 if options.batched else options.item_count // 2
+        while left > 0:
+            leaves, position = next(items)
+            if self._grouped and len(position) > left:
+                rest = tuple(leaf[left:] for leaf in leaves), position[left:]
+                self._items[number] = chain([rest], items)
+                leaves, position = tuple(leaf[:left] for leaf in leaves), position[:left]
+            left -= len(position) if self._grouped else 1
+            yield leaves, position
+
+    def last_items(self, number: int) -> Iterator[tuple[Any, Any]]:
+        """Yield the last items of a loop; the next loop has the next iteration."""
+        for place, item in enumerate(self._items[number]):
+            with self._lock:
+                if not place and self._options[number] == reader_of_iteration(self._epochs).options:
+                    begin_next_iteration(self._epochs)
+            yield item
 
 
 def _reached(stream: Stream[Any]) -> Any:
@@ -144,37 +215,17 @@ def _unbatches(leaf: LeafSpec) -> bool:
     return isinstance(leaf, ArraySpec) and all(leaf.shape) and can_batch(_tf_dtype(leaf))
 
 
-def _finished(leaves: Any, stream: Stream[Any], reached: Any, *, positions: bool, grouped: bool) -> tf.data.Dataset:
-    """Return the dataset of the stream's items.
-
-    Args:
-        leaves: a dataset of the leaves of items and the positions after them, or of groups of both.
-        reached: the variable for the position after the last item that was handed out; None if the stream has an end.
-        positions: whether to pair each item with its position.
-        grouped: whether ``leaves`` has groups.
-    """
+def _packer(stream: Stream[Any], *, with_position: bool) -> Callable[..., Any]:
+    """Return the function that gives the leaves of an item their structure, with the position after it if wanted."""
     options = reader_of(stream).options
     pack = tree.packer(_without_lists(stream.element_spec))
     padded = options.batched and options.steps.rule.masks
 
     def packed(leaves: tuple[Any, ...], position: Any) -> Any:
         item = (pack(iter(leaves[:-1])), leaves[-1]) if padded else pack(iter(leaves))
-        return (item, position) if positions or reached is not None else item
+        return (item, position) if with_position else item
 
-    def note_position(item: Any, position: Any) -> Any:
-        reached.assign(position)
-        return (item, position) if positions else item
-
-    dataset = leaves.map(packed)
-    if grouped:
-        dataset = dataset.unbatch()
-    dataset = _with_cardinality(dataset, stream).prefetch(tf.data.AUTOTUNE)
-    if reached is None:
-        return dataset
-    # Nothing may read ahead of the items that were handed out; by default TensorFlow adds a prefetch() at the end.
-    no_prefetch = tf.data.Options()
-    no_prefetch.experimental_optimization.inject_prefetch = False
-    return dataset.map(note_position).with_options(no_prefetch)
+    return packed
 
 
 def _with_cardinality(dataset: tf.data.Dataset, stream: Stream[Any]) -> tf.data.Dataset:

@@ -10,6 +10,10 @@ epochs as the stream. With 10 records, ``num_epochs=2`` and ``start=14``::
 
 The stream begins within epoch 1 and ends with it, so it has one epoch left. So has every iteration that follows, which
 is whole.
+
+**An iteration ends when its last item is handed out**, whether or not the loop over it asks for more. One that was left
+before that begins again, where it began: so to look at a batch, as Keras does to build a model, uses up nothing. Only
+who names another epoch, by ``set_epoch()`` or ``next(stream.epochs())``, has that one.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from cachelayer.streams.step_numbers import count_steps, epoch_start
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.streams.stream_stats import StreamStats
+from cachelayer.user_warnings import warn
 
 
 @dataclass(frozen=True)
@@ -121,8 +126,8 @@ class Iterations:
 class Epochwise(Generic[T]):
     """The items of a stream, for loops over epochs: every iteration has the next epoch.
 
-    If the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it has epochs 3k to 3k + 2. An
-    iteration counts once it was asked for an item: ``iter()`` alone takes nothing, and a loop that ends early counts.
+    If the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it has epochs 3k to 3k + 2. A loop that
+    was left before its last item uses up no epoch: the next one begins where it began, at a restored state too.
     An endless stream has one iterator in all, which every ``iter()`` returns: each loop goes on after the last one.
 
     The state tells where in the loops it was saved: after a loop the next epoch follows; after the last item, but
@@ -152,6 +157,8 @@ class Epochwise(Generic[T]):
         """The iterator of the present iteration, once ``iter()`` was called."""
         self._restored: int | None = None
         """The position of the state that the present iteration goes on from; None if there is none."""
+        self._left_early = 0
+        """The number of loops over the present iteration that were left early."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._reader.records!r}, {self._reader.options})"
@@ -170,6 +177,26 @@ class Epochwise(Generic[T]):
         iterator = self._iterator
         return iterator is not None and (has_ended(iterator) or iterator.position != self._begin)
 
+    @property
+    def _is_over(self) -> bool:
+        """True if the present iteration has handed out its last item."""
+        iterator = self._iterator
+        if iterator is None or not self._has_begun:
+            return False
+        return has_ended(iterator) or replace(self._options, start=iterator.position).item_count == 0
+
+    def _begin_again(self) -> None:
+        """Forget the iterator of the present iteration, which was left early: the next one begins where it began."""
+        self._iterator = None
+        self._left_early += 1
+        order = self._options.order
+        if self._left_early == 3 and order.shuffle and order.reshuffle:
+            warn(
+                f"loops over epoch {self._number} end before its last item, and each begins this epoch again: call "
+                "set_epoch(e) before each loop for another epoch, or pass num_epochs=None to stream() to go on after "
+                "the last item"
+            )
+
     def _go_to(self, number: int, options: StreamOptions, reader: StepReader) -> None:
         """Make an iteration of a reader's stream the present one; it was not asked for an item yet."""
         iterator = self._iterator
@@ -181,6 +208,7 @@ class Epochwise(Generic[T]):
         self._reader = reader
         self._number = number
         self._options = options
+        self._left_early = 0
 
     def _following(self) -> tuple[int, StreamOptions]:
         """Return the number and the options of the iteration after the present one."""
@@ -190,9 +218,12 @@ class Epochwise(Generic[T]):
         return number, iterations.whole(number, position)
 
     def __iter__(self) -> StreamIterator[T]:
-        """Iterate over the next epoch; after a restore, over the rest of the epoch; if there is no end, go on."""
+        """Iterate over the next epoch, or the one that was left early; if there is no end, go on."""
         if self._has_begun and not self._is_endless:
-            begin_next_iteration(self)
+            if self._is_over:
+                begin_next_iteration(self)
+            else:
+                self._begin_again()
         if self._iterator is None:
             self._iterator = self._iterator_of(reader_of_iteration(self))
         return self._iterator
@@ -220,7 +251,7 @@ class Epochwise(Generic[T]):
             [8, 5, 3, 6]
         """
         number = integer("epoch", epoch, 0)
-        expected = self._number + 1 if self._has_begun else self._number
+        expected = self._number + 1 if not self._is_endless and self._is_over else self._number
         if self._is_endless or number == expected:
             return
         if self._has_begun:
@@ -348,6 +379,7 @@ def begin_next_iteration(loops: Epochwise[Any]) -> None:
     """Go to the iteration after the present one, whether or not anything was asked of this one."""
     loops._number, loops._options = loops._following()
     loops._iterator = loops._restored = None
+    loops._left_early = 0
 
 
 def state_of_iteration(loops: Epochwise[Any]) -> dict[str, Any]:

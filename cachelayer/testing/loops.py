@@ -17,42 +17,25 @@ STEPS = 3
 ORDERS: dict[str, dict[str, Any]] = {"shuffled": {"shuffle": True, "seed": 5}, "in order": {}}
 
 
-class LoopTests:
-    """Loops over three epochs: they end after any step, and go on in a new object at its state.
+class EpochTests:
+    """An object that frameworks iterate over: each iteration has the next epoch, and one left early uses up none.
 
     Examples:
-        Subclass it in a file of tests, and say how the object over which people loop is made. It has ``set_epoch``,
-        ``state_dict`` and ``load_state_dict``, as PyTorch's samplers and loaders do, or a subclass says what it has.
-
         >>> import cachelayer
         >>> from cachelayer.adapters.torch import loader
-        >>> from cachelayer.testing import LoopTests
-        >>> class TestLoader(LoopTests):
+        >>> from cachelayer.testing.loops import EpochTests
+        >>> class TestLoader(EpochTests):
         ...     def loops(self, **order):
-        ...         numbers = cachelayer.wrap(list(range(21)), identity="numbers")
-        ...         return loader(numbers.stream(8, **order))
-        >>> TestLoader().test_loops_go_on_after_any_step({"shuffle": True, "seed": 5}, numbered=False)
+        ...         return loader(cachelayer.wrap(list(range(21)), identity="numbers").stream(8, **order))
+        >>> TestLoader().test_an_epoch_that_is_left_early_is_not_used_up({"shuffle": True, "seed": 5})
     """
 
     per_epoch: ClassVar[int] = STEPS
     """The number of items of an epoch."""
-    is_told_the_loop: ClassVar[bool] = True
-    """Whether a state tells the last item of an epoch from the end of its loop."""
-    stops: ClassVar[range] = range(1, 3 * STEPS + 1)
-    """The numbers of items after which runs end."""
 
     def loops(self, **order: Any) -> Any:
-        """Return a new object to iterate over, with the methods of this class that take it."""
+        """Return a new object to iterate over."""
         raise NotImplementedError
-
-    def set_epoch(self, loops: Any, epoch: int) -> None:
-        loops.set_epoch(epoch)
-
-    def state(self, loops: Any) -> Any:
-        return loops.state_dict()
-
-    def restore(self, loops: Any, state: Any) -> None:
-        loops.load_state_dict(state)
 
     def numbers(self, item: Any) -> list[int]:
         return [int(number) for number in np.ravel(np.asarray(item))]
@@ -69,6 +52,55 @@ class LoopTests:
         ref = cachelayer.wrap(list(range(RECORDS)), identity="numbers")
         numbers = [int(number) for number in ref.stream(**order, num_epochs=epochs)]
         return [numbers[first : first + RECORDS] for first in range(0, epochs * RECORDS, RECORDS)]
+
+    def test_an_epoch_that_is_left_early_is_not_used_up(self, order: dict[str, Any]) -> None:
+        expected = self.expected(order)
+        loops = self.loops(**order)
+        for left in (1, 2):
+            begun = self.read(itertools.islice(loops, left))
+            assert begun == expected[0][: len(begun)]
+        assert [self.read(loops) for _ in range(2)] == expected[:2]
+        self.read(itertools.islice(loops, 1))
+        assert self.read(loops) == expected[2]
+
+    def test_an_epoch_is_over_with_its_last_item(self, order: dict[str, Any]) -> None:
+        expected = self.expected(order)
+        loops = self.loops(**order)
+        for epoch in expected:
+            # Not asked for more.
+            assert self.read(itertools.islice(loops, self.per_epoch)) == epoch
+
+
+class LoopTests(EpochTests):
+    """Loops over three epochs: they end after any step, and go on in a new object at its state.
+
+    Examples:
+        Subclass it in a file of tests, and say how the object over which people loop is made. It has ``set_epoch``,
+        ``state_dict`` and ``load_state_dict``, as PyTorch's samplers and loaders do, or a subclass says what it has.
+
+        >>> import cachelayer
+        >>> from cachelayer.adapters.torch import loader
+        >>> from cachelayer.testing import LoopTests
+        >>> class TestLoader(LoopTests):
+        ...     def loops(self, **order):
+        ...         numbers = cachelayer.wrap(list(range(21)), identity="numbers")
+        ...         return loader(numbers.stream(8, **order))
+        >>> TestLoader().test_loops_go_on_after_any_step({"shuffle": True, "seed": 5}, numbered=False)
+    """
+
+    is_told_the_loop: ClassVar[bool] = True
+    """Whether a state tells the last item of an epoch from the end of its loop."""
+    stops: ClassVar[range] = range(1, 3 * STEPS + 1)
+    """The numbers of items after which runs end."""
+
+    def set_epoch(self, loops: Any, epoch: int) -> None:
+        loops.set_epoch(epoch)
+
+    def state(self, loops: Any) -> Any:
+        return loops.state_dict()
+
+    def restore(self, loops: Any, state: Any) -> None:
+        loops.load_state_dict(state)
 
     def restarted(self, state: Any, order: dict[str, Any]) -> Any:
         loops = self.loops(**order)
@@ -118,14 +150,37 @@ class LoopTests:
         iter(again)
         assert self.read(again) == expected[1]
 
-    def test_an_epoch_that_is_left_early_counts_and_any_can_be_chosen(self, order: dict[str, Any]) -> None:
+    def test_the_rest_of_an_epoch_that_is_left_early_after_a_restore_is_not_lost(self, order: dict[str, Any]) -> None:
+        expected = self.expected(order)
+        loops = self.loops(**order)
+        begun = self.read(itertools.islice(loops, 1))
+        state = self.state(loops)
+        for numbered in (False, True):
+            again = self.restarted(state, order)
+            next(iter(again))
+            if numbered:
+                self.set_epoch(again, 0)
+            assert begun + self.read(again) == expected[0]
+            assert self.read(again) == expected[1]
+
+    def test_loops_that_all_end_early_get_a_warning(self) -> None:
+        order = ORDERS["shuffled"]
+        loops = self.loops(**order)
+        for _ in range(3):
+            next(iter(loops))
+        with pytest.warns(cachelayer.CacheLayerWarning, match="epoch 0.*set_epoch"):
+            assert self.read(loops) == self.expected(order)[0]
+
+    def test_any_epoch_can_be_chosen(self, order: dict[str, Any]) -> None:
         expected = self.expected(order, 7)
         loops = self.loops(**order)
-        next(iter(loops))
-        assert self.read(loops) == expected[1]
         for epoch in (5, 0, 0, 6):
             self.set_epoch(loops, epoch)
             assert self.read(loops) == expected[epoch]
+        self.set_epoch(loops, 1)
+        next(iter(loops))
+        self.set_epoch(loops, 2)
+        assert self.read(loops) == expected[2]
 
     def test_the_structure_of_a_state_is_always_the_same(self, order: dict[str, Any]) -> None:
         loops = self.loops(**order)

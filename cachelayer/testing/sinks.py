@@ -201,7 +201,7 @@ class ResumableSinkTests(SinkTests):
         for epochs in (1, 3):
             sink = self.sink(refs.rows.stream(16, **SHUFFLED, num_epochs=epochs))
             next(self.items(iter(sink)))
-            for iteration in (1, 2):
+            for iteration in (0, 1):
                 end = (iteration + 1) * epochs
                 wanted = refs.rows.stream(16, **SHUFFLED, num_epochs=end, start=iteration * epochs * RECORDS)
                 assert_same([*self.items(iter(sink))], [*wanted])

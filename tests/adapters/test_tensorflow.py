@@ -18,6 +18,7 @@ from cachelayer import ArraySpec, Blocks, Ragged, Sparse, Storage
 from cachelayer.adapters.tensorflow import to_tf
 from cachelayer.builds.as_source import as_source
 from cachelayer.testing import ResumableSinkTests
+from cachelayer.testing.loops import BATCH, RECORDS, EpochTests
 from cachelayer.testing.sources import records_of, spec_of
 
 Point = namedtuple("Point", ["x", "y"])
@@ -285,6 +286,32 @@ class TestStreams(ResumableSinkTests):
 
 def numbers_of(dataset: Any) -> list[int]:
     return [int(number) for item in dataset for number in np.ravel(item.numpy())]
+
+
+class TestLoopsOfBatches(EpochTests):
+    def loops(self, **order: Any) -> Any:
+        return to_tf(cachelayer.wrap(np.arange(RECORDS), identity="numbers").stream(BATCH, **order))
+
+
+class TestLoopsOfElements(EpochTests):
+    per_epoch = RECORDS
+
+    def loops(self, **order: Any) -> Any:
+        return to_tf(cachelayer.wrap(np.arange(RECORDS), identity="numbers").stream(**order))
+
+
+def test_elements_whose_last_batch_is_dropped_use_up_their_epoch() -> None:
+    ref = cachelayer.wrap(np.arange(RECORDS), identity="numbers")
+    batches = to_tf(ref.stream(shuffle=True, seed=5)).batch(BATCH, drop_remainder=True)
+    epochs = [[number for batch in batches.take(2) for number in batch.numpy()] for _ in range(2)]
+    assert epochs == [[int(n) for n in ref.stream(shuffle=True, seed=5).epoch(epoch)][: 2 * BATCH] for epoch in (0, 1)]
+
+
+def test_loops_side_by_side_have_the_same_epoch() -> None:
+    batches = to_tf(cachelayer.wrap(np.arange(RECORDS), identity="numbers").stream(BATCH, shuffle=True, seed=5))
+    pairs = [(a.numpy().tolist(), b.numpy().tolist()) for a, b in tf.data.Dataset.zip((batches, batches))]
+    assert all(a == b for a, b in pairs)
+    assert numbers_of(batches) != [number for a, _ in pairs for number in a]
 
 
 def test_a_run_that_began_within_an_epoch_goes_on_with_the_next() -> None:

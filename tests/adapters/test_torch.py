@@ -518,6 +518,10 @@ class TestLoopsOfStatefulDataLoaderOfBatches(TestLoopsOfStatefulDataLoader):
 
 
 class TestLoopsOfStatefulDataLoaderWithWorkers(TestLoopsOfStatefulDataLoader):
+    # Workers ask for the numbers of a short epoch at once.
+    test_an_epoch_that_is_left_early_is_not_used_up = None  # type: ignore[assignment]
+    test_the_rest_of_an_epoch_that_is_left_early_after_a_restore_is_not_lost = None  # type: ignore[assignment]
+    test_loops_that_all_end_early_get_a_warning = None  # type: ignore[assignment]
     options: ClassVar = {"batch_size": BATCH, "num_workers": 2, "snapshot_every_n_steps": 2}
     stops = range(2, 5)
     # Its iter() asks ahead.

@@ -68,9 +68,12 @@ class Loops:
 
 
 class TestLoopsOfEpochs(LoopTests):
-    # An epoch that is handed out counts, and none can be chosen.
+    # Who asks for the next epoch has it.
     test_an_iterator_that_nothing_was_asked_of_is_no_epoch = None  # type: ignore[assignment]
-    test_an_epoch_that_is_left_early_counts_and_any_can_be_chosen = None  # type: ignore[assignment]
+    test_an_epoch_that_is_left_early_is_not_used_up = None  # type: ignore[assignment]
+    test_the_rest_of_an_epoch_that_is_left_early_after_a_restore_is_not_lost = None  # type: ignore[assignment]
+    test_loops_that_all_end_early_get_a_warning = None  # type: ignore[assignment]
+    test_any_epoch_can_be_chosen = None  # type: ignore[assignment]
 
     def loops(self, **order: Any) -> Any:
         return Loops(numbers(RECORDS).stream(BATCH, **order).epochs())
