@@ -311,5 +311,5 @@ def _leaf_error(name: str, leaf: Any, rows: int, *, has_dtype: bool) -> CacheLay
     what = type(leaf.flat[0]).__name__ if str(dtype) == "object" and leaf.size else dtype
     return InvalidTypeError(
         f"{name} has type {what}, which JAX has no array for: make numbers of one shape of it with map(), or with "
-        "to_dense(length) or valid in map_batches(), or leave it out"
+        "filled(value) or to_dense(length) in map_batches(), or leave it out"
     )

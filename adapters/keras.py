@@ -41,7 +41,10 @@ with packages_of("keras", "this needs Keras and a backend"):
 
 __all__ = ["Resume", "StreamDataset", "as_source", "to_keras"]
 
-_MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys"
+_MAP = (
+    "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys, and filled(value) of "
+    "what is a Nullable"
+)
 
 
 # Datasets of Keras as sources.

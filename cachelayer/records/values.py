@@ -369,8 +369,8 @@ class Nullable(NoArray):
         return [_listed(row) for row in self]
 
     @explains_options
-    def filled(self, value: Any) -> NDArray[Any]:
-        """Return the rows as an array, with a value in place of None.
+    def filled(self, value: Any) -> Any:
+        """Return the rows as an array, with a value in place of None; as a tensor, or a list, if they are one.
 
         Args:
             value: a value of one row, such as 0 or NaN.
@@ -383,12 +383,24 @@ class Nullable(NoArray):
         Raises:
             InvalidTypeError: if the rows are no array, or their dtype cannot hold the value.
         """
-        if not isinstance(self.values, np.ndarray):
-            raise InvalidTypeError(f"filled(): rows of a {type(self.values).__name__} are no array: {self._ADVICE}")
-        array = self.values.copy()
+        rows = self.values
+        if isinstance(rows, list):
+            return [row if is_valid else value for row, is_valid in zip(rows, self.valid, strict=True)]
+        # A tensor of PyTorch, which has no copy().
+        copy = getattr(rows, "clone", rows.copy if isinstance(rows, np.ndarray) else None)
+        if copy is None:
+            raise InvalidTypeError(
+                f"filled(): rows of a {type(rows).__name__} are no array: take values, which has a filler in each row "
+                "that is null, or the fields of a dict by their names, and valid, which is False there"
+            )
+        filler = np.asarray(value)
+        is_whole = filler.dtype.kind != "f" or bool(np.all(np.isfinite(filler) & (np.trunc(filler) == filler)))
+        if not is_whole and any(name in str(rows.dtype) for name in ("int", "bool")):
+            raise InvalidTypeError(f"filled({value!r}): {rows.dtype} cannot hold it")
+        array = copy()
         try:
             array[~self.valid] = value
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise InvalidTypeError(f"filled({value!r}): {array.dtype} cannot hold it: {error}") from error
         return array
 
@@ -435,6 +447,8 @@ def _rows_of(values: Any, rows: Any) -> Any:
         return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
     if isinstance(values, Ragged) and isinstance(rows, slice):
         return values.rows(*rows.indices(len(values))[:2])
+    if isinstance(values, list) and getattr(rows, "ndim", 0):
+        return [values[row] for row in np.arange(len(values))[rows]]
     return values[rows]
 
 
@@ -443,7 +457,10 @@ def _listed(value: Any) -> Any:
         return {name: _listed(child) for name, child in value.items()}
     if isinstance(value, (Nullable, Ragged)):
         return value.to_list()
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+    if isinstance(value, list):
+        return list(map(_listed, value))
+    # Of numpy or PyTorch.
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 class BadValue:

@@ -353,6 +353,30 @@ def test_leaves_of_unknown_shape_are_lists_of_tensors_in_batches(storage: Storag
     assert (nullable.values.tolist(), nullable.valid.tolist()) == ([4, 0], [True, False])
 
 
+def test_nulls_are_filled_as_in_arrays(storage: Storage) -> None:
+    rows = [
+        {"q": 1.5, "n": 3, "text": "a", "tokens": [1, 2], "who": {"age": 3}, "grid": np.ones((2, 2), "f4")},
+        {"q": None, "n": None, "text": None, "tokens": None, "who": None, "grid": None},
+    ]
+    ref = storage.cache(rows, "rows", "v1")
+    for batch in (to_torch(ref)[[0, 1]], next(iter(loader(ref.stream(2)))), tensors(ref.read([0, 1]))):
+        assert batch["q"].filled(0).tolist() == [1.5, 0]
+        assert np.isnan(batch["q"].filled(np.nan)[1].item())
+        assert torch.equal(batch["n"].filled(-1), torch.tensor([3, -1]))
+        assert batch["text"].filled("none") == ["a", "none"]
+        assert batch["who"]["age"].filled(9).tolist() == [3, 9]
+        assert batch["grid"].filled(2).tolist() == [[[1, 1], [1, 1]], [[2, 2], [2, 2]]]
+        assert [len(row) for row in batch["tokens"].filled(torch.zeros(4))] == [2, 4]
+        assert {name: part.to_list() for name, part in batch.items()} == {
+            name: [part.tolist() if isinstance(part, np.ndarray) else part, None] for name, part in rows[0].items()
+        }
+        assert {name: part[np.array([1, 0])].to_list()[0] for name, part in batch.items()} == rows[1]
+    for fractions in (0.5, np.nan, np.inf):
+        for batch in (ref.read([0, 1]), to_torch(ref)[[0, 1]]):
+            with pytest.raises(InvalidTypeError, match="int64"):
+                batch["n"].filled(fractions)
+
+
 SMALL = [
     *("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
     pytest.param("float8_e8m0fnu", marks=pytest.mark.needs("torch>=2.7")),
