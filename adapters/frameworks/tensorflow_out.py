@@ -39,7 +39,7 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     ``fit(epochs=n)``, ``.repeat(n)`` and a loop over the dataset see each epoch once, in its own order. An iteration
     that is left before its last batch uses up no epoch: after ``take(1)``, to inspect a batch, or after Keras has built
     a model, the next one begins where it began. Of a stream of elements, of which ``batch(drop_remainder=True)`` may
-    drop the last, one that is left in the first half uses up none. If the stream begins within an epoch, the first
+    drop the last, one that is left in the first three quarters uses up none. If the stream begins within an epoch, the first
     iteration has the rest of it. If there is no end, each goes on after the last item that was taken from this dataset.
     What is read ahead does not count, unless transformations that you add read it, or a ``tf.distribute`` strategy: up
     to four batches.
@@ -177,13 +177,13 @@ class _Loops:
             before = after
 
     def first_items(self, number: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the items of a loop which may be read ahead: all batches but the last, or half of the elements."""
+        """Yield the items of a loop which may be read ahead: all batches but the last; or 3 of 4 elements."""
         items = self._items[number]
         if self._reached is not None:
             yield from items
             return
         options = self._options[number]
-        left = options.item_count - 1 if options.batched else options.item_count // 2
+        left = options.item_count - 1 if options.batched else options.item_count * 3 // 4
         while left > 0:
             leaves, position = next(items)
             if self._grouped and len(position) > left:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
@@ -92,9 +93,9 @@ class Stream(Generic[T]):
     @overload
     def map(
         self,
-        fn: Callable[[T, np.random.Generator], U],
+        fn: Callable[[T, Any], U],
         *,
-        rng: Literal[True],
+        rng: Literal[True, "torch"],
         threads: int = ...,
         element_spec: Any = ...,
         on_error: OnError = ...,
@@ -104,7 +105,7 @@ class Stream(Generic[T]):
         self,
         fn: Callable[..., Any],
         *,
-        rng: bool = False,
+        rng: bool | Literal["torch"] = False,
         threads: int = 0,
         element_spec: Any = None,
         on_error: OnError = "raise",
@@ -133,6 +134,8 @@ class Stream(Generic[T]):
                 generator is valid until the function returns. It gives the same numbers at the same position
                 with the same seed: on any number of shards, in any thread, after any restore.
             rng: whether the function takes random numbers; the stream then needs a seed, even if it is not shuffled.
+                With "torch", the generator is a :class:`torch.Generator`, seeded by the first of these numbers. A
+                function that draws from, or seeds, a global generator instead gets a warning.
             threads: number of threads that call the function at the same time, for functions that release the GIL; with
                 0, only one thread at a time calls it.
             element_spec: the structure of what the function returns, with leaf specs, dtypes or objects with shape and
@@ -157,10 +160,14 @@ class Stream(Generic[T]):
             raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")
         if rng and self._options.order.seed is None:
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
-        generators = None
-        if boolean("rng", rng):
+        generators: Callable[..., Any] | None = None
+        if rng == "torch" or boolean("rng", rng):
             drawing_before = sum(function.generators is not None for function in self._reader.maps)
             generators = partial(keyed_generators, self._options.order.seed or 0, drawing_before)
+        if rng == "torch":
+            # Frameworks are imported by adapters alone, when one is asked for.
+            adapter = import_module("cachelayer.adapters.frameworks.torch_generators")
+            generators = partial(adapter.torch_generators, generators)
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
         limit = _failures_to_replace(on_error, integer("max_failures", max_failures, 1))
         added = ElementMap(_checked_function(fn), generators, integer("threads", threads, 0), declared, limit)
@@ -420,9 +427,9 @@ class BatchStream(Stream[B], Generic[T, B]):
         @overload
         def map(
             self,
-            fn: Callable[[T, np.random.Generator], U],
+            fn: Callable[[T, Any], U],
             *,
-            rng: Literal[True],
+            rng: Literal[True, "torch"],
             threads: int = ...,
             element_spec: Any = ...,
             on_error: OnError = ...,

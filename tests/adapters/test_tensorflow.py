@@ -294,7 +294,7 @@ class TestLoopsOfBatches(EpochTests):
 
 
 class TestLoopsOfElements(EpochTests):
-    per_epoch = RECORDS
+    per_epoch: ClassVar = RECORDS
 
     def loops(self, **order: Any) -> Any:
         return to_tf(cachelayer.wrap(np.arange(RECORDS), identity="numbers").stream(**order))

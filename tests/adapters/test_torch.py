@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -802,3 +803,53 @@ def test_arguments_that_cannot_be_are_refused_with_their_name(ref: Any, make: An
 @pytest.mark.needs("torch>=2.13")  # Older ones warn of themselves.
 def test_the_page_shows_what_happens() -> None:
     run_page("torch.md")
+
+
+# Random numbers.
+
+
+def seeds_all(n: Any, rng: Any) -> float:
+    torch.manual_seed(int(rng.integers(2**32)))
+    return float(n) + torch.rand(1).item()
+
+
+GLOBAL: dict[str, Callable[..., Any]] = {
+    "random": lambda n: float(n) + random.random(),
+    "numpy": lambda n: float(n) + np.random.rand(),
+    "torch": lambda n: float(n) + torch.rand(1).item(),
+}
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+@pytest.mark.parametrize("batched", [True, False])
+def test_functions_that_draw_from_global_generators_get_one_warning(name: str, batched: bool) -> None:
+    stream = numbers(20).stream(4 if batched else None)
+    fn = GLOBAL[name]
+    with pytest.warns(cachelayer.CacheLayerWarning, match=f"global generator of {name}.*rng='torch'") as caught:
+        assert len(list(stream.map(fn))) == len(stream)
+    assert len(caught) == 1
+    if batched:
+        with pytest.warns(cachelayer.CacheLayerWarning, match=name):
+            list(stream.map_batches(lambda batch: batch * fn(1)))
+    with pytest.warns(cachelayer.CacheLayerWarning, match="torch"):
+        list(numbers(9).stream(3, seed=1).map(seeds_all, rng=True))
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_a_torch_generator_has_the_same_numbers_everywhere(threads: int) -> None:
+    def drawn_by_torch(n: Any, generator: Any) -> dict[str, Any]:
+        return {"n": n, "noise": torch.rand(2, generator=generator, dtype=torch.float64).numpy()}
+
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    stream = numbers(31).stream(8, shuffle=True, seed=3).map(drawn_by_torch, rng="torch", threads=threads)
+    batches = [batch["noise"].tolist() for batch in stream]
+    assert torch.equal(torch.rand(3), expected)
+    assert stream[2]["noise"].tolist() == batches[2]
+    halves = [numbers(31).stream(8, shuffle=True, seed=3, shard=(half, 2)) for half in (0, 1)]
+    first = [half.map(drawn_by_torch, rng="torch")[0]["noise"].tolist() for half in halves]
+    assert first[0] + first[1] == batches[0]
+    numpy_too = numbers(31).stream(8, shuffle=True, seed=3).map(lambda n, rng: rng.integers(2**63), rng=True)[0]
+    seeded = [torch.rand(2, generator=torch.Generator().manual_seed(int(n)), dtype=torch.float64) for n in numpy_too]
+    assert torch.stack(seeded).tolist() == batches[0]

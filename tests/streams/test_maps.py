@@ -312,6 +312,7 @@ def test_the_threads_of_an_iterator_call_the_function_to_its_end_and_end_with_it
         (lambda s: s(4).map(str, on_error="replace", max_failures=None), InvalidTypeError, "max_failures None"),
         (lambda s: s(4).map(None), InvalidTypeError, "pass a function"),
         (lambda s: s(4, seed=1).map(str, rng="no"), InvalidTypeError, "'no'"),
+        (lambda s: s(4).map(str, rng="torch"), InvalidArgumentError, "seed="),
         (lambda s: s(4).map(str, element_spec=5), InvalidArgumentError, "element_spec"),
         (lambda s: s(4).map(str, element_spec={"v": "no dtype"}), InvalidArgumentError, "element_spec"),
         (lambda s: reader_of(s()).of_rows(np.arange), InvalidArgumentError, "global_batch_size"),

@@ -23,8 +23,8 @@ class ElementMap:
     """A user's function of one element."""
 
     fn: Callable[..., Any]
-    """The function; with ``generators`` its second argument is a :class:`numpy.random.Generator`."""
-    generators: Callable[[Indices, int], Iterator[np.random.Generator]] | None
+    """The function; with ``generators`` its second argument is one of them."""
+    generators: Callable[[Indices, int], Iterator[Any]] | None
     """If it takes random numbers: given positions and the number of other records that were tried before, returns the
     generator of each position."""
     threads: int

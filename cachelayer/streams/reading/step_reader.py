@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
+from multiprocessing import parent_process
 from typing import Any, cast
 
 import numpy as np
@@ -35,6 +36,7 @@ from cachelayer.streams.reading.failures import (
     too_many,
     warn_of_failure,
 )
+from cachelayer.streams.reading.global_random import warning_of_global_random
 from cachelayer.streams.reading.mapped_chunk import HeldOf, MappedChunk, read_in_place
 from cachelayer.streams.state import state_of
 from cachelayer.streams.steps import MOST_POSITIONS, Step, Steps
@@ -50,6 +52,8 @@ class Learned:
     Leaves whose batches are plain arrays are left out. None before the first batch."""
     has_warned: bool = False
     """Whether there was a warning of a failure that no iterator counts."""
+    has_watched: bool = False
+    """Whether a chunk was read to see if functions change global generators of random numbers."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +166,20 @@ class StepReader:
         """Return the items of the steps of a chunk, and the error in place of the step after them, if there is one."""
         items = list[Any]()
         with Timed("decoding", is_outermost=True):
-            append = self._append_batches if self.options.batched else self._append_elements
-            _, error = context.attempt(append, items, plan, context, held)
+            _, error = context.attempt(self._append, items, plan, context, held)
         return items, error
+
+    def _append(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
+        """Append the items of a chunk to a list, then raise the error that ended them, if there is one."""
+        append = self._append_batches if self.options.batched else self._append_elements
+        # In a process that reads only, functions may seed what nothing else draws from.
+        is_alone = parent_process() is not None and any(each.generators is not None for each in self.maps)
+        if self.learned.has_watched or is_alone or not self.is_mapped:
+            append(items, plan, context, held)
+            return
+        self.learned.has_watched = True
+        with warning_of_global_random():
+            append(items, plan, context, held)
 
     def _append_elements(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
         """Append the elements of a chunk to a list, then raise the error that ended them, if there is one."""

@@ -1,0 +1,37 @@
+"""Warn of functions that seed, or draw from, the random generators that the whole program shares."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from cachelayer.user_warnings import warn
+
+
+@contextmanager
+def warning_of_global_random() -> Iterator[None]:
+    """Warn if what runs within changes the state of a global generator: of Python, numpy or PyTorch."""
+    before = _states()
+    yield
+    changed = [name for name, state in _states().items() if state != before.get(name, state)]
+    if changed:
+        warn(
+            f"a function passed to map() or map_batches() seeds or draws from the global generator of "
+            f"{' and '.join(changed)}, which other threads and your program use too: its numbers differ from run to "
+            "run. Take them from the generator that map(fn, rng=True) passes, or rng='torch' for a torch.Generator; "
+            "functions that have no argument for one need loader(num_workers=...), and must be seeded by rng each time"
+        )
+
+
+def _states() -> dict[str, Any]:
+    _, key, *rest = np.random.get_state()
+    states: dict[str, Any] = {"random": random.getstate(), "numpy.random": (key.tobytes(), *rest)}  # type: ignore[union-attr]
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "get_rng_state"):
+        states["torch"] = torch.get_rng_state().numpy().tobytes()  # type: ignore[union-attr]
+    return states
