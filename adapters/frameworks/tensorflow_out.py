@@ -39,10 +39,10 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     ``fit(epochs=n)``, ``.repeat(n)`` and a loop over the dataset see each epoch once, in its own order. An iteration
     that is left before its last batch uses up no epoch: after ``take(1)``, to inspect a batch, or after Keras has built
     a model, the next one begins where it began. Of a stream of elements, of which ``batch(drop_remainder=True)`` may
-    drop the last, one that is left in the first three quarters uses up none. If the stream begins within an epoch, the first
-    iteration has the rest of it. If there is no end, each goes on after the last item that was taken from this dataset.
-    What is read ahead does not count, unless transformations that you add read it, or a ``tf.distribute`` strategy: up
-    to four batches.
+    drop the last, one that is left in the first three quarters uses up none. If the stream begins within an epoch, the
+    first iteration has the rest of it. If there is no end, each goes on after the last item that was taken from this
+    dataset. What is read ahead does not count, unless transformations that you add read it, or a ``tf.distribute``
+    strategy: up to four batches.
 
     Args:
         stream: a batched stream gives batches; any other gives elements, which are read in groups, unless their shapes

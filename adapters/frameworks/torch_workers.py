@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import shutil
 from collections.abc import Iterable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from torch.utils import data
 
-from cachelayer.errors import StateError
+from cachelayer.errors import StateError, StorageError
 from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.ahead.prefetch import Chunk
-from cachelayer.streams.reading.failures import Failure, picklable
+from cachelayer.streams.reading.failures import picklable
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import Stream, reader_of, step_of, stream_of, with_options
 
@@ -36,7 +39,7 @@ class WorkerChunks:
         self._stream = stream_of(reader)
         self._workers = workers
         self._context = context
-        self._loading: Iterator[tuple[Any, tuple[Failure, ...]]] | None = None
+        self._loading: Iterator[bytes] | None = None
         # The position of the step that is loaded next.
         self._position = reader.options.start
 
@@ -50,7 +53,7 @@ class WorkerChunks:
         self._loading = None
         if loading is None or self._position != step.begin:
             loading = self._from(step.begin)
-        item, failures = next(loading)
+        item, failures = pickle.loads(next(loading))  # noqa: S301 - of our own process
         # Put back only now, so that after an error no half-read iterator is used again.
         self._position = steps.next_start(step.end)
         self._loading = loading
@@ -62,7 +65,7 @@ class WorkerChunks:
 
     reread = forget
 
-    def _from(self, position: int) -> Iterator[tuple[Any, tuple[Failure, ...]]]:
+    def _from(self, position: int) -> Iterator[bytes]:
         stream = with_options(self._stream, start=position)
         endless = reader_of(stream).options.steps.end is None
         numbers: Iterable[int] = itertools.count() if endless else range(len(stream))
@@ -74,11 +77,18 @@ class WorkerChunks:
             collate_fn=_same,
             multiprocessing_context=self._context,
         )
-        return iter(loader)
+        try:
+            return iter(loader)
+        except OSError as error:
+            raise _of_memory(error) from error
 
 
 class _Steps(data.Dataset):  # type: ignore[misc]
-    """The steps of a stream, by number, each with the elements that others stand in for."""
+    """The steps of a stream, by number, each with the elements that others stand in for, pickled.
+
+    PyTorch pickles tensors, which moves them to shared memory, in a thread of the worker that loses what it cannot
+    pickle, so that everybody waits for ever.
+    """
 
     def __init__(self, stream: Stream[Any], workers: int) -> None:
         self._stream = stream
@@ -86,11 +96,26 @@ class _Steps(data.Dataset):  # type: ignore[misc]
         # Made by each worker: its threads are not those of the process that starts it.
         self._reader: WorkerSteps | None = None
 
-    def __getitem__(self, number: int) -> tuple[Any, tuple[Failure, ...]]:
+    def __getitem__(self, number: int) -> bytes:
         if self._reader is None:
             self._reader = WorkerSteps(reader_of(self._stream), self._workers)
         batch, failures = self._reader.item_and_failures(step_of(self._stream, number))
-        return batch, tuple(map(picklable, failures))
+        item = batch, tuple(map(picklable, failures))
+        try:
+            return bytes(ForkingPickler.dumps(item))
+        except (OSError, RuntimeError) as error:
+            raise _of_memory(error) from error
+
+
+def _of_memory(error: Exception) -> Exception:
+    """Return the error of shared memory that is full; any other error as it is."""
+    if "No space left" not in str(error):
+        return error
+    _, _, free = shutil.disk_usage("/dev/shm")  # noqa: S108 - no file is made there
+    return StorageError(
+        f"loader(num_workers=...): worker processes pass batches in shared memory, and /dev/shm has only {free} bytes "
+        "left: pass fewer workers or smaller batches, num_workers=0, or give the container more (docker run --shm-size)"
+    )
 
 
 def _same(item: Any) -> Any:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import random
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -803,6 +806,44 @@ def test_arguments_that_cannot_be_are_refused_with_their_name(ref: Any, make: An
 @pytest.mark.needs("torch>=2.13")  # Older ones warn of themselves.
 def test_the_page_shows_what_happens() -> None:
     run_page("torch.md")
+
+
+# Worker processes.
+
+FULL = """
+import sys
+import numpy as np
+import cachelayer
+from cachelayer.adapters.torch import loader
+
+with open("/dev/shm/other", "wb") as other:
+    other.truncate(0)
+    try:
+        other.write(bytes(int(sys.argv[1])))
+    except OSError:
+        pass
+batches = loader(cachelayer.wrap(np.zeros((64, 100_000), "u1"), identity="x").stream(16), num_workers=2)
+try:
+    list(batches)
+except cachelayer.StorageError as error:
+    print("refused", "shm" in str(error))
+"""
+
+
+@pytest.mark.parametrize("taken", [500_000, 2_000_000])
+def test_workers_without_shared_memory_are_an_error_and_never_wait(taken: int) -> None:
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("this system has no mounts of one's own")
+    command = ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", FULL, str(taken)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "refused True\n", done.stderr
+
+
+def test_what_no_process_can_send_is_an_error() -> None:
+    stream = numbers(8).stream(4).map_batches(lambda batch: {"n": batch, "fn": lambda: 0})
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError), match="lambda"):
+        list(loader(stream, num_workers=1))
 
 
 # Random numbers.
