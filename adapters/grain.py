@@ -18,6 +18,7 @@ import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches
+from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 from cachelayer.arguments import explains_options
 from cachelayer.builds.source import Source, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
@@ -64,6 +65,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
         return None
     is_map = isinstance(obj, grain.MapDataset)
+    steps = _steps_of(obj) | ({"batch": ""} if unbatch else {})
+    warn_of_steps(f"grain.{'MapDataset' if is_map else 'IterDataset'}", **steps)
     endless = "remove .repeat() of the MapDataset" if is_map and len(obj) >= _ENDLESS else ""
     if is_map and not (unbatch or endless or _is_filtered(obj)):
         # Grain's own iteration starts threads, which cost many times more than small elements do.
@@ -72,6 +75,22 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     given = _batches_with_warnings(elements) if unbatch else elements
     source = Source("grain", elements=lambda _: given, endless=endless)
     return unbatched(source, declared=element_spec) if unbatch else source
+
+
+def _steps_of(dataset: Any) -> dict[str, str]:
+    """Return the steps of a dataset that shuffle, draw at random, or make batches."""
+    steps: dict[str, str] = {}
+    for parent in dataset.parents:
+        steps |= _steps_of(parent)
+    name = type(dataset).__name__
+    for part, kind, step in (
+        ("Shuffle", "shuffle", ".shuffle()"),
+        ("RandomMap", "random", ".random_map()"),
+        ("Batch", "batch", ".batch()"),
+    ):
+        if part in name:
+            steps[kind] = step
+    return steps
 
 
 def _refuse_none(element: Any) -> Any:

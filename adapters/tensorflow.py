@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 from cachelayer.builds.batches import Batch, EncodedBatch, RowBatch, batch_records
 from cachelayer.builds.source import Source
 from cachelayer.errors import (
@@ -41,6 +42,8 @@ with packages_of("tensorflow", "this needs TensorFlow"):
 __all__ = ["as_source", "to_tf"]
 
 _DYNAMIC_BATCH = 256
+_RANDOM = re.compile("Random|Multinomial|TruncatedNormal|StandardNormal|DistortedBoundingBox|StatefulUniform")
+"""In the names of TensorFlow's operations that draw."""
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
@@ -55,7 +58,35 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """
     if not isinstance(obj, tf.data.Dataset):
         return None
+    steps = _steps_of(obj) | ({"batch": ""} if unbatch else {})
+    warn_of_steps("tf.data.Dataset", **steps)
     return source_of_pipeline(unbatched(obj) if unbatch else obj, element_spec)
+
+
+def _steps_of(dataset: Any, *, are_rows: bool = False) -> dict[str, str]:
+    """Return the steps of a pipeline that shuffle, draw at random, or make the batches that it gives.
+
+    Args:
+        are_rows: whether a later step has taken batches apart.
+    """
+    name = type(dataset).__name__.strip("_").lower()
+    takes_apart = any(part in name for part in ("unbatch", "flatmap", "interleave"))
+    steps: dict[str, str] = {}
+    for before in dataset._inputs():
+        steps |= _steps_of(before, are_rows=are_rows or takes_apart)
+    if "shuffle" in name:
+        steps["shuffle"] = ".shuffle()"
+    if hasattr(dataset, "_map_func") and _draws(dataset._map_func.function.graph.as_graph_def()):
+        steps["random"] = ".map()"
+    if not are_rows and not takes_apart and ("batch" in name or "groupbywindow" in name):
+        steps["batch"] = ".batch()"
+    return steps
+
+
+def _draws(graph: Any) -> bool:
+    """Return whether a function of TensorFlow draws random numbers, in the functions that it calls too."""
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return any(_RANDOM.search(node.op) for node in nodes)
 
 
 def unbatched(batches: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
 from cachelayer.adapters.sources.pictures import with_files
+from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 from cachelayer.arguments import explains_options, integer
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
@@ -79,6 +80,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if isinstance(obj, data.DataLoader):
         batches, rows = _lengths_of(obj)
         items = map(_copied, _loaded(obj))
+        shuffle = "shuffle=True" if isinstance(obj.sampler, data.RandomSampler) else ""
+        size = obj.batch_size
+        batch = "" if unbatch or size is None else f"batch_size={size} (pass batch_size=None)"
+        warn_of_steps("DataLoader", batch=batch, shuffle=shuffle)
         source = Source("torch", elements=lambda _: items, length=batches)
         if unbatch and obj.batch_size is None and isinstance(obj.dataset, _RefDataset):
             raise InvalidTypeError(

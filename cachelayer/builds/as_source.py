@@ -49,11 +49,26 @@ if the adapter does not know the object."""
 
 
 def sources_by_split(obj: Any) -> Mapping[str, Any] | None:
-    """Return the splits of an object by name, such as those of a ``DatasetDict``; None if it has none."""
+    """Return the splits of an object by name: of a ``DatasetDict``, or a dict of datasets; None if it has none.
+
+    Datasets are what is a source by itself, and no column: frames, refs, streams, and what frameworks call datasets.
+    """
     if not isinstance(obj, Mapping):
         return None
     adapted = adapted_source(obj, unbatch=False, element_spec=None)
-    return adapted if isinstance(adapted, Mapping) else None
+    if isinstance(adapted, Mapping):
+        return adapted
+    if adapted is not None or not obj or columns_of(obj) is not None or not all(map(_is_dataset, obj.values())):
+        return None
+    return {str(name): part for name, part in obj.items()}
+
+
+def _is_dataset(obj: Any) -> bool:
+    if has_records(obj) or isinstance(obj, Stream):
+        return True
+    frameworks = {entry.name for entry in entry_points_of(ENTRY_POINTS)}
+    is_adapted = any(base.__module__.partition(".")[0] in frameworks for base in type(obj).__mro__)
+    return is_adapted and columns_of((obj,)) is None and (hasattr(obj, "__iter__") or hasattr(obj, "__getitem__"))
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
@@ -76,7 +91,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         if unbatch:
             raise InvalidArgumentError("unbatch=True: what files have are elements already: leave it out")
         return obj.opened(element_spec) if isinstance(obj, FileSource) else obj
-    adapted = adapted_source(obj, unbatch=unbatch, element_spec=element_spec)
+    adapted: Adapted = sources_by_split(obj) or adapted_source(obj, unbatch=unbatch, element_spec=element_spec)
     if isinstance(adapted, Mapping):
         raise InvalidTypeError(
             f"a {type(obj).__name__} has the splits {', '.join(adapted)}, each a dataset of its own: pass it to "

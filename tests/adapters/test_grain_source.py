@@ -145,3 +145,17 @@ def test_text_and_bytes_that_grain_batches_itself_are_warned_of_once(tmp_path: P
         again = Storage(tmp_path).cache(grain.MapDataset.source(ref).batch(2), "again", "v1", unbatch=True)
     assert sorted(str(warning.message).partition(" ")[2][:5] for warning in said) == ["['b']", "['s']"]
     assert [int(row["x"]) for row in again] == [0, 1, 2, 3]
+
+
+def test_steps_of_training_that_are_cached_are_named(storage: Storage) -> None:
+    data = grain.MapDataset.range(9).shuffle(seed=1)
+    random = data.seed(1).random_map(lambda n, rng: n + rng.random())
+    for pipeline, steps in (
+        (random.batch(3), r"\.shuffle\(\), \.random_map\(\), \.batch\(\)"),
+        (data.to_iter_dataset().batch(3), r"\.shuffle\(\), \.batch\(\)"),
+        (random, r"\.shuffle\(\), \.random_map\(\)"),
+    ):
+        with pytest.warns(CacheLayerWarning, match=f"Leave out {steps}:") as caught:
+            storage.cache(pipeline, f"d{len(steps)}", "v1")
+        assert len(caught) == 1
+    assert len(storage.cache(data.batch(4), "rows", "v1", unbatch=True)) == 9

@@ -540,3 +540,9 @@ def test_columns_that_came_from_arrow_have_the_features_of_their_types(storage: 
     assert dataset.features["time"] == datasets.Value("time64[us]")
     for name in table.column_names:
         assert list(dataset[name]) == table[name].to_pylist()
+
+
+def test_batches_that_are_cached_are_named(storage: Storage) -> None:
+    batches = datasets.Dataset.from_dict({"n": list(range(6))}).to_iterable_dataset().batch(2)
+    with pytest.warns(cachelayer.CacheLayerWarning, match=r"Leave out \.batch\(\)"):
+        assert len(storage.cache(batches, "batches", "v1")) == 3

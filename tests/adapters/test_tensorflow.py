@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+
+
+import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -355,3 +358,43 @@ def test_elements_come_in_the_order_of_the_stream_and_their_positions_resume_it(
         rest = to_tf(make(ref, start=found[stop][1]), positions=True).take(5)
         following = iter(make(ref, start=found[stop][1]))
         assert [int(each) for each, _ in rest.as_numpy_iterator()] == [int(next(following)) for _ in range(5)]
+
+
+def numbers_of_pipeline() -> tf.data.Dataset:
+    return tf.data.Dataset.range(12).map(lambda n: tf.cast(n, tf.float32))
+
+
+def noise(n: Any) -> Any:
+    return n + tf.random.uniform(())
+
+
+def flipped(n: Any) -> Any:
+    return tf.cond(n > 3, lambda: n + tf.random.stateless_uniform((), (1, 2)), lambda: n)
+
+
+STEPS: dict[str, tuple[Callable[[tf.data.Dataset], tf.data.Dataset], list[str]]] = {
+    "all": (lambda data: data.shuffle(4).map(noise).batch(3).prefetch(1), [".shuffle()", ".map()", ".batch()"]),
+    "batches": (lambda data: data.batch(3, num_parallel_calls=2), [".batch()"]),
+    "padded batches": (lambda data: data.padded_batch(3), [".batch()"]),
+    "zipped batches": (lambda data: tf.data.Dataset.zip((data.batch(3), data.batch(3))), [".batch()"]),
+    "random": (lambda data: data.map(flipped, num_parallel_calls=2), [".map()"]),
+    "rows again": (lambda data: data.batch(3).map(lambda batch: 2 * batch).unbatch(), []),
+    "shuffled": (lambda data: data.shuffle(4, seed=1).cache(), []),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_of_training_that_are_cached_are_named(storage: Storage, name: str) -> None:
+    make, steps = STEPS[name]
+    pipeline = make(numbers_of_pipeline())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        storage.cache(pipeline, "d", "v1")
+    texts = [str(each.message) for each in caught if issubclass(each.category, cachelayer.CacheLayerWarning)]
+    assert len(texts) == bool(steps)
+    for step in (".shuffle()", ".map()", ".batch()"):
+        assert all((step in text) == (step in steps) for text in texts)
+
+
+def test_batches_that_are_taken_apart_need_no_warning(storage: Storage) -> None:
+    assert len(storage.cache(numbers_of_pipeline().batch(5), "d", "v1", unbatch=True)) == 12

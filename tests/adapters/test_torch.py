@@ -808,6 +808,13 @@ def test_the_page_shows_what_happens() -> None:
     run_page("torch.md")
 
 
+def test_batches_of_a_loader_that_are_cached_are_named(storage: Storage) -> None:
+    batches = data.DataLoader(data.TensorDataset(torch.arange(6)), batch_size=2, shuffle=True)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="shuffle=True, batch_size=2"):
+        assert len(storage.cache(batches, "batches", "v1")) == 3
+    assert len(storage.cache(batches, "rows", "v1", unbatch=True)) == 6
+
+
 # Worker processes.
 
 FULL = """
