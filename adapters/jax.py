@@ -23,6 +23,7 @@ from cachelayer.streams.iterator import StreamIterator, copied
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.step_numbers import step_sizes
 from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.user_warnings import warn
 
 with packages_of("jax", "this needs JAX"):
     import jax
@@ -67,9 +68,9 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, *, depth: int | N
     Returns:
         An iterable of batches. Each iteration has the next epoch; if the stream is endless, it goes on where the last
         one stopped. It has ``get_state`` and ``set_state``, as its iterators have. A batch has the structure of the
-        stream's, with ``jax.Array`` leaves in JAX's dtypes: 64 bits become 32 unless ``jax_enable_x64`` is set; floats
-        are rounded. Values that are too large for that are an error that names the leaf. With remainder "pad" an item
-        is ``(batch, mask)``.
+        stream's, with ``jax.Array`` leaves in JAX's dtypes: 64 bits become 32 unless ``jax_enable_x64`` is set. Then
+        numbers that are rounded get a warning, and those that are too large an error, which names the leaf. With
+        remainder "pad" an item is ``(batch, mask)``.
 
     Raises:
         InvalidArgumentError: if the stream has no batches, is one shard of several, or has a step that the sharding
@@ -122,6 +123,8 @@ class GlobalBatches(Epochwise[T]):
     def __init__(self, stream: Stream[T], sharding: NamedSharding, depth: int | None) -> None:
         self._sharding = sharding
         self._depth = depth
+        self._rounded: set[str] = set()
+        """The first leaf that is rounded, of which a warning has said so."""
         reader = reader_of(stream)
         _check_steps(reader, sharding, reader.options.start)
         super().__init__(reader, self._global)
@@ -135,7 +138,7 @@ class GlobalBatches(Epochwise[T]):
             reader = reader.of_rows(lambda size: _local_rows(sharding, size))
         if self._depth is not None:
             reader = replace(reader, options=replace(reader.options, prefetch=self._depth))
-        convert = functools.partial(_convert, sharding=sharding, wide=wide)
+        convert = functools.partial(_convert, sharding=sharding, wide=wide, rounded=self._rounded)
         return GlobalBatchIterator(replace(reader, convert=convert), sharding)
 
 
@@ -232,13 +235,14 @@ def _local_rows(sharding: NamedSharding, size: int) -> NDArray[np.int64]:
     return local
 
 
-def _convert(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> Any:
+def _convert(batch: Any, size: int, sharding: NamedSharding, *, wide: bool, rounded: set[str]) -> Any:
     """Return a batch of this process's rows as global arrays of ``size`` rows.
 
     Args:
         batch: the rows that this process holds.
         size: the number of rows of the global batch.
         wide: whether JAX has 64 bits. The thread that reads ahead cannot ask.
+        rounded: the first leaf that is rounded, which this adds with a warning.
     """
     rows = _local_rows(sharding, size)
     leaves, structure = jax.tree.flatten(batch)
@@ -248,7 +252,7 @@ def _convert(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> A
             raise _leaf_error(_name(batch, place), leaf, len(rows), has_dtype=dtype is not None)
         leaves[place] = np.asarray(leaf)
         if dtype != leaf.dtype:
-            leaves[place] = _narrowed(leaves[place], dtype, functools.partial(_name, batch, place))
+            leaves[place] = _narrowed(leaves[place], dtype, functools.partial(_name, batch, place), rounded)
     with jax.enable_x64(wide):
         return structure.unflatten([_global_array(leaf, rows, size, _of_rank(sharding, leaf.ndim)) for leaf in leaves])
 
@@ -279,8 +283,10 @@ def _dtype_for(dtype: np.dtype[Any], *, wide: bool) -> np.dtype[Any] | None:
     return dtype_on_device
 
 
-def _narrowed(array: NDArray[Any], dtype: np.dtype[Any], name: functools.partial[str]) -> NDArray[Any]:
-    """Return a 64-bit array in the dtype that JAX has for it."""
+def _narrowed(
+    array: NDArray[Any], dtype: np.dtype[Any], name: functools.partial[str], rounded: set[str]
+) -> NDArray[Any]:
+    """Return a 64-bit array in the dtype that JAX has for it; warn of the first leaf that is rounded."""
     with np.errstate(over="ignore"):
         narrow: NDArray[Any] = array.astype(dtype)
     if dtype.kind in "iu":
@@ -292,6 +298,12 @@ def _narrowed(array: NDArray[Any], dtype: np.dtype[Any], name: functools.partial
         raise InvalidArgumentError(
             f"{name()} has values of {array.dtype} that {dtype} does not hold, and JAX has no {array.dtype}: call "
             "jax.config.update('jax_enable_x64', True), split or scale them with map(), or leave them out"
+        )
+    if not rounded and dtype.kind in "fc" and not np.array_equal(narrow, array, equal_nan=True):
+        rounded.add(name())
+        warn(
+            f"{name()} has numbers of {array.dtype}, which are rounded to {dtype}, because JAX has no {array.dtype}: "
+            f"call jax.config.update('jax_enable_x64', True) to keep them, or make {dtype} of them in map()"
         )
     return narrow
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import re
 import subprocess
 import sys
 import threading
+import warnings
 from collections import namedtuple
 from pathlib import Path
 from typing import Any, ClassVar
@@ -159,7 +161,12 @@ def test_a_value_that_jax_does_not_hold_is_refused_with_its_leaf(case: str) -> N
         stream = cachelayer.wrap([{"row": (leaf,), "id": np.int32(0)}] * 16, identity=case).stream(8)
         batches = iter(global_batches(stream, devices(4)))
         if leaf is fits:
-            assert len(list(batches)) == 2
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", cachelayer.CacheLayerWarning)
+                assert len(list(batches)) == 2
+            # Of the first batch alone.
+            assert len(caught) == (case in ("float64", "complex128"))
+            assert all(re.search(r"\['row'\]\[0\].* rounded .*jax_enable_x64", str(each.message)) for each in caught)
             continue
         with pytest.raises(InvalidArgumentError, match=r"leaf \['row'\]\[0\] .*jax_enable_x64"):
             next(batches)
