@@ -8,11 +8,13 @@ over a stream as tensors, with a state. :func:`to_torch` returns a map-style ``D
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
@@ -339,6 +341,15 @@ class Loader(Epochwise[T]):
 
     def __repr__(self) -> str:
         return f"loader({self._stream!r}, num_workers={self._workers})"
+
+
+def keyed_generators(
+    keyed: Callable[[Any, int], Iterator[np.random.Generator]], positions: Any, attempts: int
+) -> Iterator[torch.Generator]:
+    """Yield the generator of each position for ``map(rng="torch")``, seeded by the first number of numpy's."""
+    generator = torch.Generator()
+    for each in keyed(positions, attempts):
+        yield generator.manual_seed(int(each.integers(2**63)))
 
 
 def _converted(item: Any, rows: int) -> Any:  # noqa: ARG001

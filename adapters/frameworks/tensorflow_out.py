@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import islice
 from threading import Lock
 from typing import Any
 
@@ -137,38 +137,28 @@ class _Loops:
         def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
             return (*outward(item[0]), item[1]) if padded else outward(item)
 
-        self._epochs: Epochwise[Any] = Epochwise(reader_of(stream))
-        self._read = replace(reader_of(read), convert=leaves)
+        self._epochs: Epochwise[Any] = Epochwise(replace(reader_of(read), convert=leaves))
+        self._has_batches = reader_of(stream).options.batched
         self._grouped = read is not stream
         self._reached = reached
         self._lock = Lock()
-        self._items: dict[int, Iterator[tuple[Any, Any]]] = {}
-        """The items that each loop has still to give."""
-        self._options: dict[int, StreamOptions] = {}
-        """The options of the iteration of each loop."""
-        self._begun = 0
+        self._running: dict[int, tuple[StreamOptions, Iterator[tuple[Any, Any]]]] = {}
+        """For each loop, the options of its iteration, and the items that it has still to give."""
 
     def __call__(self) -> Iterator[int]:
         # TensorFlow may begin several loops at once, in any of its threads: those have the same iteration.
         with self._lock:
-            self._begun += 1
-            number = self._begun
-            options = reader_of_iteration(self._epochs).options
-        if self._reached is not None:
-            options = replace(options, start=int(self._reached.numpy()))
-        self._options[number] = options
-        self._items[number] = self._items_from(options)
+            number = max(self._running, default=0) + 1
+            reader = reader_of_iteration(self._epochs)
+            if self._reached is not None:
+                reader = replace(reader, options=replace(reader.options, start=int(self._reached.numpy())))
+            self._running[number] = reader.options, self._items(StreamIterator(reader))
         try:
             yield number
         finally:
-            del self._options[number], self._items[number]
+            del self._running[number]
 
-    def _items_from(self, options: StreamOptions) -> Iterator[tuple[Any, Any]]:
-        mine = self._read.options
-        steps = replace(mine.steps, num_epochs=options.steps.num_epochs)
-        iterator: StreamIterator[Any] = StreamIterator(
-            replace(self._read, options=replace(mine, steps=steps, start=options.start))
-        )
+    def _items(self, iterator: StreamIterator[Any]) -> Iterator[tuple[Any, Any]]:
         before = iterator.position
         for item in iterator:
             after = iterator.position
@@ -178,26 +168,18 @@ class _Loops:
 
     def first_items(self, number: int) -> Iterator[tuple[Any, Any]]:
         """Yield the items of a loop which may be read ahead: all batches but the last; or 3 of 4 elements."""
-        items = self._items[number]
-        if self._reached is not None:
-            yield from items
-            return
-        options = self._options[number]
-        left = options.item_count - 1 if options.batched else options.item_count * 3 // 4
-        while left > 0:
-            leaves, position = next(items)
-            if self._grouped and len(position) > left:
-                rest = tuple(leaf[left:] for leaf in leaves), position[left:]
-                self._items[number] = chain([rest], items)
-                leaves, position = tuple(leaf[:left] for leaf in leaves), position[:left]
-            left -= len(position) if self._grouped else 1
-            yield leaves, position
+        options, items = self._running[number]
+        count = None
+        if self._reached is None:
+            count = options.item_count - 1 if self._has_batches else options.item_count * 3 // 4
+        yield from islice(items, count)
 
     def last_items(self, number: int) -> Iterator[tuple[Any, Any]]:
         """Yield the last items of a loop; the next loop has the next iteration."""
-        for place, item in enumerate(self._items[number]):
+        options, items = self._running[number]
+        for place, item in enumerate(items):
             with self._lock:
-                if not place and self._options[number] == reader_of_iteration(self._epochs).options:
+                if not place and options == reader_of_iteration(self._epochs).options:
                     begin_next_iteration(self._epochs)
             yield item
 
@@ -264,12 +246,12 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
 
 
 def _group_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
-    """Return the number of elements in a group: fewer if they are large."""
+    """Return the number of elements in a group: fewer if they are large, and at least 16 groups an epoch."""
     fixed = [(leaf.dtype, [dim or 1 for dim in leaf.shape]) for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
     nbytes = max(
         1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.info.record_nbytes
     )
-    return max(1, min(_GROUP_RECORDS, _GROUP_NBYTES // nbytes))
+    return max(1, min(_GROUP_RECORDS, _GROUP_NBYTES // nbytes, reader.options.steps.records // 16))
 
 
 def _check_outward(spec: Tree) -> None:

@@ -166,8 +166,7 @@ class Stream(Generic[T]):
             generators = partial(keyed_generators, self._options.order.seed or 0, drawing_before)
         if rng == "torch":
             # Frameworks are imported by adapters alone, when one is asked for.
-            adapter = import_module("cachelayer.adapters.frameworks.torch_generators")
-            generators = partial(adapter.torch_generators, generators)
+            generators = partial(import_module("cachelayer.adapters.torch").keyed_generators, generators)
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
         limit = _failures_to_replace(on_error, integer("max_failures", max_failures, 1))
         added = ElementMap(_checked_function(fn), generators, integer("threads", threads, 0), declared, limit)

@@ -18,17 +18,7 @@ ORDERS: dict[str, dict[str, Any]] = {"shuffled": {"shuffle": True, "seed": 5}, "
 
 
 class EpochTests:
-    """An object that frameworks iterate over: each iteration has the next epoch, and one left early uses up none.
-
-    Examples:
-        >>> import cachelayer
-        >>> from cachelayer.adapters.torch import loader
-        >>> from cachelayer.testing.loops import EpochTests
-        >>> class TestLoader(EpochTests):
-        ...     def loops(self, **order):
-        ...         return loader(cachelayer.wrap(list(range(21)), identity="numbers").stream(8, **order))
-        >>> TestLoader().test_an_epoch_that_is_left_early_is_not_used_up({"shuffle": True, "seed": 5})
-    """
+    """An object that frameworks iterate over: each iteration has the next epoch, and one left early uses up none."""
 
     per_epoch: ClassVar[int] = STEPS
     """The number of items of an epoch."""
