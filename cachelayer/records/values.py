@@ -447,7 +447,7 @@ def _rows_of(values: Any, rows: Any) -> Any:
         return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
     if isinstance(values, Ragged) and isinstance(rows, slice):
         return values.rows(*rows.indices(len(values))[:2])
-    if isinstance(values, list) and getattr(rows, "ndim", 0):
+    if isinstance(values, list) and getattr(rows, "ndim", 0) > 0:
         return [values[row] for row in np.arange(len(values))[rows]]
     return values[rows]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from collections.abc import Iterator
@@ -29,8 +30,8 @@ def warning_of_global_random() -> Iterator[None]:
 
 
 def _states() -> dict[str, Any]:
-    _, key, *rest = np.random.get_state()
-    states: dict[str, Any] = {"random": random.getstate(), "numpy.random": (key.tobytes(), *rest)}  # type: ignore[union-attr]
+    of_numpy = np.random.get_state(legacy=False)
+    states: dict[str, Any] = {"random": random.getstate(), "numpy.random": pickle.dumps(of_numpy)}
     torch = sys.modules.get("torch")
     if hasattr(torch, "get_rng_state"):
         states["torch"] = torch.get_rng_state().numpy().tobytes()  # type: ignore[union-attr]
