@@ -350,7 +350,8 @@ class _Outward:
 
     def _plain(self, path: str, leaf: LeafSpec, value: Any) -> Any:
         """Return an array or a scalar, with bytes for text."""
-        if not _fits(leaf, value):
+        is_fixed = isinstance(leaf, ArraySpec) and None not in leaf.shape
+        if not _fits(leaf, value) or (is_fixed and np.shape(value)[int(self._are_batches) :] != leaf.shape):
             hint = "Pass the element_spec= of all items to wrap()."
             raise ElementError(describe_leaf(leaf), tree.describe(value), path=path, hint=hint)
         if not _is_text(leaf):

@@ -106,6 +106,7 @@ PIPELINES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the tf.data.Dataset is cached as it is")
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_element_comes_back_and_goes_out_as_it_was(storage: Storage, name: str) -> None:
     dataset = PIPELINES[name]()
