@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-
-
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator
