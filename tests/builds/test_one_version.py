@@ -140,7 +140,7 @@ def from_copy(storage: Path, copy: Path, how: dict[str, Any]) -> cachelayer.Data
 
 
 def killed_from_copy(storage: Path, copy: Path, how: dict[str, Any]) -> None:
-    die_before(str(storage), 60)
+    die_before(str(storage), KILLED_BEFORE)
     from_copy(storage, copy, how)
 
 
@@ -158,7 +158,7 @@ def copies_of(array: Any, folder: Path) -> list[Path]:
 def test_a_build_goes_on_where_its_files_were_fetched_again(
     tmp_path: Path, how: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = copies_of(np.arange(60_000.0).reshape(-1, 20), tmp_path)
+    one, other = copies_of(np.arange(240_000.0).reshape(-1, 20), tmp_path)
     child = FORKS.Process(target=killed_from_copy, args=(tmp_path / "storage", one, how))
     child.start()
     child.join()
@@ -173,14 +173,14 @@ def test_a_build_goes_on_where_its_files_were_fetched_again(
 
 
 def test_a_build_begins_anew_if_its_files_have_other_records(tmp_path: Path) -> None:
-    one, other = copies_of(np.arange(60_000.0).reshape(-1, 20), tmp_path)
+    one, other = copies_of(np.arange(240_000.0).reshape(-1, 20), tmp_path)
     child = FORKS.Process(target=killed_from_copy, args=(tmp_path / "storage", one, {}))
     child.start()
     child.join()
-    np.save(other / "x.npy", -np.arange(60_000.0).reshape(-1, 20))
-    with pytest.warns(cachelayer.CacheLayerWarning, match="record 0|record 187"):
+    np.save(other / "x.npy", -np.arange(240_000.0).reshape(-1, 20))
+    with pytest.warns(cachelayer.CacheLayerWarning, match="record 11999 changed"):
         ref = from_copy(tmp_path / "storage", other, {})
-    assert [row[0] for row in ref] == [-20.0 * number for number in range(3000)]
+    assert [row[0] for row in ref] == [-20.0 * number for number in range(12_000)]
 
 
 HOST = threading.local()
