@@ -6,18 +6,19 @@ import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from cachelayer.adapters.sources.files import Folder, is_folder
+from cachelayer.adapters.sources.files import File, Folder, is_folder, is_marker
 from cachelayer.builds.source_files import FileSource
 from cachelayer.credentials_in_urls import has_user, without_credentials
 from cachelayer.errors import InvalidArgumentError
 
 _IMAGES = r"\.(jpe?g|png|ppm|bmp|pgm|tiff?|webp)"
 _SOUNDS = r"\.(wav|flac|mp3|ogg)"
+_COMPRESSED = r"(\.gz|\.bz2|\.zst|\.lz4)?"
 _ADAPTERS = {
     "parquet": ("pyarrow.from_parquet", r"\.parquet"),
     "arrow": ("pyarrow.from_ipc", r"\.(arrow|feather|ipc)"),
-    "csv": ("pyarrow.from_csv", r"\.csv(\.gz|\.bz2)?"),
-    "jsonl": ("pyarrow.from_json", r"\.(jsonl|ndjson|json)(\.gz|\.bz2)?"),
+    "csv": ("pyarrow.from_csv", rf"\.csv{_COMPRESSED}"),
+    "jsonl": ("pyarrow.from_json", rf"\.(jsonl|ndjson|json){_COMPRESSED}"),
     "tfrecord": ("tfrecord.from_tfrecord", r"\.tfrecords?(-\d+-of-\d+|-[*?]+.*)?(\.gz)?"),
     "webdataset": ("webdataset.from_webdataset", r"\.tar"),
     "npy": ("npy.from_npy", r"\.npy"),
@@ -67,7 +68,7 @@ def imported(kind: str, files: list[str]) -> FileSource:
         return read(files[0])
     is_url_of_file = "://" in files[0] and _by_name(files[0]) is not None
     if len(files) == 1 and not is_url_of_file and is_folder(files[0]):
-        files = [file.name for _, file in Folder.at(files[0]).files()]
+        files = [file.name for _, file in _data_files(files[0])]
     if kind in _OF_ONE:
         return read(files[0])
     if kind != "tfrecord":
@@ -92,8 +93,12 @@ def _ends(name: str, pattern: str) -> bool:
     return re.search(f"({pattern})$", name, re.IGNORECASE) is not None
 
 
+def _data_files(path: str) -> list[tuple[str, File]]:
+    return [(name, file) for name, file in Folder.at(path).files() if not is_marker(name)]
+
+
 def _in_folder(path: str) -> str | None:
-    files = Folder.at(path).files()
+    files = _data_files(path)
     for kind, pattern in (("images", _IMAGES), ("sounds", _SOUNDS)):
         if files and all("/" in name and _ends(name, pattern) for name, _ in files):
             return kind

@@ -156,7 +156,12 @@ def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:
     from cachelayer.adapters.sources.arrow_source import spec_of_schema
 
     if declared is not None and (not isinstance(declared, dict) or not declared.keys() <= {*frame.columns}):
-        raise InvalidArgumentError(f"element_spec is {declared!r}, and the frame has the columns {list(frame)}")
+        names = declared if isinstance(declared, dict) else ()
+        missing = tree.listed(name for name in names if name not in frame)
+        raise InvalidArgumentError(
+            f"the spec is {tree.describe(declared)}, and the frame has the columns {tree.listed(frame)}: it lacks "
+            f"{missing}"
+        )
     typed = _schema_of(frame)
     declared = declared or {}
     spec: Any = spec_of_schema(typed, {name: declared[name] for name in typed.names if name in declared}, {})

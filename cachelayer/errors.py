@@ -45,6 +45,9 @@ from __future__ import annotations
 
 from typing import Any
 
+_LONGEST = 1000
+"""Characters of a message, about: the names of thousands of columns, or a value, may stand in it."""
+
 
 class CacheLayerError(Exception):
     """Base of every exception that cachelayer raises.
@@ -56,6 +59,15 @@ class CacheLayerError(Exception):
         ...     print(type(error).__name__)
         DatasetNotFoundError
     """
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(shortened(argument) if isinstance(argument, str) else argument for argument in arguments))
+
+
+def shortened(text: str) -> str:
+    """Return a text without its middle if it is very long: what went wrong stands first, and what to do last."""
+    cut = len(text) - _LONGEST
+    return text if cut <= 0 else f"{text[: _LONGEST // 2]} ... ({cut:,} characters) ... {text[-_LONGEST // 2 :]}"
 
 
 class InvalidArgumentError(CacheLayerError, ValueError):
@@ -287,8 +299,8 @@ class ElementError(CacheLayerError, ValueError):
     ) -> None:
         self.record = record
         self.path = path
-        self.expected = expected
-        self.got = got
+        self.expected = shortened(expected)
+        self.got = shortened(got)
         self.hint = hint
         self.place = place
         super().__init__(expected, got)

@@ -118,7 +118,7 @@ def with_declared(own: Tree, declared: Tree | None) -> Tree:
     try:
         own_leaves = tree.flatten_like(spec, own)
     except ElementError as error:
-        raise InvalidArgumentError(f"element_spec does not fit these columns: {error}") from error
+        raise InvalidArgumentError(f"element_spec does not fit these columns: {error.at(hint='')}") from error
     for (path, wanted), leaf in zip(tree.leaves(spec), own_leaves, strict=True):
         if leaf is not None and not _fits(leaf, wanted):
             raise InvalidArgumentError(f"element_spec{path} is {wanted!r}, but the column has {leaf!r}")

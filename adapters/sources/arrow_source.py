@@ -292,7 +292,11 @@ def _check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:
     mine = first.schema
     if mine.names == schema.names and mine.types == schema.types:
         return
-    change = f"its columns are {schema.names}, not {mine.names}"
+    change = f"its columns are [{tree.listed(schema.names)}], not [{tree.listed(mine.names)}]"
+    if {*schema.names} != {*mine.names} and max(len(schema), len(mine)) > tree.LISTED:
+        missing = [name for name in mine.names if name not in schema.names]
+        others = [name for name in schema.names if name not in mine.names]
+        change = f"{change}: it lacks {tree.listed(missing)}, and has {tree.listed(others)} besides,"
     if mine.names == schema.names:
         column = next(field.name for field, kind in zip(mine, schema.types, strict=True) if field.type != kind)
         change = f"column {column!r} is {schema.field(column).type}, not {mine.field(column).type}"

@@ -138,12 +138,18 @@ def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
     matches = sorted(fs.glob(re.sub(r"([*?[])", r"[\1]", folder) + rest))
     if is_hidden(rest):
         return matches
-    return [name for name in matches if not is_hidden(name.removeprefix(folder))]
+    below = [(name, name.removeprefix(folder)) for name in matches]
+    return [name for name, path in below if not is_hidden(path) and (is_marker(rest) or not is_marker(path))]
 
 
 def is_hidden(path: str) -> bool:
     """Return whether a folder or file name in a path begins with a dot."""
     return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
+
+
+def is_marker(path: str) -> bool:
+    """Return whether a file, or a folder above it, is what Spark and others put beside data, as ``_SUCCESS``."""
+    return any(part.startswith("_") and "." not in part for part in path.split("/"))
 
 
 def _file_system(text: str, options: Options) -> tuple[fsspec.AbstractFileSystem, str]:

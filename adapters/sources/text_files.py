@@ -42,11 +42,22 @@ def stream_of(file: File) -> Any:
     try:
         codec = pa.Codec.detect(file.path.lower())
     except (TypeError, ValueError):
+        _refuse_other_encodings(raw, file.name)
         return raw
     if not raw.read(1):
         raise SourceError(f"{file.name} is cut short: it has no bytes, but a compressed file always has some")
     raw.seek(0)
     return pa.CompressedInputStream(raw, codec.name)
+
+
+def _refuse_other_encodings(stream: Any, name: str) -> None:
+    """Raise if text is in UTF-16 or UTF-32, which has a mark or null bytes at its beginning."""
+    begin = bytes(stream.read(4))
+    stream.seek(0)
+    if begin.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in begin:
+        raise SourceError(
+            f"{name} is not text in UTF-8, but looks like UTF-16 or UTF-32: convert it, as by iconv -f UTF-16 -t UTF-8"
+        )
 
 
 def json_lines(files: Files, schema: Any, declared: Tree | None) -> Source:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
@@ -58,13 +57,23 @@ def fetch_rows(storage: Storage, text: str) -> DataRef[Any]:
 
 def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | None]:
     """Open a dataset or a version, as :func:`open_address` does; or a storage, with None for the text."""
-    with suppress(InvalidArgumentError, DatasetNotFoundError):
+    missing = None
+    try:
         storage, address = open_address(text, option, **where)
         if Reference.parse(address, want="any").name is None:
             # This raises if there is no such dataset, nor a build of it.
             storage.builds(Reference.parse(address, want="any").dataset_id)
+    except InvalidArgumentError:
+        pass
+    except DatasetNotFoundError as error:
+        missing = error
+    else:
         return storage, address
-    return open_storage(text, option, **where), None
+    storage = open_storage(text, option, **where)
+    # A bucket has no folders: below the name of a dataset that is not there lies nothing.
+    if missing is not None and storage._store.local_path("") is None and not storage._store.names(""):
+        raise missing
+    return storage, None
 
 
 def only_dataset(text: str) -> str:

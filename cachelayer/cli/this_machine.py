@@ -80,20 +80,24 @@ def doctor(storage: str | None, option: Pairs) -> Result:
     if storage is None:
         return Result({"versions": versions, "is_compiled": IS_COMPILED}, [shown])
     click.echo(f"asking {without_credentials(storage)}, for {PATIENCE:g} s at most", err=True)
-    url, problem = _asked(storage, option)
-    document = {"versions": versions, "is_compiled": IS_COMPILED, "storage": {"url": url, "problem": problem}}
-    verdict = f"{url}: {problem or 'can be published to'}"
+    url, problem, limit = _asked(storage, option)
+    found = {"url": url, "problem": problem, "limit": limit}
+    document = {"versions": versions, "is_compiled": IS_COMPILED, "storage": found}
+    verdict = f"{url}: {problem or 'can be published to'}{limit and ', but ' + limit}"
     return Result(document, [shown, verdict], ExitCode.FINDING if problem else ExitCode.SUCCESS)
 
 
-def _asked(storage: str, option: Pairs) -> tuple[str, str]:
-    """Return the URL of a storage, and why it cannot be published to; after some seconds, that it does not answer."""
-    asking: Future[tuple[str, str]] = Future()
+def _asked(storage: str, option: Pairs) -> tuple[str, str, str]:
+    """Return the URL of a storage, why it cannot be published to, and what else it refuses.
+
+    After some seconds, the reason is that it does not answer.
+    """
+    asking: Future[tuple[str, str, str]] = Future()
 
     def ask() -> None:
         try:
             store = open_storage(storage, option)._store
-            asking.set_result((store.url, _probe(store)))
+            asking.set_result((store.url, *_probe(store)))
         # The thread that waits raises it.
         except BaseException as error:  # noqa: BLE001
             asking.set_exception(error)
@@ -104,11 +108,11 @@ def _asked(storage: str, option: Pairs) -> tuple[str, str]:
         return asking.result(PATIENCE)
     except TimeoutError:
         problem = f"it did not answer within {PATIENCE:g} s: are the address and the network right?"
-        return without_credentials(storage), problem
+        return without_credentials(storage), problem, ""
 
 
-def _probe(store: Store) -> str:
-    """Return why a storage cannot be published to; an empty text if it can. Nothing is left in it."""
+def _probe(store: Store) -> tuple[str, str]:
+    """Return why a storage cannot be published to, and why nothing can be deleted; empty texts if both can be."""
     name = f"_probe-{uuid.uuid4().hex}"
     problem = ""
     try:
@@ -119,9 +123,12 @@ def _probe(store: Store) -> str:
             problem = "it does not read or list what was put"
     except CacheLayerError as error:
         problem = str(error)
-    with suppress(CacheLayerError):
+    try:
         store.delete(name)
-    return problem
+    except CacheLayerError as error:
+        if not problem:
+            return "", f"nothing can be deleted, so {name} is left, and rm, erase and gc fail: {error}"
+    return problem, ""
 
 
 @command("demo", "Help", "", "demo-cache")

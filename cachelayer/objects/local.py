@@ -45,9 +45,15 @@ def absolute(what: str, path: str) -> Path:
         path: any path; ``~`` is a home folder.
     """
     try:
-        return Path(path).expanduser().absolute()
+        absolute_path = Path(path).expanduser().absolute()
+        str(absolute_path).encode()
     except RuntimeError as error:
         raise InvalidArgumentError(f"{what}: {error}") from error
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"{what}: its path {str(error.object)!r} is not UTF-8, as references and logs are: rename the folder"
+        ) from error
+    return absolute_path
 
 
 def located(path: str | os.PathLike[str]) -> str:

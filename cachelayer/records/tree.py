@@ -16,7 +16,7 @@ again: in an element a :class:`NullDict`, in a batch an :class:`OfNullableDict` 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain, islice
 from typing import Any
@@ -28,6 +28,8 @@ from cachelayer.records.spec import LeafSpec, NullableDict, describe_leaf, takes
 from cachelayer.records.values import BadValue, Nullable, NullDict, OfNullableDict
 
 Tree = Any
+LISTED = 12
+"""How many names a message lists."""
 _BUILTINS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
@@ -300,7 +302,12 @@ def _flatten_child(spec: Tree, value: Any, out: list[Any], depth: int) -> None:
 
 
 def _structure_error(spec: Tree, value: Any) -> ElementError:
-    return ElementError(describe(spec), describe(value), hint=_structure_hint(spec, value))
+    got = describe(value)
+    if isinstance(spec, dict) and isinstance(value, Mapping) and max(len(spec), len(value)) > LISTED:
+        missing = [name for name in spec if name not in value]
+        others = [name for name in value if name not in spec]
+        got = f"a dict with {len(value)} keys, without {listed(missing)}, with others: {listed(others)}"
+    return ElementError(describe(spec), got, hint=_structure_hint(spec, value))
 
 
 def _structure_hint(spec: Tree, value: Any) -> str:
@@ -325,9 +332,9 @@ def describe(value: Any) -> str:
     if isinstance(value, LeafSpec):
         return describe_leaf(value)
     if isinstance(value, Mapping):
-        return f"a dict with keys {_listed(value)}"
+        return f"a dict with keys {listed(value)}"
     if is_namedtuple(value):
-        return f"a {type(value).__name__} with fields {_listed(value._fields)}"
+        return f"a {type(value).__name__} with fields {listed(value._fields)}"
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -338,9 +345,10 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-def _listed(names: Any) -> str:
+def listed(names: Iterable[Any]) -> str:
+    """Return names for a message, of which only the first are shown if there are many."""
     shown = [repr(name) for name in names]
-    return ", ".join(shown[:12] + ["..."] * (len(shown) > 12)) or "none"
+    return ", ".join(shown[:LISTED] + ["..."] * (len(shown) > LISTED)) or "none"
 
 
 def packer(spec: Tree, depth: int = 0) -> Callable[[Iterator[Any]], Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -336,6 +336,9 @@ class Stream(Generic[T]):
             RecordIndexError: if there is no such step or record.
             InvalidArgumentError: if records are given, and the stream has no end; or if it is too much for a state.
         """
+        for name, chosen in (("steps", steps), ("records", records)):
+            if not isinstance(chosen, Iterable):
+                raise InvalidTypeError(f"{name} {chosen!r}: pass a list of numbers, or range(a, b)")
         ranges: list[tuple[int, int]] = [self._step(integer("a step", step)) for step in steps]
         if len(records):
             numbers = np.array([integer("a record", record) for record in records], np.int64)

@@ -55,6 +55,8 @@ class Claims:
         self._folder = folder
         self._seen: dict[str, tuple[bytes, float]] = {}
         """The last beat of each claim, and the monotonic time at which this process first saw that beat."""
+        self._dead: dict[str, bytes] = {}
+        """The last beat of each claim of a dead process that could not be deleted."""
 
     @contextmanager
     def hold(self, claim: str, progress: Progress | None = None) -> Iterator[bool]:
@@ -88,6 +90,9 @@ class Claims:
         is_ours = False
         try:
             is_ours = self._folder.put_if_absent(claim, beat(0))
+            if not is_ours and claim in self._dead and self._folder.read(claim) == self._dead.pop(claim):
+                self._folder.put(claim, beat(0))
+                is_ours = True
             _log.debug("%s/%s: %s", self._folder.url, claim, "claimed" if is_ours else "another process has it")
             if is_ours:
                 start(thread, "to show that the build is at work")
@@ -115,7 +120,12 @@ class Claims:
             _log.info(
                 "%s/%s: %s gives no sign of life, so its claim is taken over", self._folder.url, claim, _holder(beat)
             )
-            self._folder.delete(claim)
+            try:
+                self._folder.delete(claim)
+            except StorageError as error:
+                # Who may write and not delete puts a claim of its own over this one.
+                _log.info("%s/%s cannot be deleted: %s", self._folder.url, claim, error)
+                self._dead[claim] = beat
             return False
         if beat != before:
             self._seen[claim] = (beat, time.monotonic())

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, StaleVersionWarning
+from cachelayer.adapters.pyarrow import from_parquet
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, SourceError, StaleVersionWarning
 
 pytestmark = pytest.mark.needs("pyarrow")
 
@@ -89,3 +93,34 @@ def test_unbatch_and_a_declared_spec_reach_the_adapter(storage: Storage, tmp_pat
     with pytest.raises(CacheLayerError, match="word"):
         storage.cache(path, "rows", "v1", element_spec={"word": np.int32})
     assert storage.cache(path, "rows", "v1", element_spec={"number": np.int32})[1]["number"].dtype == np.int32
+
+
+def test_what_spark_puts_beside_its_data_is_no_data(storage: Storage, tmp_path: Path) -> None:
+    spark = tmp_path / "spark"
+    (spark / "_delta_log").mkdir(parents=True)
+    for number in range(2):
+        pq.write_table(pa.table({"a": [number]}), spark / f"part-{number}.snappy.parquet")
+    for name in ("_SUCCESS", "_committed_17", "_delta_log/0.json", ".part-0.snappy.parquet.crc"):
+        (spark / name).write_text("{}")
+    for number, source in enumerate((str(spark), from_parquet(f"{spark}/*"))):
+        assert [int(row["a"]) for row in storage.cache(source, f"spark{number}", "v1")] == [0, 1]
+    with pytest.raises(InvalidArgumentError, match=r"spark/\*'"):
+        storage.cache(from_parquet(spark), "folder", "v1")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.csv.zst"])
+def test_text_that_is_compressed_by_zstandard_is_taken_by_its_name(storage: Storage, tmp_path: Path, name: str) -> None:
+    text = b'{"a": "1"}\n' if "json" in name else b"a\n1\n"
+    (tmp_path / name).write_bytes(zstandard.compress(text))
+    assert list(storage.cache(str(tmp_path / name), "rows", "v1")) == [{"a": "1"}]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_text_in_another_encoding_is_refused_with_what_to_do(
+    storage: Storage, tmp_path: Path, ending: str, encoding: str
+) -> None:
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(('{"a": 1}\n' if ending == "jsonl" else "a,b\n1,2\n").encode(encoding))
+    with pytest.raises(SourceError, match=rf"{path.name}.*UTF-16.*iconv"):
+        storage.cache(str(path), f"{ending}-{encoding}", "v1")

@@ -79,6 +79,9 @@ def test_the_environment_says_where_s3_is(s3: Server, here: Path, monkeypatch: p
     url = s3.url(new_bucket(s3), "caches")
     assert document("build", "pipeline.py:rows", f"{url}/rows@v1")["records"] == 10
     assert document("verify", f"{url}/rows")["ok"]
+    assert "'nosuch'" in refused("ls", f"{url}/nosuch", code=3)
+    assert "'nosuch'" in refused("ls", f"{url}/nosuch", "--json", code=3)
+    assert document("ls", url)[0]["dataset_id"] == "rows"
 
 
 def test_a_bucket_that_does_not_exist_is_a_failure(server: Server, here: Path) -> None:

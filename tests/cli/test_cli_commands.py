@@ -268,7 +268,7 @@ def test_doctor_probes_a_storage_and_leaves_nothing(
 ) -> None:
     before = sorted(Path(storage.url).rglob("*"))
     found = document("doctor", storage.url)
-    assert found["storage"] == {"url": storage.url, "problem": ""}
+    assert found["storage"] == {"url": storage.url, "problem": "", "limit": ""}
     assert found["versions"]["cachelayer"] == cachelayer.__version__
     refused("doctor", tmp_path / "nowhere")
     assert "put-if-absent" in document("doctor", "ftp://host/folder", code=1)["storage"]["problem"]
@@ -278,6 +278,25 @@ def test_doctor_probes_a_storage_and_leaves_nothing(
     assert "over another" in asked.stdout
     assert asked.stderr.startswith(f"asking {storage.url}")
     assert sorted(Path(storage.url).rglob("*")) == before
+
+
+def test_doctor_says_that_nothing_can_be_deleted_and_a_killed_build_goes_on_there(
+    storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: LocalStore, name: str) -> None:
+        raise cachelayer.StorageError(f"cannot delete {name}: refused")
+
+    monkeypatch.setattr(LocalStore, "delete", refuse)
+    asked = invoke("doctor", storage.url)
+    assert "can be published to, but nothing can be deleted" in asked.stdout
+    assert document("doctor", storage.url)["storage"]["limit"]
+    # A process that died holds the claim of the build.
+    claim = Path(storage.url) / "new/_builds/v1/claim"
+    claim.parent.mkdir(parents=True)
+    claim.write_bytes(b"gone.elsewhere-1 0 1")
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.2")
+    assert len(storage.submit([1, 2], "new", "v1")) == 2
+    assert len(storage.submit([1, 2, 3], "new", "v2")) == 3
 
 
 def test_doctor_gives_up(storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch) -> None:

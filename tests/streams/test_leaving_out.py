@@ -167,3 +167,10 @@ def test_what_is_not_there_cannot_be_left_out() -> None:
     for damaged in ([[1]], [["a", 2]], 3, [[-1, 2]]):
         with pytest.raises(StateError, match="left_out"):
             iter(stream).set_state({**state, "left_out": damaged})
+
+
+@pytest.mark.parametrize("chosen", [{"steps": slice(0, 2)}, {"records": slice(0, 2)}, {"steps": 1}, {"records": 1}])
+def test_what_lists_no_numbers_is_refused(chosen: Any) -> None:
+    stream = cachelayer.wrap(list(range(10)), identity="ten").stream(4)
+    with pytest.raises(cachelayer.InvalidTypeError, match=rf"{next(iter(chosen))}.*range"):
+        stream.without(**chosen)

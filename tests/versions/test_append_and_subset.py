@@ -175,3 +175,47 @@ def test_kept_numbers_that_changed_are_found(storage: Storage, tmp_path: Path) -
         with pytest.raises(cachelayer.CorruptionError):
             Storage(tmp_path).fetch("d", "v2")
         assert not Storage(tmp_path).verify("d", "v2")
+
+
+@pytest.mark.needs("pyarrow", "pandas")
+@pytest.mark.parametrize("kind", ["elements", "arrays", "arrow", "pandas"])
+def test_an_append_without_a_column_names_it_in_a_short_message_without_advice_that_append_would_refuse(
+    storage: Storage, kind: str
+) -> None:
+    import pandas as pd
+    import pyarrow as pa
+
+    whole = {f"column_number_{number:05}": number for number in range(2000)}
+    storage.submit([whole], "wide", "v1")
+    fewer = {name: value for name, value in whole.items() if not name.endswith("0777")}
+    lists = {name: [value] for name, value in fewer.items()}
+    made = {
+        "elements": lambda: [fewer],
+        "arrays": lambda: {name: np.array(value) for name, value in lists.items()},
+        "arrow": lambda: pa.table(lists),
+        "pandas": lambda: pd.DataFrame(lists),
+    }
+    with pytest.raises(ValueError, match="column_number_00777") as error:
+        storage.append("wide", "v1", "v2", made[kind]())
+    assert len(str(error.value)) < 1200
+    assert "element_spec=" not in str(error.value)
+
+
+def test_no_message_is_longer_than_a_page(storage: Storage) -> None:
+    long = "x" * 100_000
+    storage.submit([{long: 1, "b": 2}, {long: 1, "b": 2}], "d", "v1")
+    storage.submit([{f"x{number}": number for number in range(9000)}], "e", "v1")
+    calls: list[Any] = [
+        lambda: storage.fetch(f"d@{long}"),
+        lambda: storage.submit([1], long, "v1"),
+        lambda: storage.submit([1], "f", "v1", **{long: 1}),
+        lambda: storage.submit([{"a": 1}, {long: 1}], "f", "v1", element_spec={"a": np.int64}),
+        lambda: storage.fetch("d@v1").where(f"b > {'1' * 100_000}"),
+        lambda: cachelayer.concat([storage.fetch("d@v1"), storage.fetch("e@v1")]),
+        lambda: storage.fetch("d@v1").stream(1).without(steps=slice(0, 1)),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(cachelayer.CacheLayerError) as error:
+            call()
+        assert len(str(error.value)) < 3000
+        assert str(error.value)[:5]
