@@ -265,3 +265,12 @@ def test_a_put_whose_file_vanishes_before_it_has_its_name_is_tried_once_more(
     assert store.put_if_absent("d/claim", b"mine")
     assert store.read("d/claim") == b"mine"
     assert len(calls) == 2
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
+    named = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    for place in (named, Path(named)):
+        with pytest.raises(cachelayer.InvalidArgumentError, match=r"caf\\udce9.*not UTF-8"):
+            cachelayer.Storage(place)
+    with pytest.raises(cachelayer.InvalidArgumentError, match="not UTF-8"):
+        cachelayer.Storage(tmp_path, local_cache=named)
