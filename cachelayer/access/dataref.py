@@ -10,18 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.growing_records import GrowingRecords
 from cachelayer.access.record_elements import StoredElements
-from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.arguments import explains_options
-from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.progress import Progress
 from cachelayer.protocols import T
 
 if TYPE_CHECKING:
+    from cachelayer.access.growing_records import GrowingRecords
     from cachelayer.statistics import Statistics
 
 
@@ -76,6 +73,8 @@ class DataRef(View[T], Generic[T]):
     @property
     def _named(self) -> VersionRecords | GrowingRecords:
         """The records of the version, which know its name also while it is being built."""
+        from cachelayer.access.growing_records import GrowingRecords
+
         return cast(VersionRecords | GrowingRecords, cast(StoredElements, self._readable.base).source)
 
     @property
@@ -142,6 +141,9 @@ class DataRef(View[T], Generic[T]):
             >>> ref.stored_nbytes([0, 1]).tolist()
             [16, 112]
         """
+        from cachelayer.access.remote_shards import RemoteShards
+        from cachelayer.arrayrecord.local_shards import LocalShards
+
         shards = cast(LocalShards | RemoteShards, self._base.shards)
         return shards.stored_nbytes(self._records.selection.take(indices))
 
@@ -209,6 +211,8 @@ class DataRef(View[T], Generic[T]):
             >>> ref.mirror().folder == str(folder / "local/numbers")  # the shards themselves are on this host
             True
         """
+        from cachelayer.progress import Progress
+
         records = self._base
         version = records.version
         table = version.manifest.shards

@@ -33,7 +33,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +44,16 @@ from cachelayer.locks import PickledByFields
 from cachelayer.protocols import Attempted, Dataset, Failed, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
-from cachelayer.records.infer import declared
 from cachelayer.records.memory import Ints, Placed
 from cachelayer.records.spec import SparseSpec
-from cachelayer.records.stacking import Stacking
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged
 from cachelayer.streams.reading.failures import attempt, is_of_element
 from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.stored_version import StoredVersion
+
+if TYPE_CHECKING:
+    from cachelayer.records.stacking import Stacking
 
 NO_NUMBERS = np.empty(0, np.int64)
 
@@ -274,6 +275,9 @@ class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
         return self
 
     def stacking(self, element_spec: Tree | None = None) -> Stacking:
+        from cachelayer.records.infer import declared
+        from cachelayer.records.stacking import Stacking
+
         return Stacking(self, None if element_spec is None else declared(element_spec))
 
     def undecoded(self) -> BaseDataset | None:

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.row_diff import compare_rows, side_of
-from cachelayer.access.sequences.bucketed import bucketed_stream
 from cachelayer.arguments import boolean, explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T, identity_of_records
 from cachelayer.records import tree
 from cachelayer.records.selection import sliced
 from cachelayer.records.tree import Tree
-from cachelayer.streams.order.blocks import follow_from_bytes
-from cachelayer.streams.order.buckets import buckets_of
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Unmasked
 from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
 from cachelayer.streams.stream_options import StreamArguments, blocks_of, make_options, takes_stream_options
-from cachelayer.versions.diff import Diff, compare
-from cachelayer.versions.verify import VerifyReport, check
+
+if TYPE_CHECKING:
+    from cachelayer.versions.diff import Diff
+    from cachelayer.versions.verify import VerifyReport
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
 WithoutMask: TypeAlias = Unmasked | None
@@ -258,11 +256,16 @@ class ReadableView(Generic[T]):
         return self._stream(global_batch_size, options)
 
     def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
+        from cachelayer.streams.order.blocks import follow_from_bytes
+
         blocks = blocks_of(options.get("shuffle", False))
         # Lengths, and the sizes of blocks that are left open, are known once a version is published.
         needs_all = options.get("buckets") is not None or (blocks is not None and follow_from_bytes(blocks))
         records = self._records if needs_all else self._current
         if options.get("buckets") is not None and records.base.leaves is not None:
+            from cachelayer.access.sequences.bucketed import bucketed_stream
+            from cachelayer.streams.order.buckets import buckets_of
+
             return bucketed_stream(records, buckets_of(options["buckets"]), global_batch_size, options)
         info = records.info
         checked = make_options(len(self), global_batch_size, info.record_nbytes, together=info.together, **options)
@@ -468,6 +471,8 @@ class ReadableView(Generic[T]):
             >>> report.records, report.problems
             (3, ())
         """
+        from cachelayer.versions.verify import check
+
         records = self._records
         version = None if records.base.leaves is None else records.base.leaves.home
         if version is None or len(records.references) != 1:
@@ -510,6 +515,9 @@ class ReadableView(Generic[T]):
             >>> rows.same, rows.came.count, rows.went.count, rows.changed.count, rows.fields["x"].first.key
             (1, 1, 0, 1, 2)
         """
+        from cachelayer.access.row_diff import compare_rows, side_of
+        from cachelayer.versions.diff import compare
+
         if not isinstance(other, ReadableView):
             raise InvalidTypeError(f"diff takes a DataRef, not a {type(other).__name__}: open it first")
         if not boolean("rows", rows) and key is not None:

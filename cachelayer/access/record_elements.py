@@ -18,7 +18,6 @@ import numpy as np
 
 from cachelayer.access.dataset import LeafRead, RowOrigins, SameRows, StoredLeaves
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.arrayrecord.records_without_files import HEAD_NBYTES
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held
@@ -26,7 +25,6 @@ from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column
 from cachelayer.records.leaf_names import chosen_spec
-from cachelayer.records.media import sized_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.spans import Records
 from cachelayer.records.spec import ImageSize, SizedImageSpec
@@ -157,12 +155,15 @@ class RecordElements(StoredElements):
 
     @cached_property
     def info(self) -> DatasetInfo:
+
         info = self.source.info
         nbytes = info.record_nbytes
         # Of records that are read whole, all bytes take memory, however few are decoded.
         if self._chosen_nbytes is not None and self.source.reads_in_part:
             nbytes = min(nbytes, self._chosen_nbytes)
         if self.source.codec.has_videos and not self.element_codec.reads_videos:
+            from cachelayer.arrayrecord.records_without_files import HEAD_NBYTES
+
             nbytes = min(nbytes, HEAD_NBYTES)
         is_decoded = self.element_codec is not self.codec
         return replace(info, read_nbytes=nbytes, reading_cost="decoded" if is_decoded else info.reading_cost)
@@ -204,7 +205,11 @@ class RecordElements(StoredElements):
     @cached_property
     def _all_leaves(self) -> Codec:
         codec = self.source.codec
-        return codec_named(codec.name, sized_spec(codec.spec, dict(self.image_sizes))) if self.image_sizes else codec
+        if not self.image_sizes:
+            return codec
+        from cachelayer.records.media import sized_spec
+
+        return codec_named(codec.name, sized_spec(codec.spec, dict(self.image_sizes)))
 
     @cached_property
     def codec(self) -> Codec:

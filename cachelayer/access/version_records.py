@@ -16,23 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
-from cachelayer.access.column_rows import ColumnRows
 from cachelayer.access.dataset import RowOrigins
-from cachelayer.access.held_blocks import HeldBlock, held_records
-from cachelayer.access.local_copies import LocalCopies
-from cachelayer.access.remote_shards import RemoteShards
-from cachelayer.access.version_lengths import VersionLengths
-from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
-from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.errors import ErasedRecordError
 from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects import paths
-from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources, sources_of_records
 from cachelayer.records.codec import Codec
@@ -40,6 +32,16 @@ from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.spans import Records
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.stored_version import StoredVersion
+
+if TYPE_CHECKING:
+    from cachelayer.access.column_rows import ColumnRows
+    from cachelayer.access.held_blocks import HeldBlock
+    from cachelayer.access.local_copies import LocalCopies
+    from cachelayer.access.remote_shards import RemoteShards
+    from cachelayer.access.version_lengths import VersionLengths
+    from cachelayer.arrayrecord.lengths import LengthColumn
+    from cachelayer.arrayrecord.ranged import ShardObject
+    from cachelayer.objects.local_cache import CacheFolder
 
 # A read of so many records hides the cost of the call.
 _RECORDS_PER_READ = 8192
@@ -163,11 +165,16 @@ class VersionRecords(PickledByFields, RowOrigins):
     def shards(self) -> LocalShards | RemoteShards | ColumnRows:
         """The reader of the records: of local files, of a bucket, or of a column."""
         if self.shard_set.array is not None:
+            from cachelayer.access.column_rows import ColumnRows
+
             return ColumnRows(self.version, self.shard_set.array, self.verify)
         shards = self.shard_set.shards
         if self.is_local:
             records = shards.records.tolist()
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
+        from cachelayer.access.remote_shards import RemoteShards
+        from cachelayer.arrayrecord.ranged import RangedShards
+
         # One object has the indices of all shards of the records: a reader fetches it once.
         indices = self.version.indices if self.group is None else None
         ranged = RangedShards(self._read_ranges, cache(self._shard_object), shards.records, indices)
@@ -176,6 +183,8 @@ class VersionRecords(PickledByFields, RowOrigins):
     @cached_property
     def local_copies(self) -> LocalCopies | None:
         """The local copies of the shards; None if none are made."""
+        from cachelayer.access.local_copies import LocalCopies
+
         if self.copies is None or self.is_local:
             return None
         copies = LocalCopies(self.copies, self.version.folder, self.shard_set.shards, self.verify)
@@ -184,6 +193,8 @@ class VersionRecords(PickledByFields, RowOrigins):
         return copies
 
     def _shard_object(self, number: int) -> ShardObject:
+        from cachelayer.arrayrecord.ranged import ShardObject
+
         shard = self.shard_set.shards[number]
         return ShardObject(self.version.folder.url, shard.name, paths.index_of(shard.name), shard.stats)
 
@@ -202,12 +213,12 @@ class VersionRecords(PickledByFields, RowOrigins):
         return {self: distinct(numbers)} if self.takes_requests else {}
 
     def fetch_block(self, numbers: Ints) -> HeldBlock:
-        return cast(RemoteShards | ColumnRows, self.shards).fetch_block(numbers)
+        return cast("RemoteShards | ColumnRows", self.shards).fetch_block(numbers)
 
     @property
     def takes_requests(self) -> bool:
         # Local files are not opened for this.
-        return not self.is_local and cast(RemoteShards | ColumnRows, self.shards).takes_requests
+        return not self.is_local and cast("RemoteShards | ColumnRows", self.shards).takes_requests
 
     @cached_property
     def record(self) -> Callable[[int], bytearray]:
@@ -220,23 +231,29 @@ class VersionRecords(PickledByFields, RowOrigins):
         return self.shards.record(number)
 
     def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
+
         if len(self.erased):
             self.refuse_erased(numbers)
         if held is not None and self in held:
+            from cachelayer.access.held_blocks import held_records
+
             records = held_records(held[self], numbers)
             if records is not None:
                 return records
         codec = self.codec
         shards = self.shards
-        if videos or not codec.has_videos or isinstance(shards, ColumnRows):
+        if videos or not codec.has_videos:
             return shards.records(numbers)
         if isinstance(shards, LocalShards):
             return shards.records_without_files(numbers)
-        return shards.records_without_files(numbers, codec.video_files, codec.layout.fixed_nbytes)
+        remote = cast("RemoteShards", shards)
+        return remote.records_without_files(numbers, codec.video_files, codec.layout.fixed_nbytes)
 
     @cached_property
     def _lengths(self) -> VersionLengths:
         # Erased records have lengths too: 0.
+        from cachelayer.access.version_lengths import VersionLengths
+
         return VersionLengths(
             self.version, self.shard_set.shards, self.codec, lambda rows: self.shards.records(rows), self.local_copies
         )

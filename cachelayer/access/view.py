@@ -26,23 +26,17 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.readable_view import ReadableView
-from cachelayer.access.record_elements import StoredElements
-from cachelayer.access.sampling import Sampled, sampled_of
-from cachelayer.access.sequences.clips import clip_rows
-from cachelayer.access.sequences.packs import PackRows, pack_rows
-from cachelayer.access.sequences.padded import PaddedElements, padded_elements
-from cachelayer.access.sequences.rolling import SeriesWindows, series_windows
-from cachelayer.access.sequences.windows import window_rows
-from cachelayer.access.split import folds, split
-from cachelayer.access.where import Condition, mask_of, mask_of_elements
 from cachelayer.arguments import explains_options, no_attribute, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
 from cachelayer.records.leaf_names import leaf_numbers
-from cachelayer.records.media import image_leaves, image_size
 from cachelayer.records.selection import Selection, numbers_or_mask
 from cachelayer.user_warnings import warn
 from cachelayer.versions.view_calls import PUBLISH, ViewCall, literal, rows_call
+
+if TYPE_CHECKING:
+    from cachelayer.access.sampling import Sampled
+    from cachelayer.access.sequences.rolling import SeriesWindows
 
 _WRITE = {
     "filter": "ref.where('score > 0.5'), ref.where(lambda columns: ...) or ref.select(ref.each(lambda element: ...))",
@@ -181,6 +175,8 @@ class View(ReadableView[T]):
             >>> [row["text"] for row in ref.where(lambda columns: columns["text"] == "two")]
             ['two']
         """
+        from cachelayer.access.where import Condition, mask_of
+
         checked = Condition.of(condition)
         selection = self._records.selection.select(mask_of(self._records, checked))
         why_unnamed = ""
@@ -212,6 +208,8 @@ class View(ReadableView[T]):
             >>> mask.tolist(), ref.select(mask)[0]["tokens"].tolist()
             ([False, True], [4])
         """
+        from cachelayer.access.where import mask_of_elements
+
         if not callable(function):
             raise InvalidTypeError(f"each() takes a function of an element, not {function!r}")
         erased = self.erased
@@ -249,6 +247,8 @@ class View(ReadableView[T]):
             >>> int((batch["label"] == 0).sum())
             504
         """
+        from cachelayer.access.sampling import sampled_of
+
         return sampled_of(self._records, weights, seed)
 
     def split(
@@ -309,6 +309,8 @@ class View(ReadableView[T]):
         warns: bool = False,
     ) -> dict[str, Self]:
         """Split as :meth:`split` does, without its warnings: a reference pins the records of a part by a digest."""
+        from cachelayer.access.split import split
+
         # Values are known of a whole version; numbers are known before.
         records = self._current if by is None and stratify is None else self._records
         selections = split(records, shares, seed, by, stratify, warns=warns)
@@ -352,6 +354,8 @@ class View(ReadableView[T]):
             ['a', 'c', 'e', 'f'] ['b', 'd']
             ['a', 'b', 'd', 'f'] ['c', 'e']
         """
+        from cachelayer.access.split import folds
+
         call = ViewCall("folds", (literal(k),), _given(seed=seed, by=by, stratify=stratify))
         pairs = []
         records = self._current if by is None and stratify is None else self._records
@@ -414,6 +418,9 @@ class View(ReadableView[T]):
             >>> ref.decoded(size=(5, 5)).read([0, 1])["image"].shape
             (2, 5, 5, 3)
         """
+        from cachelayer.access.record_elements import StoredElements
+        from cachelayer.records.media import image_leaves, image_size
+
         base = self._readable.base
         if not isinstance(base, StoredElements):
             raise InvalidTypeError(f"{self!r} has no stored images: call decoded() on each dataset, before views of it")
@@ -482,6 +489,8 @@ class View(ReadableView[T]):
             >>> window["tokens"].tolist(), window["tokens_segment_ids"].tolist(), window["tokens_positions"].tolist()
             ([1, 2, 3, 0, 4], [1, 1, 1, 1, 2], [0, 1, 2, 3, 0])
         """
+        from cachelayer.access.sequences.windows import window_rows
+
         rows = window_rows(
             self._records,
             leaves,
@@ -548,6 +557,8 @@ class View(ReadableView[T]):
             >>> packs[0]["tokens_segment_ids"].tolist(), packs[0]["tokens_positions"].tolist()
             ([1, 1, 1, 2], [0, 1, 2, 0])
         """
+        from cachelayer.access.sequences.packs import pack_rows
+
         rows = pack_rows(
             self._records,
             leaves,
@@ -606,6 +617,8 @@ class View(ReadableView[T]):
             >>> [span.record for span in windows.sources(1)]
             [3, 1]
         """
+        from cachelayer.access.sequences.rolling import series_windows
+
         return Rolling(DatasetView.all(series_windows(self._records, length, by, order, stride)))
 
     @names_view
@@ -654,6 +667,8 @@ class View(ReadableView[T]):
             >>> [(clip["video"][:, 0, 0, 0].tolist(), int(clip["label"])) for clip in clips]
             [([0, 5, 10, 15], 7), ([30, 35, 40, 45], 7), ([60, 65, 70, 75], 7)]
         """
+        from cachelayer.access.sequences.clips import clip_rows
+
         return View(DatasetView.all(clip_rows(self._records, leaves, frames, stride, every, beside)))
 
     @names_view
@@ -692,6 +707,8 @@ class View(ReadableView[T]):
             >>> {name: values.tolist() for name, values in padded.read([0, 1]).items()}
             {'tokens': [[1, 2], [4, 0]], 'tokens_length': [2, 1], 'tokens_mask': [[True, True], [True, False]]}
         """
+        from cachelayer.access.sequences.padded import padded_elements
+
         if isinstance(lengths, str):
             lengths = {lengths: required("length", length)}
         elif length is not None:
@@ -726,6 +743,8 @@ class Packed(View[dict[str, Any]]):
             >>> cachelayer.Storage(folder).submit(rows, "texts", "v1").packed("tokens", 4).fill
             0.75
         """
+        from cachelayer.access.sequences.packs import PackRows
+
         return cast(PackRows, self._records.base).fill
 
 
@@ -769,6 +788,8 @@ class Rolling(View[Any]):
 
     @property
     def _windows(self) -> SeriesWindows:
+        from cachelayer.access.sequences.rolling import SeriesWindows
+
         return cast(SeriesWindows, self._records.base)
 
 
@@ -795,4 +816,6 @@ class Padded(View[Any]):
             >>> cachelayer.Storage(folder).submit(rows, "texts", "v1").padded("tokens", 2, long="truncate").kept
             0.75
         """
+        from cachelayer.access.sequences.padded import PaddedElements
+
         return cast(PaddedElements, self._records.base).kept

@@ -37,7 +37,7 @@ from cachelayer.arrayrecord.riegeli import (
     to_logical,
     to_position,
 )
-from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.arrayrecord.shard_stats import ShardStats
 from cachelayer.counting import count, counts_for_iterator, note_disk
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.gather import IS_COMPILED, Buffers

@@ -29,7 +29,7 @@ from cachelayer.arrayrecord.riegeli import (
     to_logical,
     to_position,
 )
-from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.arrayrecord.shard_stats import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
 from cachelayer.logs import logger_of

@@ -8,6 +8,7 @@ from typing import Any, Self, TypedDict
 
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.arrayrecord.compression import Compression
+from cachelayer.builds import DEFAULT_SHARD_BYTES
 from cachelayer.builds.encode import ON_ERROR, OnError
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import InvalidArgumentError
@@ -15,7 +16,6 @@ from cachelayer.provenance.environment import checked_description, checked_metad
 from cachelayer.records.infer import declared
 from cachelayer.records.tree import Tree
 
-DEFAULT_SHARD_BYTES = 256 << 20
 RECORD_OVERHEAD = 64
 """About the bytes that a record takes in an ArrayRecord file and its index, besides its own."""
 

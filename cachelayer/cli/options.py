@@ -13,7 +13,7 @@ import click
 
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.arguments import byte_count, quantity
-from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES
+from cachelayer.builds import DEFAULT_SHARD_BYTES
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.records import dtypes
 from cachelayer.records.spec import ArraySpec, JsonSpec

@@ -10,7 +10,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from cachelayer.credentials_in_urls import has_user, without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.local import LOCAL_SCHEMES, LocalStore, absolute
 from cachelayer.objects.store import CLOUD_OF_SCHEME
 
@@ -36,6 +35,8 @@ def open_store(
         storage_options: the options of the client (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
             its retries may take if the store does not answer, by default 60.
     """
+    from cachelayer.objects.credentials import StorageOptions
+
     options = StorageOptions(storage_options or {})
     timeout = _seconds(options.pop("timeout", _TIMEOUT))
     if not isinstance(url, (str, bytes, os.PathLike)):

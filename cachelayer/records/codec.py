@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ from cachelayer.errors import CorruptionError, ElementError, FormatError, Invali
 from cachelayer.locks import cached_property
 from cachelayer.records import dtypes, tree
 from cachelayer.records.dtypes import canonical_bytes
-from cachelayer.records.files_in_records import StoredBytes
-from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.layout import Layout, LeafPart, padded
 from cachelayer.records.leaf_codecs import FixedLeafCodec, leaf_codec_for
 from cachelayer.records.leaf_columns import (
@@ -51,11 +49,13 @@ from cachelayer.records.memory import (
     rows_sharing_memory,
     splits_of,
 )
-from cachelayer.records.null_marks import NullBits
 from cachelayer.records.spans import Records, Spans
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, decoded_leaf, describe_leaf, takes_none
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
+
+if TYPE_CHECKING:
+    from cachelayer.records.frames import Frames
 
 TYPED = "typed/1"
 PLAIN = "bytes/1"
@@ -111,6 +111,8 @@ class Codec:
     @classmethod
     def of(cls, spec: Tree, name: str = TYPED) -> Self:
         """Return the codec of records that hold elements of a spec."""
+        from cachelayer.records.null_marks import NullBits
+
         specs = tree.leaves(spec)
         codecs = [leaf_codec_for(leaf) for _, leaf in specs]
         bits = NullBits.of(spec)
@@ -197,6 +199,8 @@ class Codec:
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         """Return the records of ``rows`` elements."""
+        from cachelayer.records.frames import PREFIX, Frames
+
         if self.name == PLAIN:
             return _plain_records(columns[0])
         layout = self.layout
@@ -290,6 +294,8 @@ class Codec:
             ElementError: if an image or sound does not decode; the record of the error is the index in ``records``.
             CorruptionError: if a record is not as the spec says.
         """
+        from cachelayer.records.files_in_records import StoredBytes
+
         places = self._varying_places(records)
         null_bits: Any = self._null_bits(records) if self._can_be_null else None
         fixed_rows = _separate_fixed_rows if separate_rows else _fixed_rows
@@ -557,6 +563,8 @@ def _separate_fixed_rows(records: Records, offset: int, part: LeafPart) -> list[
 
 def _plain_records(column: Column) -> Frames:
     """Return the records of ``bytes``, which are stored as they are."""
+    from cachelayer.records.frames import Frames
+
     if column.nulls is not None:
         row = int(np.flatnonzero(column.nulls)[0])
         hint = "To store None, declare element_spec=ArraySpec(bytes, nullable=True)."

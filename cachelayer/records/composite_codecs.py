@@ -315,3 +315,10 @@ def _values_of_parts(dtype: DType, parts: Arrays) -> NDArray[Any]:
         return parts[0]
     strings = strings_of_bytes(FlatRows(parts[1], splits_of(parts[0])), dtype)
     return np.fromiter(strings, dtype=object, count=len(strings))
+
+
+def composite_codec_for(spec: LeafSpec) -> LeafCodec:
+    """Return the codec of a leaf whose values have several parts."""
+    if isinstance(spec, RaggedSpec):
+        return RaggedLeafCodec(spec)
+    return SparseLeafCodec(spec) if isinstance(spec, SparseSpec) else ArrayLeafCodec(spec)

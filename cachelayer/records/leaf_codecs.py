@@ -41,9 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidTypeError
-from cachelayer.records import dtypes, json_text
-from cachelayer.records.composite_codecs import ArrayLeafCodec, RaggedLeafCodec, SparseLeafCodec
-from cachelayer.records.conform import conform, conform_batch, is_plain, same_arrays, stacked_rows
+from cachelayer.records import dtypes
 from cachelayer.records.layout import U8, LeafPart
 from cachelayer.records.leaf_columns import (
     FlatRows,
@@ -57,24 +55,26 @@ from cachelayer.records.memory import splits_of
 from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec, describe_leaf, is_static
 from cachelayer.records.tree import describe
 from cachelayer.records.values import Ragged, wrong_row
-from cachelayer.records.video_codec import VideoLeafCodec
 
 
 def leaf_codec_for(spec: LeafSpec) -> LeafCodec:
     """Return the codec of a leaf of this spec."""
-    if isinstance(spec, RaggedSpec):
-        return RaggedLeafCodec(spec)
-    if isinstance(spec, SparseSpec):
-        return SparseLeafCodec(spec)
     if isinstance(spec, JsonSpec):
         return JsonLeafCodec(spec)
     if isinstance(spec, VideoSpec):
+        from cachelayer.records.video_codec import VideoLeafCodec
+
         return VideoLeafCodec(spec)
-    if dtypes.is_string(spec.dtype):
-        return ArrayLeafCodec(spec) if spec.shape else StringLeafCodec(spec)
-    if is_static(spec):
-        return FixedLeafCodec(spec)
-    return VaryingLeafCodec(spec) if spec.shape == (None,) else ArrayLeafCodec(spec)
+    if not isinstance(spec, (RaggedSpec, SparseSpec)):
+        if dtypes.is_string(spec.dtype) and not spec.shape:
+            return StringLeafCodec(spec)
+        if not dtypes.is_string(spec.dtype) and is_static(spec):
+            return FixedLeafCodec(spec)
+        if not dtypes.is_string(spec.dtype) and spec.shape == (None,):
+            return VaryingLeafCodec(spec)
+    from cachelayer.records.composite_codecs import composite_codec_for
+
+    return composite_codec_for(spec)
 
 
 class FixedLeafCodec(LeafCodec):
@@ -90,6 +90,8 @@ class FixedLeafCodec(LeafCodec):
         return np.zeros(self._shape, self._dtype)
 
     def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
+        from cachelayer.records.conform import conform, stacked_rows
+
         stacked = stacked_rows(rows, self._dtype, self._shape)
         if stacked is None:
             # Some rows have to be converted, or do not fit.
@@ -99,6 +101,8 @@ class FixedLeafCodec(LeafCodec):
         return (stacked,)
 
     def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
+        from cachelayer.records.conform import conform_batch, is_plain
+
         if isinstance(batch, Ragged) or (isinstance(batch, np.ndarray) and not is_plain(batch)):
             return self.encode(list(batch))
         return (conform_batch(self._spec, batch),)
@@ -125,11 +129,15 @@ class VaryingLeafCodec(LeafCodec):
         return np.empty(0, self._dtype)
 
     def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
+        from cachelayer.records.conform import conform, same_arrays
+
         if not same_arrays(rows, self._dtype, 1):
             rows = [conform(self._spec, row, index) for index, row in enumerate(rows)]
         return (FlatRows.of_rows(rows, self._dtype),)
 
     def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
+        from cachelayer.records.conform import is_plain
+
         values: Any = batch.values if isinstance(batch, Ragged) else batch
         has_dtype = is_plain(values) and dtypes.little_endian(values.dtype) == self._dtype
         if has_dtype and isinstance(batch, Ragged) and values.ndim == 1 and wrong_row(batch) is None:
@@ -161,7 +169,10 @@ class StringLeafCodec(LeafCodec):
         return b"" if self._spec.dtype is bytes else ""
 
     def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
+
         if set(map(type, rows)) != {self._spec.dtype}:
+            from cachelayer.records.conform import conform
+
             rows = [conform(self._spec, row, index) for index, row in enumerate(rows)]
         lengths, data = bytes_of_strings(rows)
         return (FlatRows(data, splits_of(lengths)),)
@@ -195,15 +206,21 @@ class JsonLeafCodec(LeafCodec):
         return (FlatRows(data, splits_of(lengths)),)
 
     def _text(self, value: Any, index: int) -> str:
+        from cachelayer.records import json_text
+
         try:
             return json_text.text_of(value)
         except InvalidTypeError as error:
             raise ElementError(describe_leaf(self._spec), describe(value), record=index, hint=str(error)) from error
 
     def value(self, *parts: NDArray[Any]) -> Any:
+        from cachelayer.records import json_text
+
         return json_text.value_of(parts[0].tobytes())
 
     def values(self, parts: tuple[Any, ...]) -> list[Any]:
+        from cachelayer.records import json_text
+
         return [json_text.value_of(text) for text in strings_of_bytes(parts[0], str)]
 
     def batch(self, parts: tuple[Any, ...]) -> list[Any]:

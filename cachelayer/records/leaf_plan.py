@@ -11,21 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.records import dtypes
-from cachelayer.records.conform import separate_nulls
 from cachelayer.records.layout import LeafPart
 from cachelayer.records.leaf_columns import NULL, NULL_DICT, Column, FlatRows, LeafCodec, PartRows
-from cachelayer.records.media import Files, files_of
 from cachelayer.records.memory import Ints
 from cachelayer.records.null_marks import InnerDict
 from cachelayer.records.spec import EncodedSpec, LeafSpec, takes_none
 from cachelayer.records.values import Nullable, NullDict, OfNullableDict, Ragged, with_flat_values
+
+if TYPE_CHECKING:
+    from cachelayer.records.media import Files
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,8 @@ class LeafPlan:
 
     def decoding(self) -> LeafPlan:
         """Return the plan of the leaf with its images or sounds decoded; this plan if it has none."""
+        from cachelayer.records.media import files_of
+
         if not isinstance(self.spec, EncodedSpec):
             return self
         files = files_of(self.path, self.spec)
@@ -198,6 +201,8 @@ def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[Any] | Non
         parts = plan.codec.encode(values)
     except ElementError:
         # Only what does not fit is searched for nulls, so that other elements cost nothing extra.
+        from cachelayer.records.conform import separate_nulls
+
         separated = None if plan.values_bit is None else separate_nulls(plan.spec, values)
         if separated is None:
             raise

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.dataset_view import DatasetView
@@ -21,16 +20,16 @@ from cachelayer.errors import (
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
-from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
-from cachelayer.system_threads import Pool
-from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.reference import Reference, Want
 from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.view_calls import ViewName
+
+if TYPE_CHECKING:
+    from cachelayer.objects.local_cache import CacheFolder
 
 _THREADS = 16
 
@@ -75,6 +74,8 @@ class Catalog:
         Raises:
             DatasetNotFoundError: if there is no such dataset; the message names those that exist.
         """
+        from difflib import get_close_matches
+
         snapshot = log.head()
         if snapshot.sequence == 0:
             # Folders that may be no datasets are named too: to look into each would take requests.
@@ -130,10 +131,13 @@ class Catalog:
             if version.manifest.erased:
                 records.local_copies  # noqa: B018 - to look at them removes the copies of erased records
             name = ViewName(version.reference, version.manifest.records)
+
             return DataRef(DatasetView(version_elements(records), version.selection, name=name))
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""
+        from cachelayer.user_warnings import warn
+
         folders = self._folders()
         failed = {name: error for name, error in folders.items() if isinstance(error, StorageError)}
         # A folder that this user may not read need not be a dataset.
@@ -150,6 +154,8 @@ class Catalog:
 
     def _folders(self) -> dict[str, bool | StorageError]:
         """Return for each folder, sorted, whether it has versions, or the error of a store that cannot tell."""
+        from cachelayer.system_threads import Pool
+
         names = self._names()
         with Pool(_THREADS, "cachelayer-datasets") as threads:
             return dict(zip(names, threads.map(self._has_versions, names), strict=True))

@@ -18,39 +18,38 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import numpy as np
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.sequences.packs import PackArguments, checked_pack_arguments
-from cachelayer.access.view import View
 from cachelayer.arguments import boolean, explains_options, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
-from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions, SubmitOptions
+from cachelayer.builds import DEFAULT_SHARD_BYTES
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
-from cachelayer.objects.local_cache import CacheFolder, folder_of, limit_of
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
 from cachelayer.protocols import T
-from cachelayer.provenance.environment import event
-from cachelayer.records.leaf_names import field_names
 from cachelayer.storage.catalog import Catalog
 from cachelayer.streams.stream_options import check_seed
-from cachelayer.versions import gc
-from cachelayer.versions.diff import Diff
+from cachelayer.versions import GRACE_SECONDS
 from cachelayer.versions.log import Log, LogEvent
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
-from cachelayer.versions.unpublished import UnpublishedBuild, unpublished
-from cachelayer.versions.verify import VerifyReport, check
 
 # The modules that build are imported when something is built: most processes only read.
 if TYPE_CHECKING:
+    from cachelayer.access.sequences.packs import PackArguments
+    from cachelayer.access.view import View
+    from cachelayer.builds.build_options import SubmitOptions
     from cachelayer.builds.sharded_source import Sharded
     from cachelayer.engines import Engine
     from cachelayer.storage.builder import Builder
     from cachelayer.storage.cacheable import Cacheable
     from cachelayer.storage.staleness import OnChange
+    from cachelayer.versions.diff import Diff
+    from cachelayer.versions.gc import Collected
     from cachelayer.versions.repair import RepairReport
+    from cachelayer.versions.unpublished import UnpublishedBuild
+    from cachelayer.versions.verify import VerifyReport
 
     class CacheOptions(SubmitOptions, total=False):
         """The keywords of :meth:`Storage.cache`."""
@@ -106,6 +105,8 @@ class Storage:
         storage_options: Mapping[str, Any] | None = None,
         verify: Verify = "open",
     ) -> None:
+        from cachelayer.objects.local_cache import CacheFolder, folder_of, limit_of
+
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it must be one of {', '.join(map(repr, VERIFY))}")
         limit = limit_of(local_cache_bytes)
@@ -223,6 +224,8 @@ class Storage:
             Traceback (most recent call last):
             cachelayer.errors.ElementError: record 1, ...
         """
+        from cachelayer.builds.build_options import BuildOptions
+
         name = self._catalog.parse(dataset_id, version, "new")
         checked = BuildOptions.of(options, "version", "record", "pack")
         return self._builder.submit(source, name.dataset_id, name.name, checked, record, _pack_arguments(pack))
@@ -306,6 +309,7 @@ class Storage:
             >>> growing.read([8, 0])["n"].tolist(), growing.digest == storage.fetch("numbers@v1").digest
             ([8, 0], True)
         """
+        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.staleness import checked_on_change
 
         name = self._catalog.parse(dataset_id, version, "new")
@@ -367,6 +371,7 @@ class Storage:
             >>> list(storage.versions("numbers"))
             ['up-to-3', 'up-to-4']
         """
+        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
 
@@ -418,6 +423,8 @@ class Storage:
             >>> list(longer), list(storage.fetch("letters@v1"))
             (['a', 'b', 'c'], ['a', 'b'])
         """
+        from cachelayer.builds.build_options import BuildOptions
+
         reference, name = self._base_and_new(dataset_id, base, new)
         checked = BuildOptions.of(options, "base", "new", "record", "fill", "pack")
         return self._builder.append(
@@ -478,6 +485,7 @@ class Storage:
             >>> ref.read([0, 1, 2])["age"].tolist()
             [30, -1, 30]
         """
+        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.builds.column_sources import Join
         from cachelayer.storage.add_columns import add_columns
 
@@ -613,6 +621,8 @@ class Storage:
             >>> list(shuffled) == [{"text": row["text"]} for row in ref.stream(shuffle=True, seed=0)]
             True
         """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.records.leaf_names import field_names
         from cachelayer.storage.rewrite import rewrite
 
         as_base = compression == AS_BASE
@@ -750,6 +760,8 @@ class Storage:
             >>> storage.builds("letters")  # it is published
             []
         """
+        from cachelayer.versions.unpublished import unpublished
+
         builds = unpublished(self._catalog.dataset(dataset_id))
         if not builds:
             self._catalog.snapshot(dataset_id)
@@ -775,6 +787,8 @@ class Storage:
             >>> storage.fetch("texts@best")[0], storage.tags("texts")
             ('new', {'best': 'v2'})
         """
+        from cachelayer.provenance.environment import event
+
         named = self._catalog.parse(dataset_id, version, "name")
         chosen = paths.check_name("tag", required("tag", tag, InvalidNameError))
 
@@ -800,12 +814,14 @@ class Storage:
             >>> storage.tags("numbers"), list(storage.versions("numbers"))
             ({}, ['v1'])
         """
+        from cachelayer.provenance.environment import event
+
         named = self._catalog.parse(dataset_id, tag, "name", "tag")
         name = str(named.name)
         self._catalog.change(named.dataset_id, lambda head: head.without_tag(name, event("untag", tag=name)))
 
     def delete(
-        self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = gc.GRACE_SECONDS
+        self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = GRACE_SECONDS
     ) -> None:
         """Delete a version: it cannot be opened any more, but programs that have it open can read on for the grace.
 
@@ -831,6 +847,9 @@ class Storage:
             ('a', [])
             >>> storage.delete("letters@v1", grace=0)  # frees the disk space at once
         """
+        from cachelayer.provenance.environment import event
+        from cachelayer.versions import gc
+
         named = self._catalog.parse(dataset_id, version, "name")
         name = str(named.name)
         grace = gc.checked_grace(grace)
@@ -897,6 +916,7 @@ class Storage:
             cachelayer.errors.ErasedRecordError: names@v1: record 1 was erased (Bob asked for it): ...
         """
         from cachelayer.builds.erase import Erasure
+        from cachelayer.versions import gc
 
         reference = self._catalog.parse(dataset_id, version if of is None else of, "base", "of")
         if not isinstance(reason, str) or not reason.strip():
@@ -911,8 +931,8 @@ class Storage:
         return self._catalog.open(erased)
 
     def gc(
-        self, *, grace: float = gc.GRACE_SECONDS, dry_run: bool = False, progress: bool | None = None
-    ) -> list[gc.Collected]:
+        self, *, grace: float = GRACE_SECONDS, dry_run: bool = False, progress: bool | None = None
+    ) -> list[Collected]:
         """Delete what failed or killed builds have left, and the files that only deleted versions need.
 
         The files of a deleted version stay for the grace that was passed to :meth:`delete`, whatever the grace here,
@@ -938,6 +958,8 @@ class Storage:
             >>> [collected.reason for collected in storage.gc(grace=0)], left.exists()
             (['no version names it'], False)
         """
+        from cachelayer.versions import gc
+
         checked = gc.checked_grace(grace)
         dry_run = boolean("dry_run", dry_run)
         return gc.collect_all(self._store, grace=checked, dry_run=dry_run, progress=progress)[0]
@@ -966,6 +988,8 @@ class Storage:
             >>> bool(report), len(report.problems)
             (False, 1)
         """
+        from cachelayer.versions.verify import check
+
         return check(self._catalog.resolve(self._catalog.parse(dataset_id, version, "version")), progress=progress)
 
     def repair(
@@ -1014,6 +1038,7 @@ class Storage:
             >>> storage.repair("numbers@v1", source=range(3)).repaired, storage.fetch("numbers@v1")[2]
             (True, np.int64(2))
         """
+        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.repair import repair_version
 
         BuildOptions.of(options, "version", "from_", "source", "dry_run")
@@ -1055,6 +1080,8 @@ class Storage:
             - went: 1, the first is 1 (record 0)
             ~ x: 1, the first is 2 (record 1 -> 2): 6 -> 0
         """
+        from cachelayer.access.view import View
+
         if any(isinstance(each, View) for each in (dataset_id, version, other)):
             raise InvalidTypeError("storage.diff() takes the names of versions: call one.diff(other) of two DataRefs")
         if other is None and "@" in f"{dataset_id}{version or ''}":
@@ -1115,6 +1142,8 @@ class Storage:
 
 def _pack_arguments(pack: PackArguments | None) -> PackArguments | None:
     """Return the arguments of packs, checked before anything is built."""
+    from cachelayer.access.sequences.packs import checked_pack_arguments
+
     return None if pack is None else checked_pack_arguments(pack)
 
 

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cachelayer.counting import counting_into
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
-from cachelayer.streams.checkpoint import Awaited, load_state, save_state
-from cachelayer.streams.continuing import advance_reader, restore_reader
 from cachelayer.streams.reading.failures import Failure, too_many, warn_of_failure
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.stream_stats import ConsumerClock, StreamStats
+
+if TYPE_CHECKING:
+    from cachelayer.streams.checkpoint import Awaited
+    from cachelayer.streams.stream_stats import StreamStats
 
 
 class Chunks(Protocol[T]):
@@ -72,6 +73,8 @@ class StreamIterator(Iterator[T]):
         chunks_of: Callable[[StepReader], Chunks[T]] = Prefetcher,
         finished: Callable[[], None] | None = None,
     ) -> None:
+        from cachelayer.streams.stream_stats import ConsumerClock
+
         self._reader = reader
         self._chunks_of = chunks_of
         self._chunks = chunks_of(reader)
@@ -266,6 +269,8 @@ class StreamIterator(Iterator[T]):
         Raises:
             StateError: if it belongs to other records or another order, or lies past the end.
         """
+        from cachelayer.streams.continuing import restore_reader
+
         reader, position = restore_reader(self._reader, state)
         self._read_with(reader, position)
         self._finished = None
@@ -298,6 +303,8 @@ class StreamIterator(Iterator[T]):
                 other fields; or if the stream is of a mixture, a sample or buckets.
             InvalidTypeError: if it has no records.
         """
+        from cachelayer.streams.continuing import advance_reader
+
         self._read_with(advance_reader(self._reader, newer, self.position), self.position)
         self._finished = None
 
@@ -318,6 +325,8 @@ class StreamIterator(Iterator[T]):
         Raises:
             StorageError: if it cannot be written.
         """
+        from cachelayer.streams.checkpoint import save_state
+
         return save_state(self.get_state(), directory, writes=self._reader.options.shard_index == 0)
 
     def load(self, directory: Any) -> Awaited:
@@ -336,6 +345,8 @@ class StreamIterator(Iterator[T]):
         Raises:
             StateError: if there is no state, or it is damaged or belongs to other records or another order.
         """
+        from cachelayer.streams.checkpoint import load_state
+
         return load_state(directory, self.set_state)
 
 

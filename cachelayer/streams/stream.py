@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from cachelayer.arguments import boolean, explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import Sources, T
-from cachelayer.streams.continuing import restore_reader
-from cachelayer.streams.epochwise import Epochs, Iterations
 from cachelayer.streams.iterator import ChunksWithStates, StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_step
-from cachelayer.streams.reading.element_map import ElementMap, keyed_generators
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.step_reader import Learned, StepReader
 from cachelayer.streams.step_numbers import count_steps, nth_step
 from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
+
+if TYPE_CHECKING:
+    from cachelayer.streams.epochwise import Epochs
 
 B = TypeVar("B")
 U = TypeVar("U")
@@ -156,6 +156,8 @@ class Stream(Generic[T]):
             InvalidArgumentError: if ``rng`` is True and the stream has no seed, if :meth:`map_batches` was called
                 before, or if another argument is invalid.
         """
+        from cachelayer.streams.reading.element_map import ElementMap, keyed_generators
+
         if self._reader.batch_maps:
             raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")
         if rng and self._options.order.seed is None:
@@ -222,6 +224,8 @@ class Stream(Generic[T]):
         Args:
             epoch: the number of the epoch, from 0.
         """
+        from cachelayer.streams.epochwise import Iterations
+
         one = replace(self._options, start=0, steps=replace(self._options.steps, num_epochs=1))
         options = Iterations(one).whole(integer("epoch", epoch, 0), 0)
         return StreamIterator(replace(self._reader, options=options))
@@ -239,6 +243,8 @@ class Stream(Generic[T]):
             [[3, 0, 8, 7], [5, 1, 6, 4], [2, 9]]
             [[8, 5, 3, 6], [2, 7, 1, 0], [9, 4]]
         """
+        from cachelayer.streams.epochwise import Epochs
+
         return Epochs(self._reader)
 
     def _warn_once(self) -> None:
@@ -493,6 +499,8 @@ def continued(stream: Stream[T], state: Any, workers: int = 1) -> Stream[T]:
     Raises:
         StateError: as :func:`restore_reader` does.
     """
+    from cachelayer.streams.continuing import restore_reader
+
     reader, position = restore_reader(stream._reader, state, workers)
     return stream_of(replace(reader, options=replace(reader.options, start=position)))
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import lru_cache, wraps
 from inspect import signature
 from math import gcd
-from typing import Any, Literal, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,14 @@ from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
 from cachelayer.streams.order.arrival import Arrival, ArrivalOrder
 from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks, block_order
-from cachelayer.streams.order.buckets import BucketOrder, Buckets, BucketTable
 from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.step_numbers import count_steps, step_with
 from cachelayer.streams.steps import MOST_POSITIONS, RULES, EpochSlice, Phase, Remainder, Steps
 from cachelayer.user_warnings import warn
+
+if TYPE_CHECKING:
+    from cachelayer.streams.order.buckets import Buckets, BucketTable
 
 MOST_ROWS = 1 << 30
 """The most records of a step. The numbers of so many take 8 GiB."""
@@ -98,6 +99,8 @@ class StreamOptions:
     @property
     def item_count(self) -> int:
         """The number of items of this shard, from ``start`` on; raises an InvalidTypeError if there is no end."""
+        from cachelayer.streams.order.weighted import WeightedOrder
+
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if self.batched else self.shard_index
         count = count_steps(self.steps, self.start, offset)
@@ -281,6 +284,8 @@ def order_over(order: Order, records: int) -> Order:
 
 def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
     """Return the options of a stream in which the records of a step come from one bucket."""
+    from cachelayer.streams.order.buckets import BucketOrder
+
     order = options.order
     steps = options.steps
     if isinstance(order, BlockOrder):

@@ -7,7 +7,6 @@ from time import perf_counter
 from typing import NamedTuple
 
 from cachelayer.counting import STAGES, Stage, of_iterator
-from cachelayer.progress import size
 
 _MUCH = 0.1
 """From this share of the time on, a consumer that waits is told what to do about it."""
@@ -38,6 +37,8 @@ class ReadingStats:
     """Requests that were made again, because they failed."""
 
     def __str__(self) -> str:
+        from cachelayer.progress import size
+
         made = f" in {self.requests:,} requests" if self.requests else ""
         again = f", {self.retries:,} of them again" if self.retries else ""
         return f"reading {self.seconds:.3g} s ({size(self.bytes)}{made}{again})"

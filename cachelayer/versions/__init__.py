@@ -2,3 +2,6 @@
 
 Nothing here makes records from a source, or hands records out.
 """
+
+GRACE_SECONDS = 24 * 3600.0
+"""How long files of deleted versions stay, unless a caller says otherwise."""

@@ -39,8 +39,6 @@ from cachelayer.versions.notes import PLAN_HASH
 from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_objects, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
-GRACE_SECONDS = 24 * 3600.0
-"""The default age, in seconds, from which garbage is collected."""
 _TEMPORARY_SECONDS = 3600.0
 """The age from which a temporary file must have been left by a killed process."""
 _WORKING_SECONDS = 24 * 3600.0

@@ -30,7 +30,6 @@ from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local import is_full
 from cachelayer.objects.store import Store
-from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.snapshot import Snapshot
 
@@ -156,6 +155,8 @@ class Log:
         Args:
             pointed: the number of the newest entry, or of an earlier one.
         """
+        from cachelayer.system_threads import Pool
+
         if self.folder.local_path(paths.LOG) is not None:
             newest = self._newest_number(pointed)
             return newest, self._entry_or_none(newest)
@@ -205,6 +206,8 @@ class Log:
 
     def history(self) -> list[LogEvent]:
         """Return the events of all entries, the oldest first."""
+        from cachelayer.system_threads import Pool
+
         newest = self.head().sequence
         events: list[LogEvent] = []
         with Pool(_THREADS, "cachelayer-history") as threads:

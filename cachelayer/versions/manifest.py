@@ -24,7 +24,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -34,9 +34,11 @@ from cachelayer.json_values import Count, Sha256
 from cachelayer.locks import cached_property
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
-from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.shard_set import ShardSet, merged_spec
 from cachelayer.versions.shard_table import ShardFile, ShardTable
+
+if TYPE_CHECKING:
+    from cachelayer.versions.column_file import ColumnFile
 
 FORMAT = 1
 _MEMBERS = "format", "data", "provenance", "token", "supersedes", "unerased_nbytes"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachelayer import json_values
 from cachelayer.errors import FormatError
@@ -23,8 +23,10 @@ from cachelayer.records import spec_json
 from cachelayer.records.codec import TYPED, Codec, codec_named
 from cachelayer.records.leaf_names import varying_leaves
 from cachelayer.records.tree import Tree
-from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.shard_table import ShardFile, ShardTable
+
+if TYPE_CHECKING:
+    from cachelayer.versions.column_file import ColumnFile
 
 MOST_GROUPS = 16
 """The most groups of columns of a version: each group costs a read."""
@@ -120,6 +122,8 @@ class ShardSet:
     @classmethod
     def from_json(cls, document: Any) -> ShardSet:
         """Return the set that :meth:`to_json` wrote; raise for values that it cannot have written."""
+        from cachelayer.versions.column_file import ColumnFile
+
         facts = json_values.mapping("rows or columns", document)
         json_values.check_members("rows or columns", facts, _MEMBERS)
         stored = cls(

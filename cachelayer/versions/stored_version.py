@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -16,12 +16,13 @@ from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.records.selection import Selection
-from cachelayer.temporary_files import working_folder
-from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_stem
+
+if TYPE_CHECKING:
+    from cachelayer.versions.column_file import ColumnFile
 
 INDICES_NBYTES = 1 << 26
 """The most bytes of indices that are put beside a manifest: the indices of four million records."""
@@ -142,6 +143,8 @@ class StoredVersion(PickledByFields):
 
         It is a temporary copy if the store is remote.
         """
+        from cachelayer.temporary_files import working_folder
+
         local = self.folder.local_path(file.name)
         if local is not None:
             yield local

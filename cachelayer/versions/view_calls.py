@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
-from cachelayer.provenance.stored_values import hashed, stored
 
 METHODS = (
     "clips",
@@ -163,6 +162,8 @@ class ViewName:
 
 
 def _stored_call(call: ViewCall) -> ViewCall:
+    from cachelayer.provenance.stored_values import hashed, stored
+
     if call.method == "where" and _NAMES_VALUES.search(call.arguments[0]):
         return replace(call, arguments=(stored(hashed(call.arguments[0].encode())),))
     texts = {name: stored(hashed(repr(value).encode())) for name, value in call.options.items() if name == "categories"}

@@ -26,7 +26,8 @@ from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.riegeli import Footer, read_footer
-from cachelayer.arrayrecord.writer import ShardStats, mapped_checksum
+from cachelayer.arrayrecord.shard_stats import ShardStats
+from cachelayer.arrayrecord.writer import mapped_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.objects.local import file_crc32c
 from cachelayer.records.memory import Ints

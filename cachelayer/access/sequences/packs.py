@@ -35,7 +35,6 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.records.leaf_names import one_or_several
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.streams.stream_options import check_seed
 
 
 class _Required(TypedDict):
@@ -190,6 +189,8 @@ def pack_rows(
     categories: Any,
 ) -> PackRows:
     """Return the packs of a view, with the arguments of :meth:`cachelayer.View.packed`."""
+    from cachelayer.streams.stream_options import check_seed
+
     size = checked_length("length", length)
     longest = size if max_length is None else checked_length("max_length", max_length)
     if longest > size:

@@ -34,9 +34,8 @@ from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Dataset, Held, StoredSource
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_step
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf, plan_chunk, plan_step, read_in_place
 from cachelayer.streams.reading.failures import Failure
-from cachelayer.streams.reading.mapped_chunk import HeldOf, read_in_place
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.step_numbers import next_step_of_worker
 from cachelayer.streams.steps import Step, StepRange

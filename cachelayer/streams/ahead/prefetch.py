@@ -20,19 +20,20 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from itertools import islice
 from threading import Event
-from typing import Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from cachelayer.counting import Counters, of_thread
 from cachelayer.leases import MemoryPool
 from cachelayer.protocols import T
-from cachelayer.stalls import Wait
 from cachelayer.streams.ahead.background import Background
-from cachelayer.streams.ahead.block_feed import feed_of
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk
 from cachelayer.streams.reading.failures import Failure, ReadContext, clear_callers
-from cachelayer.streams.reading.mapped_chunk import HeldOf, read_in_place
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import StepRange
+
+if TYPE_CHECKING:
+    from cachelayer.streams.ahead.block_feed import BlockFeed
+    from cachelayer.streams.reading.chunk_plan import HeldOf
 
 _CHUNK_NBYTES = 4 << 20
 """The most bytes of records that are read at once, unless one batch has more."""
@@ -142,7 +143,11 @@ class Prefetcher(Generic[T]):
         self._reader = reader
         self._depth = reader.options.prefetch
         self._steps_at_once = steps_at_once(reader)
-        self._feed = feed_of(reader, at_once=self._steps_at_once)
+        self._feed: BlockFeed | None = None
+        if reader.options.order.in_blocks and reader.records.takes_requests:
+            from cachelayer.streams.ahead.block_feed import feed_of
+
+            self._feed = feed_of(reader, at_once=self._steps_at_once)
         is_stored = not reader.is_mapped and reader.records.info.reading_cost == "stored"
         takes_requests = reader.records.takes_requests
         # Requests wait for a network, most of the time.
@@ -173,6 +178,8 @@ class Prefetcher(Generic[T]):
 
     def chunk(self, position: int) -> Chunk[T] | None:
         """Return the chunk at a position; None at the end."""
+        from cachelayer.stalls import Wait
+
         if self._pid != os.getpid():
             # The parent's threads do not exist here, so their chunks would never come.
             self._background = self._function_threads = self._failed = None
@@ -235,6 +242,8 @@ class Prefetcher(Generic[T]):
 
     def _held_of(self, plan: ChunkPlan) -> HeldOf:
         """Have the blocks of a chunk fetched, unless its records are read where they lie; return what holds them."""
+        from cachelayer.streams.reading.chunk_plan import read_in_place
+
         return read_in_place if self._feed is None else self._feed.load(plan).held
 
     def _read_in_background(self, position: int, plan: ChunkPlan) -> _Planned[T]:

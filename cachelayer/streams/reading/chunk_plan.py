@@ -15,7 +15,7 @@ and in an order in blocks, the rows of a step are arranged by lanes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, cast
@@ -23,10 +23,18 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.protocols import Held
 from cachelayer.streams.order.orders import OrderInBlocks, arrange_rows
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.steps import EpochSlice, Step, StepRange
 from cachelayer.streams.stream_options import StreamOptions
+
+HeldOf = Callable[[slice], Held | None]
+"""Given rows of a chunk, returns the records of them that were fetched; None if they are read where they lie."""
+
+
+def read_in_place(_: slice) -> None:
+    """Say that no records of these rows were fetched."""
 
 
 class ChunkRows(NamedTuple):

@@ -12,17 +12,17 @@ record stands in. Steps of 4 rows, and a function that fails for the element of 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from cachelayer.counting import Timed
-from cachelayer.protocols import Attempted, Failed, Held
+from cachelayer.protocols import Attempted, Failed
 from cachelayer.streams.order.orders import stand_ins
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.reading.chunk_plan import ChunkPlan
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf
 from cachelayer.streams.reading.element_map import ElementMap
 from cachelayer.streams.reading.failures import (
     Failure,
@@ -35,13 +35,6 @@ from cachelayer.streams.reading.failures import (
 
 if TYPE_CHECKING:
     from cachelayer.streams.reading.step_reader import StepReader
-
-HeldOf = Callable[[slice], Held | None]
-"""Given rows of a chunk, returns the records of them that were fetched; None if they are read where they lie."""
-
-
-def read_in_place(_: slice) -> None:
-    """Say that no records of these rows were fetched."""
 
 
 class MappedChunk:

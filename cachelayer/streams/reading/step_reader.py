@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
-from multiprocessing import parent_process
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -25,8 +24,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Stacker, identity_of_records
 from cachelayer.streams.order.orders import GROUP
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
-from cachelayer.streams.reading.element_map import ElementMap, returned_none
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step, read_in_place
 from cachelayer.streams.reading.failures import (
     Failure,
     ReadContext,
@@ -36,11 +34,14 @@ from cachelayer.streams.reading.failures import (
     too_many,
     warn_of_failure,
 )
-from cachelayer.streams.reading.global_random import warning_of_global_random
-from cachelayer.streams.reading.mapped_chunk import HeldOf, MappedChunk, read_in_place
 from cachelayer.streams.state import state_of
 from cachelayer.streams.steps import MOST_POSITIONS, Step, Steps
 from cachelayer.streams.stream_options import StreamOptions
+
+if TYPE_CHECKING:
+    from cachelayer.streams.reading.chunk_plan import HeldOf
+    from cachelayer.streams.reading.element_map import ElementMap
+    from cachelayer.streams.reading.mapped_chunk import MappedChunk
 
 
 @dataclass(eq=False)
@@ -172,9 +173,16 @@ class StepReader:
     def _append(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
         """Append the items of a chunk to a list, then raise the error that ended them, if there is one."""
         append = self._append_batches if self.options.batched else self._append_elements
+        if self.learned.has_watched or not self.is_mapped:
+            append(items, plan, context, held)
+            return
+        from multiprocessing import parent_process
+
+        from cachelayer.streams.reading.global_random import warning_of_global_random
+
         # In a process that reads only, functions may seed what nothing else draws from.
         is_alone = parent_process() is not None and any(each.generators is not None for each in self.maps)
-        if self.learned.has_watched or is_alone or not self.is_mapped:
+        if is_alone:
             append(items, plan, context, held)
             return
         self.learned.has_watched = True
@@ -183,6 +191,8 @@ class StepReader:
 
     def _append_elements(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
         """Append the elements of a chunk to a list, then raise the error that ended them, if there is one."""
+        from cachelayer.streams.reading.mapped_chunk import MappedChunk
+
         chunk = MappedChunk(self, plan, context)
         chunk.read(held)
         if self.convert is None:
@@ -240,6 +250,8 @@ class StepReader:
 
     def _mapped_batches(self, plan: ChunkPlan, context: ReadContext, held: HeldOf) -> Iterator[Any]:
         """Yield the batch of each step, made of what functions made of its elements."""
+        from cachelayer.streams.reading.mapped_chunk import MappedChunk
+
         chunk = MappedChunk(self, plan, context, self._deciding_position)
         chunk.read(held)
         for number, (begin, end) in enumerate(pairwise(plan.splits)):
@@ -255,6 +267,8 @@ class StepReader:
 
     def _read_first_row(self, step: Step) -> MappedChunk:
         """Return the element in the first row of a step, which may be another shard's; raise its error if it fails."""
+        from cachelayer.streams.reading.mapped_chunk import MappedChunk
+
         chunk = MappedChunk(self, self._plan_of_first_row(step), ReadContext())
         chunk.read(read_in_place)
         chunk.raise_error()
@@ -280,6 +294,8 @@ class StepReader:
 
     def _passed_on_at(self, position: int) -> Mapping[str, Any]:
         """Return what functions pass on of the element at a position, or of the first behind it that does not fail."""
+        from cachelayer.streams.reading.mapped_chunk import MappedChunk
+
         for deciding_position in range(position, position + GROUP):
             plan = self._plan_of_first_row(Step(deciding_position, deciding_position + 1))
             chunk = MappedChunk(self, plan, ReadContext(), deciding_position)
@@ -293,6 +309,8 @@ class StepReader:
 
     def _finish(self, plan: ChunkPlan, number: int, batch: Any, context: ReadContext) -> Any:
         """Return what is handed out for a step: its batch after the functions of batches, with its mask."""
+        from cachelayer.streams.reading.element_map import returned_none
+
         for function in self.batch_maps:
             context.check()
             with Timed("functions"):

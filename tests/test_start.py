@@ -1,0 +1,48 @@
+"""A process that opens a version and takes a batch imports what it uses, and nothing else of this package.
+
+A module that such a process does not need is imported in the functions that need it. What a module needs when it is
+imported, and for most of its functions, stands at its top.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from cachelayer import Storage
+
+FIRST_BATCH = """
+import sys
+import cachelayer
+
+ref = cachelayer.Storage(sys.argv[1]).fetch("rows", "v1")
+next(iter(ref.stream(2, shuffle=True, seed=0)))
+print(*(name for name in sys.modules if name.startswith("cachelayer.")))
+"""
+PACKAGES = {"access", "arrayrecord", "builds", "objects", "records", "storage", "streams", "versions"}
+PACKAGES |= {"streams.ahead", "streams.order", "streams.reading"}
+NEEDED = {
+    "": "_gather arguments counting credentials_in_urls errors gather host json_values leases locks logs protocols "
+    "stalls system_threads temporary_files user_warnings",
+    "access.": "dataref dataset dataset_view readable_view record_elements version_records view with_columns",
+    "arrayrecord.": "compression index lengths local_shards mapping riegeli shard_stats varints",
+    "objects.": "credentials local local_cache open_store paths store",
+    "records.": "codec dtypes files_in_records layout leaf_codecs leaf_columns leaf_names leaf_plan memory null_marks "
+    "selection spans spec spec_json tree values",
+    "storage.": "catalog storage",
+    "streams.": "ahead.background ahead.prefetch iterator order.arrival order.blocks order.orders order.permutation "
+    "reading.chunk_plan reading.element_map reading.failures reading.step_reader state step_numbers steps stream "
+    "stream_options stream_stats",
+    "versions.": "column_file log manifest reference shard_set shard_table snapshot stored_version view_calls",
+}
+
+
+def test_a_first_batch_imports_what_it_uses(tmp_path: Path) -> None:
+    Storage(tmp_path).submit([{"x": number} for number in range(10)], "rows", "v1")
+    result = subprocess.run(
+        [sys.executable, "-c", FIRST_BATCH, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    imported = {name.removeprefix("cachelayer.") for name in result.stdout.split()}
+    needed = {package + name for package, names in NEEDED.items() for name in names.split()}
+    assert imported - needed - PACKAGES - {"_gather_numpy"} == set()
