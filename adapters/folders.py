@@ -149,12 +149,7 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
 
 
 def _source(root: str, leaf: str, spec: Tree, listing: Callable[[], Listing]) -> FileSource:
-    """Return the source of files, each with the leaves that its path implies.
-
-    Args:
-        leaf: the key of the file's bytes in the elements.
-        listing: returns the list of the files.
-    """
+    """Return the source of files, whose bytes are ``leaf`` of elements, with the leaves that its path implies."""
 
     def opened(_: Tree | None) -> Source:
         files, metadata = listing()

@@ -147,10 +147,7 @@ def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
 
 
 def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | None) -> Source:
-    """Return the source of the rows of an ``IterableDataset`` that come from Python.
-
-    A generator makes them, or the function of ``map()``. If there are no features, the first rows decide the spec.
-    """
+    """Return the source of rows of a generator or ``map()``; without features, the first rows decide the spec."""
     features = dataset.features
     rows = iter(_unchanged(dataset))
     if features is not None:

@@ -236,14 +236,7 @@ def _local_rows(sharding: NamedSharding, size: int) -> NDArray[np.int64]:
 
 
 def _convert(batch: Any, size: int, sharding: NamedSharding, *, wide: bool, rounded: set[str]) -> Any:
-    """Return a batch of this process's rows as global arrays of ``size`` rows.
-
-    Args:
-        batch: the rows that this process holds.
-        size: the number of rows of the global batch.
-        wide: whether JAX has 64 bits. The thread that reads ahead cannot ask.
-        rounded: the first leaf that is rounded, which this adds with a warning.
-    """
+    """Return a batch of this process's rows as global arrays of ``size``; warn of the first leaf that is rounded."""
     rows = _local_rows(sharding, size)
     leaves, structure = jax.tree.flatten(batch)
     for place, leaf in enumerate(leaves):

@@ -251,12 +251,7 @@ def _dense(tensor: Any) -> Any:
 
 
 def _located(dataset: Any, first: int, size: int, error: Exception) -> SourceError:
-    """Run the pipeline again, element by element in the batch that failed, and return an error that names the record.
-
-    Args:
-        dataset: the elements.
-        first, size: the first record of the batch, and how many it would have.
-    """
+    """Run the pipeline again over the batch that failed, by element, and return an error that names the record."""
     record = first
     try:
         for _ in dataset.skip(first).take(size):

@@ -94,14 +94,7 @@ def _only_split(builder: Any) -> Any:
 
 
 def _source_of_examples(data: BaseDataSource, declared: Tree | None) -> Source:
-    """Return the source of the examples of a data source, with decoders or without.
-
-    Args:
-        declared: the element spec that the user declares, in place of the one that the features imply.
-
-    Raises:
-        InvalidTypeError: if a feature cannot be stored; names its path.
-    """
+    """Return the source of the examples of a data source, with decoders or without, in a declared spec or its own."""
     spec = declared or _spec_of(data)
     info = data.dataset_info
     names = dict(_class_names(info.features, ""))

@@ -105,10 +105,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
 
 def _source_of_image_folder(folder: Any) -> Source:
-    """Return the source of the files of torchvision's ``ImageFolder``, with the numbers of their classes.
-
-    Its transforms are left out, because what they make differs from epoch to epoch.
-    """
+    """Return the source of the files of torchvision's ``ImageFolder`` and their classes, without transforms."""
     if folder.transform is not None or folder.target_transform is not None:
         warn(
             "the transforms of the ImageFolder are not cached: files and labels are, and loader(stream.map(fn)) or "

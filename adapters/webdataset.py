@@ -113,11 +113,7 @@ def _source(files: Files, suffixes: list[str] | None, declared: Tree | None) -> 
 
 
 def _spec(files: Files, suffixes: list[str] | None) -> dict[str, LeafSpec | None]:
-    """Return the spec that the suffixes imply, in which arrays have the shape of the first sample.
-
-    Raises:
-        ElementError: if a suffix does not imply a spec, and the first thousand samples lack it.
-    """
+    """Return the spec that the suffixes imply, in which arrays have the shape of the first sample."""
     sample = next(_samples(files), {})
     names = sample if suffixes is None else suffixes
     spec: dict[str, LeafSpec | None] = {KEY: ArraySpec(str)}

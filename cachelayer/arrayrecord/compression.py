@@ -152,11 +152,7 @@ def _decompressed(memory: memoryview, begins: Ints, lengths: Ints, nbytes: Ints)
 
 
 def _places_in(decompressed: Any, nbytes: Ints) -> tuple[Ints, Ints, list[Bytes]]:
-    """Return where decompressed records are: zstd filled some buffers, each with consecutive records.
-
-    Returns:
-        The start of each record in its buffer, its buffer, and the buffers.
-    """
+    """Return the start of each decompressed record in its buffer, its buffer, and the buffers, filled in turn."""
     starts = np.fromiter((record.offset for record in decompressed), np.int64, len(nbytes))
     is_first = starts == 0
     firsts = np.flatnonzero(is_first).tolist()

@@ -194,10 +194,7 @@ class ArrayRecordFile:
         return [records_of_chunks[chunk][place] for chunk, place in places]
 
     def _read_chunks(self, chunks: Ints) -> list[Sequence[bytes]]:
-        """Return the records of each of these chunks.
-
-        Chunks of one record, plain or of zstd, are read all at once. All other chunks are parsed one by one.
-        """
+        """Return the records of chunks: those of one record, plain or of zstd, at once; all others one by one."""
         stored = self._file.records(self._bounds[chunks], self._bounds[chunks + 1] - self._bounds[chunks]).packed()
         if (stored.lengths <= CHUNK_HEADER).any():
             raise CorruptionError(f"{self._file.path}: a chunk is too short")

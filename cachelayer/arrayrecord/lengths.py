@@ -234,10 +234,7 @@ class LengthColumn:
 
 
 def _bisect(sums: Ints, offsets: Ints, extra: int) -> Ints:
-    """Return the record in which each offset lies, if each record has ``extra`` values more than the sums say.
-
-    That is the last record ``i`` with ``sums[i] + i * extra <= offset``.
-    """
+    """Return the record in which each offset lies: the last ``i`` with ``sums[i] + i * extra <= offset``."""
     high: Ints = sums.searchsorted(offsets, side="right") - 1
     low = np.zeros(len(offsets), np.int64) if extra else high
     while (low < high).any():

@@ -119,11 +119,7 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
 
 
 def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> ExitCode:
-    """Print the error of a command on stderr, and return its exit code.
-
-    Args:
-        parameters: the parameters of the command, by name.
-    """
+    """Print the error of a command on stderr, and return its exit code."""
     code = ExitCode.INTERRUPTED if isinstance(error, click.Abort) else code_of(error)
     if code is ExitCode.INTERRUPTED:
         output.problem("interrupted", "run the same command again: it continues after what is finished, if anything")
@@ -158,13 +154,7 @@ _CALLS = {
 
 
 def _in_options(text: str, parameters: Mapping[str, click.Parameter]) -> str:
-    """Return a message of the packages below in the words of a command.
-
-    Arguments of Python become options of the command. A remedy that only Python has is left out if there is another.
-
-    Args:
-        parameters: the parameters of the command, by name.
-    """
+    """Return a message in the words of a command: with its options, and without a remedy that only Python has."""
 
     def spelled(match: re.Match[str]) -> str:
         name, value = match.groups()

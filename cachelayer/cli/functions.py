@@ -39,11 +39,7 @@ def load(text: str) -> Callable[..., Any]:
 
 
 def _named_module(name: str) -> ModuleType:
-    """Import a module by its name. The current folder comes first.
-
-    Raises:
-        ImportError: if a file of the current folder has the name of a module that Python has imported already.
-    """
+    """Import a module by its name, from the current folder first, unless Python has imported another of this name."""
     sys.path.insert(0, str(Path.cwd()))
     module = importlib.import_module(name)
     meant = Path.cwd() / f"{name}.py"

@@ -88,10 +88,7 @@ def doctor(storage: str | None, option: Pairs) -> Result:
 
 
 def _asked(storage: str, option: Pairs) -> tuple[str, str, str]:
-    """Return the URL of a storage, why it cannot be published to, and what else it refuses.
-
-    After some seconds, the reason is that it does not answer.
-    """
+    """Return the URL of a storage, why it cannot be published to, or does not answer, and what else it refuses."""
     asking: Future[tuple[str, str, str]] = Future()
 
     def ask() -> None:

@@ -204,12 +204,7 @@ _task: list[Any] = []
 
 
 def _begin(task: bytes, parent: int, _: None) -> None:
-    """Prepare a worker process.
-
-    Args:
-        task: the function, as bytes.
-        parent: the number of the process that started this one.
-    """
+    """Prepare a worker process for a function that was pickled, in the process ``parent``."""
     _task[:] = [task]
     _end_with(parent)
 

@@ -205,12 +205,7 @@ def _open_other(url: str, options: Mapping[str, Any]) -> CloudClient:
 
 
 def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> CloudBuckets | None:
-    """Return a reader of ranges by obstore; None if obstore may not reach the store like the file system does.
-
-    Args:
-        kind: ``gcs``, ``s3`` or ``azure``, or another kind, for which there is no reader.
-        read_timeout: seconds after which a store that sends nothing counts as away.
-    """
+    """Return a reader of ranges by obstore; None if obstore may not reach the store like the file system does."""
     if obstore_is_lost() or importlib.util.find_spec("obstore") is None:
         return None
     cloud = CLOUDS.get(kind)

@@ -376,11 +376,7 @@ def _make_private(folder: Path, status_of: Callable[[], os.stat_result]) -> None
 
 @contextmanager
 def _locked(path: Path, how: int) -> Iterator[int | None]:
-    """Hold a lock on a file, made if it does not exist, and yield its descriptor; None if another holds the lock.
-
-    Args:
-        how: as :func:`fcntl.flock` takes it.
-    """
+    """Hold a lock on a file, made if need be, and yield its descriptor; None if another holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
     try:
         try:

@@ -112,12 +112,7 @@ def _query_of_page(query: Mapping[str, str], step: int, shard: int | None, first
 def _drawn_groups(
     raw: DataRef[Any], rows: Sequence[tuple[int, str]], first: int, options: DrawOptions
 ) -> list[tuple[str, int, list[DrawnRecord]]]:
-    """Return the groups of records on a page: the heading, the records of the group in the batch, and those drawn.
-
-    Args:
-        rows: the numbers of the records of the batch, with the headings of their groups.
-        first: the first row on the page.
-    """
+    """Return the groups of records on a page: the heading, how many of the group are in the batch, and those drawn."""
     counts = Counter(heading for _, heading in rows)
     rows_here = rows[first : first + PAGE]
     drawn = drawn_records(raw, [number for number, _ in rows_here], options)
@@ -202,10 +197,7 @@ def _sortable(spec: Any) -> list[str]:
 
 
 def _sorted(raw: DataRef[Any], numbers: list[int], by: str, names: Names) -> tuple[list[tuple[int, str]], str]:
-    """Return the numbers of a batch sorted by a leaf, each with the heading of its group; and why they are not sorted.
-
-    Headings are empty if there are too many groups, and if ``by`` is empty: then the order is that of training.
-    """
+    """Return the numbers of a batch sorted by a leaf, with headings of their groups; and why they are not sorted."""
     unsorted = [(number, "") for number in numbers]
     if not by:
         return unsorted, ""

@@ -498,11 +498,7 @@ class Codec:
         return Nullable(values, plan.column_nulls(self._null_bits(records)) == 0) if plan.null_mask else values
 
     def _varying_places(self, records: Records) -> _VaryingPlaces:
-        """Return where the varying parts of each record lie.
-
-        Raises:
-            CorruptionError: if a record has another length than its parts give.
-        """
+        """Return where the varying parts of each record lie; raise if a record has another length than they give."""
         layout = self.layout
         if not layout.varying_count and not self.with_null_values and records.uniform_nbytes == layout.fixed_nbytes:
             return _NO_VARYING_PLACES

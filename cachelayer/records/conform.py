@@ -165,10 +165,7 @@ def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
 
 
 def _time_of(dtype: np.dtype[Any], value: Any) -> Any:
-    """Return a date or duration of Python or pandas as numpy's, in the dtype if that keeps all of its digits.
-
-    Other values stay as they are.
-    """
+    """Return a date or duration as numpy's, in the dtype if that keeps all of its digits; other values as they are."""
     time = as_time(value)
     if not isinstance(time, (np.datetime64, np.timedelta64)) or time.dtype.kind != dtype.kind or time.dtype == dtype:
         return time

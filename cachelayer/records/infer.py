@@ -195,18 +195,7 @@ def _spec_of_elements(elements: Sequence[Any], declared: Tree | None, as_json: b
 
 
 def _spec_of(values: Iterable[Any], declared: Tree | None, path: str, depth: int, as_json: bool) -> Tree:
-    """Return the spec of one place of the elements. The first value there that is not None decides its kind.
-
-    Args:
-        values: the value of each element at this place.
-        declared: the spec that a user declares for this place; None for none.
-        path: the place, as errors name it.
-        depth: how many levels of lists are around the place.
-        as_json: see :func:`infer_spec`.
-
-    Raises:
-        _StructureChangeError: if ``as_json``, and the structure of the place changes.
-    """
+    """Return the spec of one place of the elements, ``depth`` lists deep: its first value decides its kind."""
     if isinstance(declared, LeafSpec):
         return declared
     with_none = list(values)

@@ -130,13 +130,7 @@ def _leaves_of(spec: Tree, name: Any) -> range:
 
 
 def _nodes(spec: Tree, name: str = "", first: int = 0) -> Iterator[tuple[str, range]]:
-    """Yield the name of each field of a spec, and the numbers of its leaves.
-
-    Args:
-        spec: the spec; a leaf is a field of its own.
-        name: the name of the spec in the element.
-        first: the number of its first leaf.
-    """
+    """Yield the name of each field of a spec called ``name``, and the numbers of its leaves from ``first`` on."""
     if isinstance(spec, LeafSpec):
         yield name, range(first, first + 1)
         return

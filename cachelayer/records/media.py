@@ -377,10 +377,7 @@ def _most_of_channel(image: Image.Image, data: bytes) -> int:
 
 
 def _sized(image: Image.Image, size: ImageSize, *, is_unmixed: bool) -> Image.Image:
-    """Return the image in a size; if the size crops, the middle of the image, which has the proportions of the size.
-
-    An image of numbers of classes gets no number that it lacks.
-    """
+    """Return the image in a size, its middle if the size crops; if it is unmixed, without new values."""
     from PIL.Image import Resampling
 
     left = top = 0.0

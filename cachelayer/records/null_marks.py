@@ -58,10 +58,7 @@ class NullBits:
 
 
 def _inner_dicts(spec: Tree, depth: int, first: int, *, is_root: bool = False) -> Iterator[InnerDict]:
-    """Yield the dicts of a spec, whose first leaf is number ``first`` and which has ``depth`` dicts around it.
-
-    They have no null bits yet.
-    """
+    """Yield the dicts of a spec within ``depth`` others, without null bits yet; its first leaf is ``first``."""
     if isinstance(spec, LeafSpec) or spec is None:
         return
     is_dict = isinstance(spec, dict)

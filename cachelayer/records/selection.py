@@ -107,12 +107,7 @@ class Bitmap(Sequence[int]):
 
 
 def _group_of(groups: NDArray[Any], ranks: Ints) -> tuple[Ints, Ints]:
-    """Return which of eight groups of bits has the set bit of a rank, and the rank of this bit in the group.
-
-    Args:
-        groups: the words of a row, or the bytes of a word, for each rank: of shape ``[ranks, 8]``.
-        ranks: how many set bits come before, for each rank.
-    """
+    """Return which of eight groups of bits, for each rank, has the set bit of this rank, and its rank in the group."""
     counts = np.cumsum(np.bitwise_count(groups), axis=1, dtype=np.int64)
     group = (counts <= ranks[:, None]).sum(axis=1)
     before = np.where(group > 0, counts[np.arange(len(ranks)), group - 1], 0)

@@ -383,14 +383,7 @@ def packer(spec: Tree, depth: int = 0) -> Callable[[Iterator[Any]], Any]:
 
 
 def _packed_nullable(pack: Callable[[Iterator[Any]], Any], count: int, depth: int, leaves: Iterator[Any]) -> Any:
-    """Return a dict that may be None, or in a batch the Nullable of a dict, from marks in its leaves.
-
-    Args:
-        pack: packs the dict if it is not None.
-        count: the number of its leaves.
-        depth: how many dicts are around it.
-        leaves: iterates over the values of leaves; the leaves of this dict come next.
-    """
+    """Return a dict that may be None, or in a batch the Nullable of a dict, from marks in its ``count`` leaves."""
     values = list(islice(leaves, count))
     first = values[0]
     if type(first) is NullDict and first.depth <= depth:

@@ -338,10 +338,7 @@ def _places(packets: Sequence[Any], file: bytes, container: str) -> list[int]:
 
 
 def _frames_of(packets: Sequence[Any]) -> list[int]:
-    """Return the numbers of the packets whose frames are shown.
-
-    Frames before the first keyframe, and frames that the file marks as discarded, are not shown.
-    """
+    """Return the numbers of the packets whose frames are shown: not those before a keyframe, or marked as discarded."""
     first = next((packet.pts for packet in packets if packet.is_keyframe and packet.pts is not None), None)
     return [
         number

@@ -141,10 +141,7 @@ class Survey:
 
 
 def _readable(ref: Any, records: int | None) -> range | Ints:
-    """Return the numbers of the records of a ref that were not erased, ascending; or of a sample of ``records``.
-
-    The sample is the first records of a shuffled order, which is drawn in steps: it takes memory for the sample alone.
-    """
+    """Return the numbers of records that were not erased, ascending; or of a sample, drawn with memory for it alone."""
     erased = ref.erased
     if records is None or records >= len(ref) - len(erased):
         return np.delete(np.arange(len(ref)), erased) if len(erased) else range(len(ref))

@@ -150,10 +150,7 @@ class StreamIterator(Iterator[T]):
         return True
 
     def _with_failures_counted(self, chunk: Chunk[T]) -> Chunk[T]:
-        """Count the failures of a chunk, and return the chunk.
-
-        If the failures are more than the limit, the chunk ends with an error in place of the first one beyond it.
-        """
+        """Count the failures of a chunk, and return it; it ends with an error before the first beyond the limit."""
         limit = self._reader.max_failures
         # If an earlier call for this chunk was interrupted, its failures are among those so far.
         failures = [failure for failure in self._failures if failure.position < chunk.position]

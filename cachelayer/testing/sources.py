@@ -41,12 +41,7 @@ def _arrays_of(value: Any) -> list[Any]:
 
 
 def _assert_seeks(source: Source, spec: Tree | None = None) -> None:
-    """Raise unless a source that is read from any of its starts yields what the whole of it yields from there on.
-
-    Args:
-        source: a source of 50 elements or more.
-        spec: the spec of its elements, if neither the source nor its first elements show it.
-    """
+    """Raise unless a source of 50 elements or more yields from each of its starts what the whole of it yields there."""
     assert source.starts is not None
     spec = spec or spec_of(source)
     records = records_of(source, spec)

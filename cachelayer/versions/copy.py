@@ -64,11 +64,7 @@ class VersionCopy:
             return existing
 
     def _existing(self, head: Snapshot) -> VersionInfo | None:
-        """Return the version that is there under this name; None if there is none, or it is to be replaced.
-
-        Raises:
-            AlreadyExistsError: if it has other records, or there is a tag of this name.
-        """
+        """Return the version of this name; None if there is none, or it is to be replaced. Raise if it is another."""
         name = f"{self._to.url}@{self._version}"
         if self._version in head.tags:
             raise AlreadyExistsError(f"{name} is a tag: choose another version")

@@ -150,11 +150,7 @@ class Log:
         return 0
 
     def _newest_from(self, pointed: int) -> tuple[int, Snapshot | None]:
-        """Return the number of the newest entry, and that entry; None for an entry that is missing.
-
-        Args:
-            pointed: the number of the newest entry, or of an earlier one.
-        """
+        """Return the number of the newest entry, given it or an earlier one, and that entry; None if it is missing."""
         from cachelayer.system_threads import Pool
 
         if self.folder.local_path(paths.LOG) is not None:

@@ -126,13 +126,7 @@ def _refuse_if_absent(log: Log, version: str, files: Collection[ShardFile | Colu
 
 
 def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: str, *, needs_files: bool) -> None:
-    """Raise if a version that was read to make a new version was deleted, or records were erased from it.
-
-    Args:
-        log: the log of the new version.
-        head: the head on which the new version is published.
-        needs_files: whether the new version has files of the version that was read: then its manifest must be the same.
-    """
+    """Raise if a version was deleted or erased from since it was read to make a new one, perhaps of its files."""
     is_here = read.folder.url == log.folder.url
     there = head if is_here else head_of_dataset(read.folder)
     now = there.versions.get(read.info.version)

@@ -229,11 +229,7 @@ def _publish(version: StoredVersion, source: StoredVersion, manifest: Manifest) 
 
 
 def _delete_withdrawn(version: StoredVersion, files: Iterable[StoredFile]) -> None:
-    """Delete files that were put after an entry of the log deleted them: no version may name such a file any more.
-
-    Raises:
-        VersionNotFoundError: if the version was deleted, or lost records to an erasure.
-    """
+    """Delete files that were put after an entry of the log deleted them; raise if the version is another now."""
     log = Log(version.folder)
     info = version.info
     head = log.head()

@@ -131,13 +131,7 @@ def unpublished(folder: Store) -> list[UnpublishedBuild]:
 
 
 def _build(builds: Store, plan: str, age: Age) -> UnpublishedBuild:
-    """Return the build that has a plan; without a plan, the build that has only begun.
-
-    Args:
-        builds: the folder of the builds of the version.
-        plan: the hash of the plan, or empty.
-        age: the ages of objects of the dataset.
-    """
+    """Return the build that has a plan, given its hash; without a plan, the build that has only begun."""
     notes = builds.folder(plan) if plan else builds
     parts = [part for number in sorted(noted_numbers(notes)) if (part := read_part(notes, number)) is not None]
     # The claim of the version, and the notes and claims of the hosts and parts of this plan.

@@ -155,12 +155,7 @@ def _damaged(version: StoredVersion, file: StoredFile) -> list[str]:
 
 
 def _checked_batches(version: StoredVersion, codec: Codec, file: StoredFile, first: int) -> Iterator[tuple[int, int]]:
-    """Check a file; yield the number of records and the bytes of each batch of a shard that is right.
-
-    Args:
-        codec: the codec of its records.
-        first: the number of the first record of the shard.
-    """
+    """Check a file whose first record is ``first``; yield the records and bytes of each batch that is right."""
     erased = np.array(version.manifest.erased, np.int64) - first
     can_be_empty = codec.layout.fixed_nbytes == 0
     with version.local_file(file) as path:

@@ -235,10 +235,7 @@ class BlockFeed:
             self._horizon = self._after(plan)
 
     def _fetch(self, needs: _Needs, first: int) -> None:
-        """Fetch the blocks that are neither here nor on the way, for steps that begin at ``first``.
-
-        Records of the tail are blocks of one record, which are fetched together.
-        """
+        """Fetch the blocks that are neither here nor on the way, for steps from ``first`` on; a tail's together."""
         single: list[tuple[int, int]] = []
         for last, begin, end in zip(needs.last_positions, needs.begins, needs.ends, strict=True):
             if last in self._requests:
@@ -252,14 +249,7 @@ class BlockFeed:
             self._request([last for last, _ in single], numbers, 1, first)
 
     def _request(self, last_positions: Sequence[int], numbers: Indices, records: int, first: int) -> None:
-        """Fetch a block, or together several blocks of one record.
-
-        Args:
-            last_positions: the last position of each block.
-            numbers: the numbers of all records.
-            records: the number of records of a block.
-            first: where the steps begin that need them.
-        """
+        """Fetch a block, or together several of one record, given their last positions, for steps from ``first`` on."""
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, self._worker.close)

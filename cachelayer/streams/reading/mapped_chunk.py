@@ -95,10 +95,7 @@ class MappedChunk:
                 del error
 
     def _different_rows(self) -> tuple[Indices, Indices]:
-        """Return the rows with different positions and, for every row, which of these has its position.
-
-        Rows that fill up a step repeat positions: their elements are read, and functions are called, only once.
-        """
+        """Return the rows with different positions, which are read once, and which of these each row is."""
         positions = self._plan.positions
         options = self._reader.options
         if options.steps.rule.fill is None and options.rows is None:
@@ -139,13 +136,7 @@ class MappedChunk:
     # Stand-ins.
 
     def _replace_failed(self, rows: Indices, values: list[Any], failed: Failed) -> None:
-        """Put the elements of other records in place of those that have failed.
-
-        Args:
-            rows: the row of each value.
-            values: the elements, which this changes.
-            failed: the error of each value that has failed, by its index.
-        """
+        """Put the elements of other records in place of those values that have failed, given the row of each value."""
         indices = sorted(failed)
         limit = self._reader.max_failures
         if limit is not None and len(indices) > limit:
@@ -164,23 +155,13 @@ class MappedChunk:
         self._context.failures += sorted(failures, key=lambda failure: failure.position)
 
     def _end_for_too_many(self, rows: Sequence[int], errors: Sequence[BaseException], limit: int) -> None:
-        """End the chunk before the step in which the failures become too many.
-
-        Args:
-            rows: the rows that have failed, ascending.
-            errors: the error of each of them.
-            limit: the number of failures that are replaced.
-        """
+        """End the chunk before the step in which the failures of rows, ascending, become more than the limit."""
         step_end = self._plan.splits[bisect_right(self._plan.splits, rows[limit])]
         listed = [self._failure(row, error, -1) for row, error in zip(rows, errors, strict=True) if row < step_end]
         self._end_before(rows[len(listed) - 1], too_many(listed, limit))
 
     def _read_stand_in(self, row: int, error: BaseException) -> tuple[Any, int]:
-        """Return the element that stands in for the element of a row, and the number of its record.
-
-        Raises:
-            ElementError: if all candidates fail too.
-        """
+        """Return the element that stands in for that of a row, and its record; raise if all candidates fail."""
         options = self._reader.options
         number = int(self._plan.numbers[row])
         position = int(self._plan.positions[row])
@@ -212,14 +193,7 @@ class MappedChunk:
     # Functions.
 
     def _map(self, attempted: Attempted, numbers: Indices, positions: Indices, attempts: int = 0) -> Attempted:
-        """Return what all functions make of elements that were read.
-
-        Args:
-            attempted: the elements that were read, and the errors of those that were not.
-            numbers: the record number of each.
-            positions: the position of each.
-            attempts: the number of other records that were tried before at these positions.
-        """
+        """Return what all functions make of elements; ``attempts`` records were tried before at these positions."""
         deciding_row = next(iter(np.flatnonzero(positions == self._deciding_position).tolist()), None)
         passing = [self._reader.stacker.passing(element) for element in _elements_in(attempted, deciding_row)]
         for function in self._reader.maps:
