@@ -587,7 +587,7 @@ def test_a_zone_does_not_mix_with_another_or_with_none(tmp_path: Path) -> None:
         [{"x": pa.array([NOON], pa.timestamp("us", "UTC"))}],
         [{"x": dt.time(1, tzinfo=dt.UTC)}],
     ],
-    ids=str,
+    ids=["datetime", "Timestamp", "Series", "DatetimeIndex", "polars", "polars in elements", "Arrow", "time"],
 )
 def test_values_that_would_lose_their_zone_are_refused(values: Any, storage: Storage) -> None:
     with pytest.raises(CacheLayerError):
