@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     from cachelayer.storage.storage import Storage as Storage, open as open
     from cachelayer.streams.epochwise import Epochs as Epochs
     from cachelayer.streams.iterator import StreamIterator as StreamIterator
-    from cachelayer.streams.order.arrival import Arrival as Arrival
     from cachelayer.streams.order.blocks import Blocks as Blocks
     from cachelayer.streams.order.buckets import Buckets as Buckets
     from cachelayer.streams.reading.failures import Failure as Failure
@@ -131,7 +130,6 @@ _HOMES = {
     "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
     "cachelayer.records.video": ("Video",),
     "cachelayer.storage.storage": ("Storage", "open"),
-    "cachelayer.streams.order.arrival": ("Arrival",),
     "cachelayer.streams.order.blocks": ("Blocks",),
     "cachelayer.streams.order.buckets": ("Buckets",),
     "cachelayer.streams.epochwise": ("Epochs",),

@@ -70,7 +70,7 @@ GROUPS = [
     Group(
         "Streams",
         "`ref.stream(...)` is a sequence of batches or elements: `len(stream)`, `stream[step]`, `iter(stream)`.",
-        "(Stream) (BatchStream) (StreamIterator) (Epochs) Blocks Arrival Buckets (Failure) (StreamStats) "
+        "(Stream) (BatchStream) (StreamIterator) (Epochs) Blocks Buckets (Failure) (StreamStats) "
         "(ReadingStats) counters",
     ),
     Group(

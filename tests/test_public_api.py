@@ -23,7 +23,7 @@ from cachelayer.logs import LoggerName
 from cachelayer.objects import paths
 
 PUBLIC = [
-    "AlreadyExistsError", "ArgumentsMismatchError", "ArrayRecordDataSource", "ArraySpec", "Arrival",
+    "AlreadyExistsError", "ArgumentsMismatchError", "ArrayRecordDataSource", "ArraySpec",
     "AudioSpec", "BatchStream", "Blocks", "Buckets", "BuildRevokedError", "BusyError", "CacheLayerError",
     "CacheLayerWarning",
     "Collected", "CorruptionError", "DamagedObject", "DataRef", "DatasetNotFoundError", "Diff", "DigestMismatchError",

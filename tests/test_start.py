@@ -31,7 +31,7 @@ NEEDED = {
     "records.": "codec dtypes files_in_records layout leaf_codecs leaf_columns leaf_names leaf_plan memory null_marks "
     "selection spans spec spec_json tree values",
     "storage.": "catalog storage",
-    "streams.": "ahead.background ahead.prefetch iterator order.arrival order.blocks order.orders order.permutation "
+    "streams.": "ahead.background ahead.prefetch iterator order.blocks order.orders order.permutation "
     "reading.chunk_plan reading.element_map reading.failures reading.step_reader state step_numbers steps stream "
     "stream_options stream_stats",
     "versions.": "column_file log manifest reference shard_set shard_table snapshot stored_version view_calls",

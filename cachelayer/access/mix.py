@@ -15,7 +15,6 @@ from cachelayer.arguments import explains_options, no_attribute
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.protocols import Digests, T, identity_of_records
 from cachelayer.records.tree import Tree
-from cachelayer.streams.order.arrival import Arrival
 from cachelayer.streams.order.blocks import Blocks, block_order
 from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns, seed_of_part
 from cachelayer.streams.order.orders import ExactOrder, Order
@@ -195,8 +194,6 @@ class Mixture(Generic[T]):
                 "come from stream.epochs()"
             )
         shuffle = options.get("shuffle", False)
-        if isinstance(shuffle, Arrival) or shuffle == "arrival":
-            raise InvalidArgumentError(f"shuffle={shuffle!r}: a mixture has no order of arrival: pass True or 'blocks'")
         blocks = blocks_of(shuffle)
         options["shuffle"] = blocks is not None or shuffle
         checked = make_options(self._length, global_batch_size, **options)

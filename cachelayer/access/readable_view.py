@@ -221,8 +221,6 @@ class ReadableView(Generic[T]):
                 that an object store gets a request for each block in place of each record. An iterator then fetches
                 blocks ahead and holds each until its last record is out: the windows of its shard (its share of
                 about 1 GiB), 128 MiB more, and the blocks of the steps that are read ahead.
-                ``"arrival"``, or a :class:`cachelayer.Arrival`, goes through epoch 0 as records are stored, and
-                permutes them within windows; later epochs are exact.
             seed: an integer in [0, 2**64), required with shuffle.
             reshuffle: False uses the same order in every epoch.
             num_epochs: number of epochs, counted from position 0; None for an endless stream.

@@ -26,7 +26,6 @@ from cachelayer.page.render import open_versions_of, page, query_integer, ref_of
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable, with_one_mask
-from cachelayer.streams.order.arrival import Arrival
 from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.buckets import Buckets
 from cachelayer.streams.steps import RULES, Steps
@@ -150,8 +149,6 @@ def _stream_of(ref: DataRef[Any], batch: int, options: dict[str, Any], state: An
         options["reshuffle"] = described.get("reshuffle", True)
         if "blocks" in described:
             options["shuffle"] = Blocks(**described["blocks"])
-        if "arrival" in described:
-            options["shuffle"] = Arrival(**described["arrival"])
         if "buckets" in described:
             leaves = described["buckets"]["leaves"]
             bounds = described["buckets"]["bounds"]

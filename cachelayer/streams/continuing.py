@@ -7,7 +7,6 @@ from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.protocols import has_records, records_of
-from cachelayer.streams.order.arrival import ArrivalOrder
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.buckets import BucketOrder
 from cachelayer.streams.order.mixture import MixedOrder
@@ -56,11 +55,6 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
         raise InvalidArgumentError(
             f"advance_to({newer!r}): new records would change the batches of buckets: at the end of an epoch, "
             "begin newer.stream(..., buckets=...)"
-        )
-    if isinstance(order, ArrivalOrder):
-        raise InvalidArgumentError(
-            f"advance_to({newer!r}): new records would come in the window that an epoch ended with: at the end of an "
-            "epoch, begin newer.stream(...)"
         )
     if isinstance(order, MixedOrder):
         raise InvalidArgumentError(

@@ -37,7 +37,6 @@ _LABEL_OF = {
     ("blocks", "records"): "records of a block",
     ("blocks", "window"): "window of blocks",
     ("blocks", "lanes"): "lanes of blocks",
-    ("arrival", "window"): "window of arrivals",
     ("buckets", "leaves"): "leaves of buckets",
     ("buckets", "bounds"): "bounds of buckets",
 }

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
-from cachelayer.streams.order.arrival import Arrival, ArrivalOrder
 from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks, block_order
 from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.order.permutation import Indices
@@ -37,7 +36,7 @@ _MOST_READERS = 1.5
 are fewer lanes than shards, it is always more than this."""
 
 M = TypeVar("M", bound=Callable[..., Any])
-Shuffle = bool | Literal["blocks", "arrival"] | Blocks | Arrival
+Shuffle = bool | Literal["blocks"] | Blocks
 _SEARCHED = 1 << 18
 """Places of an epoch that are searched for records at once."""
 _DEFAULTS = {
@@ -157,8 +156,6 @@ class StreamOptions:
         order = {name: value for name, value in self.order.described.items() if name not in ("kind", "version")}
         if isinstance(self.order, BlockOrder):
             order["shuffle"] = Blocks(**order.pop("blocks"))
-        elif isinstance(self.order, ArrivalOrder):
-            order["shuffle"] = Arrival(**order.pop("arrival"))
         elif "blocks" in order:
             order["shuffle"] = "blocks"
         arguments = {
@@ -180,7 +177,7 @@ def make_options(
     table: BucketTable | None = None,
     together: int = 1,
     *,
-    shuffle: bool | Literal["blocks", "arrival"] | Blocks | Arrival = False,
+    shuffle: bool | Literal["blocks"] | Blocks = False,
     seed: int | None = None,
     reshuffle: bool = True,
     num_epochs: int | None = 1,
@@ -293,11 +290,6 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
             "buckets and shuffle in blocks: blocks hold records of all lengths, so pass shuffle=True, or leave buckets "
             "out"
         )
-    if isinstance(order, ArrivalOrder):
-        raise InvalidArgumentError(
-            "buckets and shuffle='arrival': a window has records of all lengths, so pass shuffle=True, or leave "
-            "buckets out"
-        )
     bucket_order = BucketOrder(table, steps.global_batch, order.shuffle, order.seed, order.reshuffle)
     bucket_steps = replace(steps, cuts=bucket_order.cuts)
     why_invalid = bucket_steps.why_invalid(options.start)
@@ -339,19 +331,19 @@ def blocks_of(shuffle: Any) -> Blocks | None:
     return checked if isinstance(checked, Blocks) else None
 
 
-def _checked_shuffle(shuffle: Any) -> bool | Blocks | Arrival:
+def _checked_shuffle(shuffle: Any) -> bool | Blocks:
     """Return a shuffle as a value, whichever way a user names it."""
-    if isinstance(shuffle, (bool, np.bool_, Blocks, Arrival)):
-        return shuffle if isinstance(shuffle, (Blocks, Arrival)) else bool(shuffle)
-    named: dict[str, Blocks | Arrival] = {"blocks": Blocks(), "arrival": Arrival()}
+    if isinstance(shuffle, Blocks):
+        return shuffle
+    if isinstance(shuffle, (bool, np.bool_)):
+        return bool(shuffle)
     if isinstance(shuffle, str):
-        if shuffle in named:
-            return named[shuffle]
-        for near in get_close_matches(shuffle.lower(), named, 1, 0.5):
-            raise InvalidArgumentError(f"shuffle {shuffle!r}: did you mean {near!r}?")
+        if shuffle == "blocks":
+            return Blocks()
+        if get_close_matches(shuffle.lower(), ["blocks"], 1, 0.5):
+            raise InvalidArgumentError(f"shuffle {shuffle!r}: did you mean 'blocks'?")
     raise InvalidTypeError(
-        f"shuffle {shuffle!r} of type {type(shuffle).__name__}: pass True, False, 'blocks', 'arrival', "
-        "cachelayer.Blocks(...) or cachelayer.Arrival(...)"
+        f"shuffle {shuffle!r} of type {type(shuffle).__name__}: pass True, False, 'blocks' or cachelayer.Blocks(...)"
     )
 
 
@@ -359,14 +351,14 @@ def _order(
     records: int,
     record_nbytes: int,
     together: int,
-    shuffle: bool | Blocks | Arrival,
+    shuffle: bool | Blocks,
     seed: int | None,
     *,
     reshuffle: bool,
 ) -> Order:
     """Return the order of one dataset, with its seed checked."""
     if seed is None and shuffle:
-        shown = {Blocks(): "'blocks'", Arrival(): "'arrival'"}.get(shuffle, repr(shuffle))
+        shown = "'blocks'" if shuffle == Blocks() else repr(shuffle)
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
     key = None if seed is None else check_seed(seed)
     return _shared_order(records, record_nbytes, together, shuffle, key, reshuffle)
@@ -375,12 +367,10 @@ def _order(
 # Streams of one order share what it has computed, which are some MB.
 @lru_cache(maxsize=4)
 def _shared_order(
-    records: int, record_nbytes: int, together: int, shuffle: bool | Blocks | Arrival, seed: int | None, reshuffle: bool
+    records: int, record_nbytes: int, together: int, shuffle: bool | Blocks, seed: int | None, reshuffle: bool
 ) -> Order:
     if isinstance(shuffle, Blocks) and seed is not None:
         return block_order(shuffle, records, record_nbytes, together, seed=seed, reshuffle=reshuffle)
-    if isinstance(shuffle, Arrival) and seed is not None:
-        return ArrivalOrder(records, shuffle.window, seed, reshuffle)
     return ExactOrder(records, bool(shuffle), seed, reshuffle or not shuffle)
 
 

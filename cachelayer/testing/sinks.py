@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer import ArraySpec, Arrival, Blocks, StateError, Storage
+from cachelayer import ArraySpec, Blocks, StateError, Storage
 
 RECORDS = 60
 NOISY = {"n": ArraySpec("int32"), "noise": ArraySpec("float32", (2,))}
@@ -46,7 +46,6 @@ FINITE: dict[str, Callable[[Refs], Make]] = {
     "epochs": lambda refs: lambda **o: refs.rows.stream(16, **SHUFFLED, num_epochs=3, **o),
     "elements": lambda refs: lambda **o: refs.rows.stream(**SHUFFLED, **o),
     "blocks": lambda refs: lambda **o: refs.rows.stream(6, shuffle=Blocks(records=6, window=2, lanes=2), seed=4, **o),
-    "arrival": lambda refs: lambda **o: refs.rows.stream(6, shuffle=Arrival(20), seed=4, **o),
     "padded": lambda refs: lambda **o: refs.rows.stream(16, **SHUFFLED, remainder="pad", **o),
     "shard": lambda refs: lambda **o: refs.rows.stream(16, shard=(1, 2), **o),
     "empty batches": lambda refs: lambda **o: refs.rows.stream(56, shard=(7, 8), remainder="keep", **o),

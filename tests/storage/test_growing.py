@@ -80,7 +80,6 @@ STREAMS: dict[str, dict[str, Any]] = {
     "in order": {},
     "exact": {"shuffle": True, "seed": 3, "num_epochs": 2},
     "blocks": {"shuffle": Blocks(records=10, window=8, lanes=4), "seed": 3},
-    "arrival": {"shuffle": "arrival", "seed": 3, "num_epochs": 2},
     "padded": {"shuffle": True, "seed": 3, "remainder": "pad", "global_batch_size": 64},
     "second shard": {"shuffle": True, "seed": 3, "shard": (1, 2)},
 }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from samples import examples
 
 import cachelayer
-from cachelayer import ArraySpec, Arrival, Blocks, Buckets
+from cachelayer import ArraySpec, Blocks, Buckets
 from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.failures import ReadContext
 from cachelayer.streams.steps import RULES, Rule
@@ -47,7 +47,6 @@ ORDERS: dict[str, dict[str, Any]] = {
     "in order": {},
     "shuffled": {"shuffle": True, "seed": 5},
     "in blocks": {"shuffle": Blocks(4, 16, 8), "seed": 5},
-    "by arrival": {"shuffle": Arrival(30), "seed": 5},
     "in buckets": {"buckets": Buckets("v", [2, 4, 7]), "shuffle": True, "seed": 5},
 }
 PAIRS = [("strided", "in blocks"), ("joined", "in buckets"), ("reversed", "in buckets")]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer import Arrival, Blocks, InvalidArgumentError, InvalidTypeError
+from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError
 
 REF: Any = cachelayer.wrap(list(range(10)), identity="numbers")
 
@@ -32,8 +32,6 @@ class Dropping(ShardOptions):
         ({"shuffle": "blocks"}, "shuffle='blocks' needs a seed"),
         ({"shuffle": Blocks(lanes=4)}, "shuffle=Blocks.* needs a seed"),
         ({"shuffle": "block", "seed": 1}, "shuffle 'block': did you mean 'blocks'"),
-        ({"shuffle": "arrival"}, "shuffle='arrival' needs a seed"),
-        ({"shuffle": "arrivals", "seed": 1}, "shuffle 'arrivals': did you mean 'arrival'"),
         ({"shuffle": True, "seed": -1}, "seed -1"),
         ({"seed": 2**64}, "seed"),
         ({"global_batch_size": 0}, "global_batch_size 0"),
@@ -65,7 +63,7 @@ WRONG_KINDS = [
     {"shuffle": "False"},
     {"shuffle": 1},
     {"shuffle": Blocks},
-    {"shuffle": Arrival},
+    {"shuffle": "arrival"},
     {"reshuffle": 1},
     {"seed": 1.0},
     {"seed": True},

@@ -20,7 +20,7 @@ import numpy as np
 from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at, round_keys
 
-VERSIONS = {"exact": 1, "blocks": 1, "arrival": 1, "buckets": 1, "weighted": 1, "mixture": 1}
+VERSIONS = {"exact": 1, "blocks": 1, "buckets": 1, "weighted": 1, "mixture": 1}
 """The version of each kind of order, under which its permutations never change."""
 
 GROUP = 64

@@ -16,7 +16,6 @@ from order_page import VECTORS, reference
 from samples import examples
 
 from cachelayer import Buckets
-from cachelayer.streams.order.arrival import ArrivalOrder
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.buckets import BucketOrder
 from cachelayer.streams.order.mixture import MixedOrder, Turns, seed_of_part, turns_of
@@ -82,14 +81,6 @@ def test_the_order_in_blocks_never_changes(case: dict[str, Any]) -> None:
     places = range(start, start + len(case["records"]))
     assert BlockOrder(*case["sizes"], seed).at(epoch, places).tolist() == case["records"]
     assert [reference().record_in_blocks(*case["sizes"], seed, epoch, p) for p in places[:2]] == case["records"][:2]
-
-
-@vectors("arrival")
-def test_the_order_of_arrival_never_changes(case: dict[str, Any]) -> None:
-    n, window, seed, epoch, start = (case[name] for name in ("n", "window", "seed", "epoch", "start"))
-    places = range(start, start + len(case["records"]))
-    assert ArrivalOrder(n, window, seed).at(epoch, places).tolist() == case["records"]
-    assert [reference().record_by_arrival(n, window, seed, epoch, p) for p in places[:2]] == case["records"][:2]
 
 
 @vectors("buckets")
