@@ -12,6 +12,7 @@ import operator
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ from cachelayer.errors import (
     RecordIndexError,
 )
 from cachelayer.extras import packages_of
+from cachelayer.provenance.function_code import attributes_of
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
@@ -397,3 +399,12 @@ class _WorkerIterator(_StreamedIterator):
 
     def get_state(self) -> dict[str, Any]:
         return {**self._reader.state(self._position), "workers": self._workers}
+
+
+def content(obj: Any) -> Any:
+    """Return the transformations of a dataset of Grain, with their functions; None for anything else."""
+    if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
+        return None
+    # Whether another dataset was made of it is no part of it.
+    own = {name: value for name, value in attributes_of(obj).items() if name not in ("has_child", "_parents")}
+    return SimpleNamespace(kind=type(obj).__name__, parents=[*obj.parents], **own)

@@ -341,3 +341,22 @@ def _times(values: Any, name: str) -> NDArray[Any]:
 def _native(values: NDArray[Any]) -> NDArray[Any]:
     """Return the same memory in numpy's native dtype: one with an explicit byte order would print differently."""
     return values.view(values.dtype.newbyteorder("="))
+
+
+def content(obj: Any) -> Any:
+    """Return what a frame, a series or an index holds besides the values of its columns; None for anything else."""
+    if isinstance(obj, pd.Index):
+        levels = [np.asarray(obj.get_level_values(number), object) for number in range(obj.nlevels)]
+        return "index", [*obj.names], levels, [*map(str, getattr(obj, "dtypes", [obj.dtype]))]
+    if isinstance(obj, pd.CategoricalDtype):
+        return "categories", content(obj.categories), obj.ordered
+    if isinstance(obj, pd.Categorical):
+        return content(obj.dtype)
+    if not isinstance(obj, (pd.DataFrame, pd.Series)):
+        return None
+    dtypes = [obj.dtype] if isinstance(obj, pd.Series) else [*obj.dtypes]
+    labels = [obj.name] if isinstance(obj, pd.Series) else content(obj.columns)
+    kinds = [content(dtype) or str(dtype) for dtype in dtypes]
+    frame = obj.to_frame() if isinstance(obj, pd.Series) else obj
+    objects = [frame.iloc[:, number].to_numpy() for number, dtype in enumerate(dtypes) if dtype.kind == "O"]
+    return labels, content(obj.index), kinds, obj.attrs, objects

@@ -142,3 +142,11 @@ def _check(dtype: Any, title: str) -> None:
         _check(dtype.inner, f"{title}, in lists,")
     for field in dtype.fields if isinstance(dtype, pl.Struct) else ():
         _check(field.dtype, f"{title}, field {field.name!r},")
+
+
+def content(obj: Any) -> Any:
+    """Return what a frame or a series holds besides the values of its columns; None for anything else."""
+    if not isinstance(obj, (pl.DataFrame, pl.Series)):
+        return None
+    series = [obj] if isinstance(obj, pl.Series) else obj.get_columns()
+    return [(each.name, str(each.dtype), getattr(each.dtype, "categories", pl.Series()).to_list()) for each in series]

@@ -448,3 +448,14 @@ def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:
     if missing:
         raise InvalidArgumentError(f"there is no column {missing[0]!r} among {own.names}")
     return own if names == own.names else pa.schema([own.field(name) for name in names])
+
+
+def content(obj: Any) -> Any:
+    """Return what an object of Arrow holds besides the values of its columns; None for anything else."""
+    if isinstance(obj, (pa.Array, pa.ChunkedArray)):
+        return pa.table({"values": obj})
+    if isinstance(obj, (pa.Table, pa.RecordBatch)):
+        table = obj if isinstance(obj, pa.Table) else pa.Table.from_batches([obj])
+        chunks = [chunk for column in table.columns for chunk in column.chunks]
+        return content(obj.schema), [each.dictionary.to_pylist() for each in chunks if hasattr(each, "dictionary")]
+    return obj.serialize().to_pybytes() if isinstance(obj, pa.Schema) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -328,3 +329,20 @@ def _check_declared(own: Tree, declared: Tree) -> None:
         )
         if not same:
             raise InvalidArgumentError(f"element_spec{path} is {other!r}, but the tf.data.Dataset has {leaf!r}")
+
+
+def content(obj: Any) -> Any:
+    """Return the transformations of a ``tf.data.Dataset``, with their functions; None for anything else."""
+    kind = type(obj).__name__
+    if kind == "StructuredFunctionWrapper":
+        return obj._func
+    if kind == "_GeneratorState":
+        return obj._generator
+    if isinstance(obj, (tf.TypeSpec, tf.DType)):
+        return str(obj)
+    if not isinstance(obj, tf.data.Dataset):
+        return None
+    known = (tf.data.Dataset, tf.Tensor, tf.TypeSpec, tf.DType, str, int, float, list, tuple, dict)
+    parts = {name: value for name, value in vars(obj).items() if not name.endswith("_attr")}
+    kept = {name: value for name, value in parts.items() if isinstance(value, known) or hasattr(value, "_func")}
+    return SimpleNamespace(kind=kind, element_spec=str(obj.element_spec), **kept)

@@ -196,6 +196,19 @@ def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Ada
     return None
 
 
+def told_by_adapter(obj: Any) -> Any:
+    """Return what the adapter of an object's library says that it holds; None if there is no such adapter.
+
+    An adapter that can tell has a function ``content`` beside its function ``as_source``.
+    """
+    libraries = {base.__module__.partition(".")[0] for base in type(obj).__mro__}
+    for entry in entry_points_of(ENTRY_POINTS):
+        if entry.name in libraries and sys.modules.get(entry.name) is not None:
+            tell = getattr(sys.modules[entry.load().__module__], "content", None)
+            return None if tell is None else tell(obj)
+    return None
+
+
 def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | None:
     """Return the source of a ref, a view or a stream; None for anything else.
 

@@ -30,21 +30,19 @@ from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileFacts, FileSource, identity_of_files
 from cachelayer.builds.source_identity import (
     Identity,
-    hashes_of_held_table,
+    elements_in_memory,
     identity_of_object,
     identity_of_source,
+    look,
 )
+from cachelayer.provenance.account import VARIES, Account, account_of
 from cachelayer.provenance.call_arguments import arguments_of, checked_record, in_clear, name_of
 from cachelayer.provenance.function_code import PYTHON, code_file
 from cachelayer.provenance.stored_values import MARK, Wording, differences, stored
 from cachelayer.provenance.values import content_of
-from cachelayer.provenance.walker import Account, account_of
 from cachelayer.records import spec_json, tree
 from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.versions.reference import AUTO
-
-_failed: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-"""For each version whose build failed in this process, the state of its recipe before and after that build."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +93,18 @@ class Recipe:
         if is_known:
             name = name_of(made_by if callable(made_by) else type(made_by))
         identity = Identity() if is_function else identity_of_object(made_by, options)
+        elements = elements_in_memory(made_by, options, identity)
+        has_state = not identity.has_content and elements is None
+        account = account_of(made_by, values, look, elements=elements, has_state=has_state)
+        if elements is not None:
+            identity = identity._replace(facts={**identity.facts, "elements": stored(account.elements)})
         return cls(
             made_by=made_by,
             name=name,
             is_call=is_call,
             values=values,
             record=in_clear(recorded, values),
-            account=account_of(made_by, values, hashes_of_held_table, identity.elements.code),
+            account=account,
             identity=identity,
             options=_deciding_options(options),
         )
@@ -121,8 +124,7 @@ class Recipe:
         account = self.account
         code: dict[str, Any] = {
             "functions": dict(account.functions),
-            "constants": stored(account.constants),
-            "state": stored(account.state),
+            "values": stored(account.values),
         }
         arguments = {**stored(account.arguments), **self.record}
         facts: dict[str, Any] = {}
@@ -146,63 +148,15 @@ class Recipe:
         Ask for it after the build. A value that the build has changed, such as the position of an iterator, is left
         out: the next call would find another value, and take the version for stale.
         """
-        later = self._state_now()
-        unchanged = {name: value for name, value in self.account.state.items() if later.get(name) == value}
-        provenance = replace(self, account=self.account._replace(state=unchanged)).facts
-        in_part = [*self.account.in_part, *(f"elements ({sample})" for sample in self.identity.elements.in_part)]
+        provenance = replace(self, account=replace(self.account, values=self.account.after_build())).facts
+        in_part = [*self.account.in_part]
         if self.identity.sampled_rows:
             in_part.append(self.identity.sampled_rows)
         if in_part:
             provenance["compared_in_part"] = in_part
-        not_compared = [*self.not_compared, *self._unknown_source()]
-        if not_compared:
-            provenance["not_compared"] = not_compared
+        if self.account.not_compared:
+            provenance["not_compared"] = [*self.account.not_compared]
         return provenance
-
-    @property
-    def not_compared(self) -> list[str]:
-        """The names of the values that cannot be compared, each with the types that are the reason."""
-        elements = ", ".join(self.identity.elements.not_compared)
-        return [*self.account.not_compared, *([f"elements ({elements})"] if elements else [])]
-
-    def _unknown_source(self) -> list[str]:
-        """Return the name of the source if it is an object of a library of which nothing but the length is known."""
-        is_known = self.name is not None or self.account.functions
-        is_identified = set(self.identity.facts) - {"length"} or self.identity.unread
-        if self.made_by is None or is_known or is_identified:
-            return []
-        return [f"source ({type(self.made_by).__name__})"]
-
-    def going_on(self, version: str) -> Self:
-        """Return the recipe with the state as it was before a build of the version that failed in this process.
-
-        Only values that are still as the failed build left them count as they were before it::
-
-            a counter in the function     before 0, the failed build left 7, now 7     counts as 0: the same recipe
-                                          before 0, the failed build left 7, now 9     counts as 9: the user changed it
-
-        Args:
-            version: the version, with the URL of its storage.
-        """
-        before, after = _failed.get(version, ({}, {}))
-        state: dict[str, Any] = {}
-        for name, value in self.account.state.items():
-            is_as_left = name in after and after[name] == value
-            if not is_as_left:
-                state[name] = value
-            elif name in before:
-                state[name] = before[name]
-        return replace(self, account=self.account._replace(state=state))
-
-    def remember_failure(self, version: str) -> None:
-        """Remember the state before and after a build that failed, for :meth:`going_on`."""
-        _failed[version] = (self.account.state, self._state_now())
-
-    def _state_now(self) -> Mapping[str, Any]:
-        """Return the values that the code may change, as they are now."""
-        if not self.account.state:
-            return {}
-        return account_of(self.made_by, self.values, hashes_of_held_table).state
 
     def changes(self, built: Mapping[str, Any]) -> dict[str, list[str]]:
         """Return a phrase for everything that differs from the provenance of a version, by the kind of change."""
@@ -225,10 +179,7 @@ class Recipe:
             # Every release of Python compiles functions to other code, so their hashes say nothing.
             before.pop("functions", None)
             now.pop("functions", None)
-        state_before = before.pop("state", {})
-        state_now = now.pop("state", {})
-        # The provenance lacks the values that the build changed: only values that both have are compared.
-        return [*differences(before, now), *differences(state_before, state_now, Wording.IN_BOTH)]
+        return _changes_of_code(before, now)
 
     def argument_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each argument that differs from the provenance of a version."""
@@ -266,7 +217,7 @@ class Recipe:
     def automatic_name(self) -> str:
         """The name of the version: ``auto-`` and a hash of the code, the arguments, the values and the options."""
         account = self.account
-        code = [account.functions, account.arguments, account.constants, account.state]
+        code = [account.functions, account.arguments, account.values]
         decided_by = json.dumps({"code": code, **self.options}, sort_keys=True)
         return f"{AUTO}-{hashlib.sha256(decided_by.encode()).hexdigest()[:12]}"
 
@@ -278,14 +229,22 @@ class Recipe:
         now = self.facts
         if any(now.get(name) != built.get(name) for name in ("function", "arguments", "options")):
             return []
-        code_before = dict(built.get("code", {}))
-        code_now = dict(now.get("code", {}))
-        state_before = code_before.pop("state", {})
-        state_now = code_now.pop("state", {})
-        if code_before != code_now:
+        before = dict(built.get("code", {}))
+        now = dict(now.get("code", {}))
+        names = [name for name, value in before.get("values", {}).items() if value == VARIES]
+        if before.get("functions") != now.get("functions"):
             return []
-        changed_by_building = [f"{name} is changed by the build" for name in state_now if name not in state_before]
-        return differences(state_before, state_now, Wording.IN_BOTH) or changed_by_building
+        return _changes_of_code(before, now) or [f"{name} is changed by the build" for name in names]
+
+
+def _changes_of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a phrase for each entry of an account that differs, without the values that the build has changed."""
+    varies = {name for name, value in before.get("values", {}).items() if value == VARIES}
+    one, other = (
+        {**code, "values": {name: value for name, value in code.get("values", {}).items() if name not in varies}}
+        for code in (before, now)
+    )
+    return differences(one, other)
 
 
 def _deciding_options(options: BuildOptions) -> dict[str, Any]:

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cachelayer.builds.array_source import array_source, columns_of
-from cachelayer.builds.as_source import adapted_source
+from cachelayer.builds.as_source import adapted_source, told_by_adapter
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.source import Source, Table
 from cachelayer.builds.source_files import identity_of_files, local_files
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import has_records, records_of
 from cachelayer.provenance.stored_values import hashed, stored
-from cachelayer.provenance.values import Content, crc32c, hash_of
+from cachelayer.provenance.values import content_of, crc32c
 from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.leaf_columns import Column, FlatRows
@@ -57,8 +57,11 @@ class Identity(NamedTuple):
     """How many of the rows are hashed, in words; "" if all are."""
     unread: str = ""
     """Why the source could not be looked at; "" if it could."""
-    elements: Content = Content(None)
-    """What the elements hold, if they are in memory."""
+
+    @property
+    def has_content(self) -> bool:
+        """True if it tells more than the length."""
+        return bool(self.facts.keys() - {"length"} or self.unread)
 
 
 def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
@@ -83,11 +86,12 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
         identity = _identity_of_table(table, MOST_NBYTES)
         return identity._replace(facts={**facts, "length": table.length, **identity.facts})
     length = _length(obj)
-    facts |= {} if length is None else {"length": length}
-    if type(obj) not in _ITEMS:
-        return Identity(facts)
-    identity = _identity_of_items(obj)
-    return identity._replace(facts={**facts, **identity.facts})
+    return Identity(facts | ({} if length is None else {"length": length}))
+
+
+def elements_in_memory(obj: Any, options: BuildOptions, identity: Identity) -> Any:
+    """Return the elements of a source, if it holds them and its identity does not tell them; else None."""
+    return obj if type(obj) in _ITEMS and not options.unbatch and not identity.has_content else None
 
 
 def _facts_of_stream(stream: Stream[Any]) -> dict[str, Any]:
@@ -106,12 +110,9 @@ def identity_of_source(source: Source) -> Identity:
         leaves = tree.leaves(source.table.element_spec)
         has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in leaves)
         return _identity_of_table(source.table, 0 if has_files else MOST_NBYTES)
-    return _identity_of_items(source.items) if type(source.items) in _ITEMS else Identity()
-
-
-def _identity_of_items(items: Any) -> Identity:
-    elements = hash_of(items, hashes_of_held_table)
-    return Identity({"elements": stored(elements.value)}, elements=elements)
+    if type(source.items) not in _ITEMS:
+        return Identity()
+    return Identity({"elements": stored(content_of(source.items, look).value)})
 
 
 def _identity_of_table(table: Table, most_nbytes: int) -> Identity:
@@ -122,12 +123,22 @@ def _identity_of_table(table: Table, most_nbytes: int) -> Identity:
     return Identity({"columns": [*columns], **stored(named)}, sampled_rows)
 
 
-def hashes_of_held_table(value: Any) -> tuple[dict[str, str], str] | None:
-    """Return the :func:`table_hashes` of a table or series that code holds; None for anything else."""
+def look(value: Any) -> tuple[Any, str] | None:
+    """Return what an object of a library holds that code or a source has, and how many of its rows were read.
+
+    Adapters say it of the objects of their libraries; tables and series have hashes of their columns besides.
+    """
+    told = told_by_adapter(value)
     if hasattr(type(value), "to_frame"):
         value = value.to_frame(name="values")
-    table = None if isinstance(value, (np.ndarray, Mapping)) else table_of(value)
-    return None if table is None else table_hashes(table, _MOST_HELD_NBYTES)
+    try:
+        table = None if isinstance(value, (np.ndarray, Mapping)) else table_of(value)
+    except CacheLayerError:
+        return None if told is None else ((told, np.asarray(value, object)), "")
+    if table is None:
+        return None if told is None else (told, "")
+    columns, sampled_rows = table_hashes(table, _MOST_HELD_NBYTES)
+    return (told, columns), sampled_rows
 
 
 def _length(obj: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Hash the code of functions, and find the names that it uses; find the code within objects of users.
+"""Read code: a hash of what it does, and the names that it uses; and tell the user's code from that of libraries.
 
 The compiled code counts, so a hash tells what runs, even if the file was edited after it was imported. Comments,
 docstrings, layout and quotes do not count. Another release of Python compiles the same source to other code.
@@ -9,14 +9,15 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
+import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeGuard
 
 from cachelayer.protocols import T
@@ -25,12 +26,16 @@ _INSTALLED = {"site-packages", "dist-packages"}
 """The folders of installed packages."""
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 """The flags of code that decide what it does."""
-_HAS_DOCSTRING = 0x4000000
-"""The flag of code with a docstring, from Python 3.14 on. Before, the first constant is the docstring, or None."""
+_WITHOUT_MEANING = {"NOP", "CACHE", "EXTENDED_ARG"}
+"""Instructions that layout decides: some stand for a line, others for a large number."""
+_OF_CLASS_BODIES = {"__doc__", "__qualname__", "__firstlineno__", "__static_attributes__"}
+"""The names that the body of a class, or a module, gets besides those that the user binds."""
 _GENERATED = ("<string>", "<attrs generated")
 """The files of methods that dataclasses, named tuples and attrs generate."""
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The release of Python whose code is hashed."""
+_JUMPS = {*dis.hasjrel, *dis.hasjabs}
+_NAMED = {*dis.hasconst, *dis.hasname, *dis.haslocal, *dis.hasfree, *dis.hascompare}
 
 
 class Import(NamedTuple):
@@ -41,56 +46,41 @@ class Import(NamedTuple):
     names: tuple[str, ...]
 
 
-class Names(NamedTuple):
-    """The names that code uses."""
+class Code(NamedTuple):
+    """What code does, and the names that it uses, also within the functions that it defines."""
 
-    read: frozenset[str] = frozenset()
+    hash: str
+    """A hash of what it does in 12 hexadecimal digits, the same in every process of one release of Python."""
+    read: frozenset[str]
     """The names of its module that it reads."""
-    stored: frozenset[str] = frozenset()
+    stored: frozenset[str]
     """The names of its module, and of functions around it, that it assigns: these values change while it runs."""
-    attributes: frozenset[str] = frozenset()
+    attributes: frozenset[str]
     """The attributes that it asks of any object."""
-    imports: frozenset[Import] = frozenset()
+    texts: frozenset[str]
+    """The texts among its constants, which may be names of attributes and modules."""
+    imports: frozenset[Import]
     """The imports that it makes when it runs."""
 
 
-def code_hash(code: CodeType) -> str:
-    """Return a hash of code in 12 hexadecimal digits, the same in every process of one release of Python."""
-    return hashlib.sha256(repr(_facts(code)).encode()).hexdigest()[:12]
-
-
-def _facts(code: CodeType) -> list[Any]:
-    """Return the facts that decide what code does: everything but its place in a file, its name and its docstring."""
-    constants = code.co_consts
-    if sys.version_info >= (3, 14):
-        has_docstring = bool(code.co_flags & _HAS_DOCSTRING)
-    else:
-        has_docstring = isinstance(next(iter(constants), None), str) and not code.co_name.startswith("<")
-    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _FLAGS)
-    first = 1 if has_docstring else 0
-    return [code.co_code, code.co_exceptiontable, counts, names, *map(_constant, constants[first:])]
-
-
-def _constant(value: Any) -> Any:
-    if isinstance(value, CodeType):
-        return _facts(value)
-    if isinstance(value, frozenset):
-        # Sets have another order in each process.
-        return sorted(map(repr, map(_constant, value)))
-    return list(map(_constant, value)) if isinstance(value, tuple) else (type(value).__name__, ascii(value))
-
-
 @lru_cache(maxsize=4096)
-def names_of(code: CodeType) -> Names:
-    """Return the names that code uses, also within the functions that it defines."""
+def read_code(code: CodeType) -> Code:
+    """Read code once: everything but its place in a file, its name and its docstring decides the hash."""
+    facts: list[Any] = [(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _FLAGS)]
+    facts.append(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2])
     read = set[str]()
     stored = set[str]()
     attributes = set[str]()
     imports = set[Import]()
     arguments: list[Any] = []
-    for instruction in dis.get_instructions(code):
-        name = instruction.argval
+    places: dict[int, int] = {}
+    bytecode = dis.Bytecode(code)
+    for instruction in bytecode:
+        # Jumps count by the instruction that they lead to: layout changes the distance.
+        places[instruction.offset] = len(facts)
+        if instruction.opname in _WITHOUT_MEANING:
+            continue
+        name: Any = instruction.argval if instruction.opcode in (_NAMED | _JUMPS) else instruction.arg
         match instruction.opname:
             case "LOAD_GLOBAL" | "LOAD_NAME" | "LOAD_FROM_DICT_OR_GLOBALS":
                 read.add(name)
@@ -103,21 +93,88 @@ def names_of(code: CodeType) -> Names:
             case "IMPORT_NAME":
                 # The two instructions before it load the level and the names.
                 imports.add(Import(arguments[-2], name, arguments[-1] or ()))
-        if instruction.opname != "EXTENDED_ARG":
-            arguments.append(name)
-    if "getattr" in read:
-        # getattr(value, "name"): most often, the name of the attribute is among the constants.
-        attributes.update(each for each in code.co_consts if isinstance(each, str))
-    inner = [names_of(each) for each in code.co_consts if isinstance(each, CodeType)]
-    groups = zip((read, stored, attributes, imports), *inner, strict=True)
-    return Names(*(frozenset[Any]().union(*group) for group in groups))
+            case "STORE_NAME" if name in _OF_CLASS_BODIES:
+                facts.pop()
+                continue
+        arguments.append(name)
+        facts.append((instruction.opname, name))
+    for number, (opname, name) in enumerate(facts[2:], 2):
+        is_jump = dis.opmap.get(opname) in _JUMPS
+        facts[number] = opname, places.get(name, len(facts)) if is_jump else _constant(name)
+    for entry in bytecode.exception_entries:  # type: ignore[attr-defined]
+        facts.append([places.get(place, len(facts)) for place in (entry.start, entry.end, entry.target)])
+    inner = [read_code(each) for each in code.co_consts if isinstance(each, CodeType)]
+    texts = {each for each in code.co_consts if isinstance(each, str)}
+    groups = zip((read, stored, attributes, texts, imports), *(each[1:] for each in inner), strict=True)
+    united: list[Any] = [frozenset[Any]().union(*group) for group in groups]
+    return Code(hashlib.sha256(repr(facts).encode()).hexdigest()[:12], *united)
 
 
-def closure_of(function: FunctionType) -> dict[str, Any]:
-    """Return the variables of functions around a function that it uses, by name, if they have values by now."""
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    empty = CellType()
-    return {name: cell.cell_contents for name, cell in cells.items() if cell != empty}
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return read_code(value).hash
+    if isinstance(value, frozenset):
+        # Sets have another order in each process.
+        return sorted(map(repr, map(_constant, value)))
+    return list(map(_constant, value)) if isinstance(value, tuple) else (type(value).__name__, ascii(value))
+
+
+# Modules that are imported when a function runs.
+
+
+def modules_of(each: Import, package: str) -> tuple[list[str], list[str]]:
+    """Return the names of the modules that an import binds, and of those that only run before them.
+
+    Args:
+        package: the package that the import's module is in, from which relative imports count.
+    """
+    try:
+        module = importlib.util.resolve_name("." * each.level + each.module, package) if each.level else each.module
+    except ImportError:
+        return [], []
+    if not each.names:
+        # ``import a.b`` binds ``a``.
+        return [*_parents(module), module], []
+    return [module, *(f"{module}.{name}" for name in each.names)], _parents(module)
+
+
+def _parents(module: str) -> list[str]:
+    """Return the packages around a module, the outermost first."""
+    parts = module.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def code_of_module(name: str) -> tuple[CodeType | None, str] | None:
+    """Return the code of a module of the user, without importing it or a package around it, and the package it is in.
+
+    The code is None if it cannot be read. For a module that is no user's, or does not exist, None is returned.
+    """
+    spec: Any = None
+    folders: Any = None
+    for each in (*_parents(name), name):
+        loaded = sys.modules.get(each)
+        spec = getattr(loaded, "__spec__", None)
+        if loaded is None:
+            finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+            spec = next(filter(None, (find(each, folders) for find in finders if find is not None)), None)
+        if spec is None:
+            return None
+        folders = spec.submodule_search_locations
+    if spec.origin is None or not spec.has_location or not is_users(spec.origin):
+        return None
+    try:
+        source = spec.loader.get_source(name)
+        return (spec.loader.get_code(name) if source is None else _compiled(source, spec.origin)), spec.parent
+    except (AttributeError, ImportError, OSError, SyntaxError, ValueError):
+        return None, spec.parent
+
+
+@lru_cache(maxsize=256)
+def _compiled(source: str, file: str) -> CodeType:
+    return compile(source, file, "exec", dont_inherit=True)
+
+
+# Whose code it is.
 
 
 @lru_cache(maxsize=1024)
@@ -136,6 +193,10 @@ def _libraries() -> set[Path]:
     return {*folders, *(folder.resolve() for folder in folders)}
 
 
+def is_same_file(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
 def code_file(value: object) -> str:
     """Return the user's file that defines a function, a class, or the class of an object; "" if there is none."""
     code: CodeType | None = None
@@ -151,7 +212,7 @@ def code_file(value: object) -> str:
     return file if is_users(file) else ""
 
 
-def innermost(function: object) -> FunctionType | None:
+def innermost(function: Any) -> FunctionType | None:
     """Return the function inside a decorated or partial function, a method or a callable object; None if none is."""
     seen: list[object] = []
     last: FunctionType | None = None
@@ -159,28 +220,36 @@ def innermost(function: object) -> FunctionType | None:
         seen.append(function)
         if is_kind(function, FunctionType):
             last = function
-        inner = next(iter(functions_inside(function)), None)
+        inner = next(iter(parts_of_wrapper(function).values()), None)
         if inner is None and last is None:
             inner = inspect.getattr_static(type(function), "__call__", None)
         function = inner
     return last
 
 
-def functions_inside(value: object) -> list[object]:
-    """Return the functions that a wrapper, such as a property or a partial function, holds; none for anything else."""
-    kind = type(value)
-    if issubclass(kind, property):
-        names = ["fget", "fset", "fdel"]
-    elif issubclass(kind, (classmethod, staticmethod, MethodType)):
-        names = ["__func__"]
-    elif issubclass(kind, (functools.partial, functools.partialmethod, functools.cached_property)):
-        names = ["func"]
-    elif issubclass(kind, functools.singledispatchmethod):
-        names = ["func", "dispatcher"]
-    else:
-        inner = inspect.getattr_static(value, "__wrapped__", None)
-        return [] if inner is None else [inner]
-    return [inner for inner in (getattr(value, name) for name in names) if inner is not None]
+_WRAPPERS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"),
+    classmethod: ("__func__",),
+    staticmethod: ("__func__",),
+    MethodType: ("__func__", "__self__"),
+    functools.partial: ("func", "args", "keywords"),
+    functools.partialmethod: ("func", "args", "keywords"),
+    functools.cached_property: ("func",),
+    functools.singledispatchmethod: ("func", "dispatcher"),
+}
+"""The attributes of wrappers, by their types: the function, and what else they hold."""
+
+
+def parts_of_wrapper(value: object) -> dict[str, Any]:
+    """Return the function that a wrapper, such as a property or a partial function, holds, and its other parts.
+
+    For anything that is no wrapper, nothing is returned.
+    """
+    for kind, names in _WRAPPERS.items():
+        if issubclass(type(value), kind):
+            return {name: getattr(value, name) for name in names}
+    inner = inspect.getattr_static(value, "__wrapped__", None)
+    return {} if inner is None else {"__wrapped__": inner}
 
 
 def is_kind(value: object, kind: type[T]) -> TypeGuard[T]:
@@ -192,47 +261,61 @@ def class_of(value: object) -> type:
     return value if is_kind(value, type) else type(value)
 
 
-def method_inside(value: object) -> FunctionType | None:
-    """Return the function inside an attribute of a class; None if the attribute is no method."""
-    return innermost(value) if is_kind(value, FunctionType) or functions_inside(value) else None
+def name_in_library(value: Any) -> str:
+    """Return the module and name of a function, class or module of a library."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or type(value).__qualname__
+    return f"module {name}" if is_kind(value, ModuleType) else f"{getattr(value, '__module__', None)}.{name}"
 
 
 def class_file(cls: type) -> str:
     """Return the file of a class's methods, best one of the user; without such methods, the file of its module."""
-    methods = filter(None, map(method_inside, vars(cls).values()))
-    files = [method.__code__.co_filename for method in methods if method.__module__ == cls.__module__]
-    written = [file for file in files if not file.startswith(_GENERATED)]
-    if written:
-        return next(filter(is_users, written), written[0])
+    methods = [
+        innermost(value) for value in vars(cls).values() if is_kind(value, FunctionType) or parts_of_wrapper(value)
+    ]
+    files = [method.__code__.co_filename for method in methods if method and method.__module__ == cls.__module__]
+    files = [file for file in files if not is_generated(file)]
     module = sys.modules.get(cls.__module__)
     of_module = getattr(module, "__file__", None)
     if of_module:
-        return str(of_module)
-    if module is not None and cls.__module__ not in sys.builtin_module_names:
-        return "<typed in>"
-    return files[0] if files else "<frozen>"
+        files.append(str(of_module))
+    elif module is not None and not (
+        cls.__module__ in sys.builtin_module_names or cls.__module__.startswith("_cython")
+    ):
+        files.append("<typed in>")
+    return next(filter(is_users, files), files[0] if files else "<frozen>")
+
+
+def is_generated(filename: str) -> bool:
+    """Return whether a library wrote this code, out of the fields of a class."""
+    return filename.startswith(_GENERATED)
 
 
 def is_users_class(cls: type) -> bool:
     return any(is_users(class_file(each)) for each in cls.__mro__ if each.__module__ != "builtins")
 
 
+# What functions and objects hold.
+
+
+def closure_of(function: FunctionType) -> dict[str, Any]:
+    """Return the variables of functions around a function that it uses, by name, as far as they have values."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    empty = CellType()
+    return {name: cell.cell_contents for name, cell in cells.items() if cell != empty}
+
+
 def attributes_of(obj: object) -> dict[str, Any]:
-    """Return the attributes of an object, without calling code of its class."""
+    """Return the attributes of an object by name, without calling code of its class and without what that caches."""
     state: Any = object.__getstate__(obj)
     # With slots, the state is a tuple of two dicts: that of the instance, and that of the slots.
     parts = state if type(state) is tuple else (state,)
-    return {name: value for part in parts for name, value in (part or {}).items()}
+    return own_state({name: value for part in parts for name, value in (part or {}).items()}, type(obj))
 
 
-def code_in(values: Iterable[object]) -> list[object]:
-    """Return the functions, classes and wrappers among some values, and in the dicts and lists among them."""
-    code: list[object] = []
-    for value in values:
-        if issubclass(type(value), (FunctionType, type)) or functions_inside(value):
-            code.append(value)
-        elif type(value) in (dict, types.MappingProxyType):
-            code += code_in([each for each in value.values() if type(each) is not dict])  # type: ignore[attr-defined]
-        elif type(value) in (list, tuple):
-            code += [each for each in value if issubclass(type(each), (FunctionType, type))]  # type: ignore[attr-defined]
-    return code
+def own_state(attributes: dict[str, Any], kind: type) -> dict[str, Any]:
+    """Return attributes in the order of their names, without those that a cached property has made."""
+    return {
+        name: attributes[name]
+        for name in sorted(attributes)
+        if type(inspect.getattr_static(kind, name, None)).__name__ != "cached_property"
+    }

@@ -19,7 +19,7 @@ from cachelayer.credentials_in_urls import without_credentials
 
 MARK = "hash:"
 """The beginning of a hash where values may stand too."""
-_GROUPS = re.compile(r"(identity|options|(code\.)?(functions|constants|state))\.")
+_GROUPS = re.compile(r"(identity|options|(code\.)?(functions|values))\.")
 _MOST_TEXT = 60
 _DIGITS = 6
 """The hexadecimal digits of a hash that are stored: one change in 16 million goes unnoticed."""
@@ -48,12 +48,12 @@ def stored(value: Any) -> Any:
     """Return a value of :class:`~cachelayer.provenance.values.Content` as it is stored: hashes are shortened."""
     if isinstance(value, Mapping):
         return {name: stored(item) for name, item in value.items()}
-    return value[: len(MARK) + _DIGITS] if isinstance(value, str) else value
+    return value[: len(MARK) + _DIGITS] if isinstance(value, str) and value.startswith(MARK) else value
 
 
 def is_number(value: Any) -> bool:
     """Return whether a value is stored as it is: a number that JSON can hold, a bool, None or a short list of these."""
-    if type(value) in (list, tuple):
+    if type(value) is list:
         return len(value) <= _MOST_IN_CLEAR and all(map(is_number, value))
     if type(value) is int:
         return value.bit_length() < 64
@@ -91,7 +91,12 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], wording: Wordi
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of a dict and of the dicts within it as texts, by dotted names."""
-    return {name: repr(value) for name, value in json_values.flattened(values) if value != {}}
+    # A tuple of numbers is stored as it is written.
+    return {
+        name: value if isinstance(value, str) and value.startswith("(") else repr(value)
+        for name, value in json_values.flattened(values)
+        if value != {}
+    }
 
 
 def _shortened(text: str) -> str:

@@ -3,32 +3,27 @@
 ::
 
     numbers, None, short lists of them          themselves
-    texts, containers, arrays, tables           a hash of their content; if there is much of it, of a sample
+    texts, containers, arrays                   a hash of their type, content and order
     objects of the user's classes               a hash of their attributes
-    functions and classes in them               their names, and their code (which walker.py hashes)
-    anything else                               the name of its type, which is named as not compared
+    functions, classes and modules in them      the names by which account.py lists them
+    what an adapter knows, such as tables       a hash of what it says of them
+    other objects of libraries                  a hash of what pickle would keep of them
+    what cannot be told                         the name of its type, which is named as not compared
 
-One value may hold 5,000 items and 64 MiB of arrays before it is sampled, so that a look at it takes milliseconds.
+A budget bounds how much is read. What is longer is read in part, from the first item to the last, and that is named.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
+import copyreg
 import enum
-import fractions
-import functools
 import json
-import operator
+import marshal
 import os
-import random
-import re
 import types
-import uuid
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import chain, islice
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -36,77 +31,61 @@ import numpy as np
 
 from cachelayer.provenance.function_code import (
     attributes_of,
-    class_file,
-    closure_of,
-    code_in,
-    functions_inside,
     is_kind,
     is_users,
     is_users_class,
+    name_in_library,
+    own_state,
+    parts_of_wrapper,
+    read_code,
 )
 from cachelayer.provenance.stored_values import hashed, is_number
 
-LookIntoTables = Callable[[Any], tuple[Mapping[str, str], str] | None]
-"""Returns a hash of each column of a table or frame, and how many of its rows are hashed, "" if all are.
+Path = Any
+"""Where a value is: the name that code has for it, or a pair of the path of what holds it and the place in that."""
+Look = Callable[[Any], tuple[Any, str] | None]
+"""Returns what an adapter says of an object, and how much of it was read, "" if all; None if no adapter knows it."""
 
-It returns None for anything else, and may raise for a table that it cannot read.
-"""
-
-_NUMBERS = (int, float, complex, bool, type(None), type(...), type(NotImplemented))
+_NUMBERS = (int, float, complex, bool, type(None), type(...))
 _TEXTS = (str, bytes, bytearray)
-_PLAIN_CONTAINERS = (list, tuple, dict)
-CONTAINERS = (*_PLAIN_CONTAINERS, set, frozenset)
-_PLAIN = {int, float, bool, type(None), str}
+_ORDERED = (list, tuple, dict)
+CONTAINERS = (*_ORDERED, set, frozenset)
+_PLAIN = {int, float, bool, type(None), str, bytes}
 _CONSTANTS = (*_NUMBERS, *_TEXTS)
 _DATA = (*_CONSTANTS, np.ndarray, np.generic, range, os.PathLike)
 """The types of arguments that are data."""
-_SHOWN: tuple[type, ...] = (
-    range, slice, dt.date, dt.time, dt.timedelta, dt.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID, np.dtype,
-    types.GenericAlias, types.UnionType,
-)  # fmt: skip
-"""Types whose repr tells their content."""
-_SHOWN_BY_NAME = {"dtype", "datatype", "schema", "field"}
-"""The names of classes, in every library of data, whose repr tells their content."""
 _NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
-_WITHOUT_CONTENT = ("_thread", "threading", "logging", "typing", "contextvars", "multiprocessing.synchronize")
-"""The modules of classes that lock, log or annotate: they decide no record."""
-ITERATORS: tuple[type, ...] = (
-    map, filter, zip, enumerate, reversed, type(iter([])), type(iter(())), type(iter(range(1)))
-)  # fmt: skip
-"""Iterators that show what they iterate, and how far they are."""
-PARTS: Mapping[type, Callable[[Any], Any]] = {
-    re.Pattern: lambda value: (value.pattern, value.flags),
-    deque: lambda value: (list(value), value.maxlen),
-    random.Random: lambda value: value.getstate(),
-    np.random.Generator: lambda value: value.bit_generator.state,
-    np.random.RandomState: lambda value: value.get_state(),
-    functools.partial: lambda value: (value.func, value.args, value.keywords),
-    MethodType: lambda value: (value.__func__, value.__self__),
-    types.BuiltinMethodType: lambda value: (value.__qualname__, _bound_to(value)),
-    types.MappingProxyType: dict,
-    os.PathLike: os.fspath,
-    **dict.fromkeys(
-        (*ITERATORS, operator.attrgetter, operator.itemgetter, operator.methodcaller),
-        lambda value: value.__reduce__()[1:],
-    ),
+_WITHOUT_CONTENT = ("_thread", "threading", "logging", "contextvars", "weakref", "multiprocessing.synchronize")
+"""The modules of classes that lock, log or refer: they decide no record."""
+_OF_ADAPTERS = ("tensorflow", "keras")
+"""Libraries whose objects only an adapter can read: what pickle would keep of them is another in each process."""
+_STATES: Mapping[str, Callable[[Any], Any]] = {
+    "builtins.memoryview": lambda value: (value.format, value.shape, value.tobytes()),
+    "builtins.mappingproxy": dict,
+    "typing.ForwardRef": lambda value: value.__forward_arg__,
+    "torch._C.Generator": lambda value: value.get_state(),
+    "torch.device": str,
+    # What pydantic fills in later, and the numbers of objects that it notes, are left out.
+    "pydantic.fields.FieldInfo": lambda value: ({**value._attributes_set, "annotation": 0}, value.metadata),
+    "pydantic._internal._decorators.Decorator": lambda value: (value.func, value.info),
 }
-"""Functions that return the content of objects of these types, which have neither items nor attributes."""
+"""Functions that return the state of objects that pickle does not keep, or not alike in each process."""
 _MOST_ITEMS = 5_000
 """How many items of a value are read, over all of its levels."""
-_LEAST_ITEMS = 16
-"""How many items of a container are read at least, however much was read before."""
-_PLAIN_ITEMS = 8
-"""How many numbers and short texts count as one item: they are hashed many times quicker."""
-_MOST_PLAIN_TEXT = 10_000
-"""How many characters a container of short texts has at most to be hashed as it is."""
+_MOST_ITEMS_OF_ALL = 3 * _MOST_ITEMS
+"""How many items of all values of an account are read."""
+_PLAIN_ITEMS = 64
+"""How many numbers and texts count as one item: they are hashed many times quicker."""
+_SAMPLED_ITEMS = 1_500
+_MOST_PLAIN_TEXT = 1 << 20
+"""How many characters a container of texts has at most to be hashed as it is."""
 _MOST_JUDGED = 1_000
 """How many items of a container are looked at to judge what it is made of."""
-_MOST_BITS = 64
-"""An integer of more bits is read in hexadecimal digits, of which there may be any number."""
 _MOST_NBYTES = 1 << 26
-"""How many bytes of arrays are hashed before arrays are sampled."""
-_SAMPLED_ELEMENTS = 100_000
-_LONG_TEXT = 100
+"""How many bytes of arrays and texts are hashed before they are sampled."""
+_SAMPLED_ELEMENTS = 20_000
+_LEAST_SAMPLED = 256
+_LONG_TEXT = 4_096
 """From so many characters on, a text is known by its length and checksum."""
 
 
@@ -115,12 +94,19 @@ class Content(NamedTuple):
 
     value: Any
     """Numbers, bools, None and short lists of these as they are; a hash of anything else."""
-    code: tuple[object, ...] = ()
-    """The functions and classes in it."""
     in_part: tuple[str, ...] = ()
-    """The samples that were taken of it, in words, such as ``"5,000 of 300,000 items"``."""
+    """The samples that were taken of it, in words, such as ``"1,500 of 300,000 items"``."""
     not_compared: tuple[str, ...] = ()
     """The types in it that do not tell their content."""
+
+
+class Budget(NamedTuple):
+    """How much may be read yet."""
+
+    items: int = _MOST_ITEMS_OF_ALL
+    nbytes: int = _MOST_NBYTES
+    sampled: int = 2 * _SAMPLED_ELEMENTS
+    """The elements of arrays that may be read in samples."""
 
 
 def is_constant(value: object) -> bool:
@@ -153,222 +139,290 @@ def has_attributes(kind: type) -> bool:
     return (_is_ours(kind) and not hasattr(kind, "__identity__")) or is_users_class(kind)
 
 
-def content_of(value: object, look_into_table: LookIntoTables = lambda _: None) -> Content:
-    """Return what a value holds; numbers, and short lists of them, as they are.
+def is_code(value: object) -> bool:
+    """Return whether a value is a function, class, module or generator, or a wrapper, such as a partial function."""
+    if issubclass(type(value), (FunctionType, type, ModuleType, GeneratorType)):
+        return True
+    return bool(parts_of_wrapper(value)) and (type(value) is MethodType or not has_attributes(type(value)))
+
+
+def holds_code(value: object) -> bool:
+    """Return whether a list, tuple or dict has functions, classes or modules among its items."""
+    kind: Any = type(value)
+    if kind not in (list, tuple, dict, types.MappingProxyType):
+        return False
+    items: Any = kind.values(value) if hasattr(kind, "values") else value
+    return any(map(is_code, islice(items, _MOST_JUDGED)))
+
+
+def content_of(value: object, look: Look = lambda _: None) -> Content:
+    """Return what a value holds: numbers, and short lists of them, as they are, else a hash."""
+    return Reader(_name_of_code, look).content(value, "")
+
+
+def _name_of_code(_: Path, value: Any) -> Any:
+    """Return a name for code that does not depend on the place where it is held, nor on the file that defines it."""
+    if is_kind(value, FunctionType) and is_users(value.__code__.co_filename):
+        return value.__qualname__, read_code(value.__code__).hash
+    return value.__qualname__ if is_kind(value, type) and is_users_class(value) else name_in_library(value)
+
+
+class Reader:
+    """Turns values into numbers, texts, and lists and tuples of these, which are then hashed.
+
+    A tuple stands for something that is no number or text, and begins with its type, so that no two values of different
+    types give the same.
 
     Args:
-        value: the value.
-        look_into_table: hashes the columns of tables.
-    """
-    try:
-        if is_number(value):
-            return Content(json.loads(json.dumps(value)))
-    except RecursionError:
-        pass
-    return hash_of(value, look_into_table)
-
-
-def hash_of(value: object, look_into_table: LookIntoTables = lambda _: None) -> Content:
-    """Return what a value holds, always as a hash."""
-    reader = _Reader(look_into_table)
-    try:
-        text = ascii(reader.read(value))
-    except (RecursionError, MemoryError, ValueError):
-        # Too many levels, or too many digits.
-        return Content(hashed(type(value).__name__.encode()), (), (), (f"{type(value).__name__} of too many levels",))
-    return Content(hashed(text.encode()), (*reader.code,), (*reader.in_part,), (*reader.not_compared,))
-
-
-class _Reader:
-    """Turns one value into numbers, short texts, and lists and tuples of these, whose text is then hashed.
-
-    A tuple stands for something that is no number or short text, and begins with its type, so that no two values of
-    different types have the same text. Two budgets, of items and of bytes, limit how much is read: a container of more
-    items than are left is sampled, with a share of what is left for each item that is read.
+        name_code: given the path of a function, class or module and that, returns the name that stands for it.
+        look: asks the adapters.
     """
 
-    def __init__(self, look_into_table: LookIntoTables) -> None:
-        self.code: list[object] = []
-        self.in_part: dict[str, None] = {}
-        self.not_compared: dict[str, None] = {}
-        self._look_into_table = look_into_table
-        self._items_left = _MOST_ITEMS
-        self._nbytes_left = _MOST_NBYTES
+    def __init__(self, name_code: Callable[[Path, Any], Any], look: Look) -> None:
+        self.budget = Budget()
+        self._name_code = name_code
+        self._look = look
+        self._items_left = 0
+        self._in_part: dict[str, None] = {}
+        self._not_compared: dict[str, None] = {}
         self._enclosing: list[int] = []
-        """The ids of the containers around the value that is being read, the outermost first. They show when a value
+        """The ids of the objects around the value that is being read, the outermost first. They show when a value
         contains itself."""
-        self._known_kinds: dict[int, bool] = {}
-        """Whether objects of a class are known by their attributes, by the id of the class."""
-        self._functions: defaultdict[str, dict[types.CodeType, int]] = defaultdict(dict)
-        """The number of each function among those of its name."""
+        self._known: dict[int, tuple[Any, object]] = {}
+        """What objects with attributes gave, and the objects, by their ids: what is held twice is read once."""
+        self._kinds: dict[int, tuple[bool, type]] = {}
+        """Whether objects of a class are known by their attributes, and the class, by its id."""
+        self._unordered: list[object] | None = None
+        """The code in the items of a set, whose order tells nothing; None if no set is read."""
 
-    def read(self, value: Any) -> Any:
+    def content(self, value: object, path: Path) -> Content:
+        """Return what a value holds: numbers, and short lists of them, as they are, else a hash."""
+        try:
+            if is_number(value):
+                return Content(json.loads(json.dumps(value)))
+            if type(value) is tuple and len(value) < 10 and all(map(is_number, value)) and list not in map(type, value):
+                return Content(repr(value))
+        except RecursionError:
+            pass
+        return self.hash(value, path)
+
+    def hash(self, value: object, path: Path) -> Content:
+        """Return what a value holds, always as a hash."""
+        self._in_part, self._not_compared = {}, {}
+        start = min(_MOST_ITEMS, max(0, self.budget.items))
+        self._items_left = start
+        try:
+            text = marshal.dumps(self.read(value, path), 2)
+        except (RecursionError, MemoryError, ValueError):
+            return Content(hashed(type(value).__name__.encode()), (), (f"{type(value).__name__} of too many levels",))
+        finally:
+            self._enclosing, self._known = [], {}
+            self.budget = self.budget._replace(items=self.budget.items - start + self._items_left)
+        return Content(hashed(text), (*self._in_part,), (*self._not_compared,))
+
+    def read(self, value: Any, path: Path) -> Any:
         self._items_left -= 1
         kind = type(value)
         if kind in _NUMBERS:
-            return hex(value) if kind is int and value.bit_length() > _MOST_BITS else value
+            return value
         if kind in _TEXTS:
-            return value if len(value) < _LONG_TEXT else (kind.__name__, len(value), crc32c(_encoded(value)))
-        if kind in _PLAIN_CONTAINERS and len(value) <= self._items_left * _PLAIN_ITEMS and _is_plain(value, kind):
+            return self._text(value, kind)
+        if kind in _ORDERED and len(value) <= self._items_left * _PLAIN_ITEMS and _is_plain(value, kind):
             self._items_left -= len(value) // _PLAIN_ITEMS
-            return kind.__name__, sorted(value.items()) if kind is dict else value
+            return kind.__name__, value
         if id(value) in self._enclosing:
             return "around", self._enclosing[::-1].index(id(value))
+        if id(value) in self._known:
+            return self._known[id(value)][0]
         self._enclosing.append(id(value))
         try:
-            return self._compound(value, kind)
+            content = self._container(value, kind, path) if kind in CONTAINERS else self._object(value, kind, path)
         except (RecursionError, MemoryError):
             raise
         except Exception:  # noqa: BLE001
-            # Reading it ran code of the user or of a library, which may raise anything.
-            return self._miss(kind)
+            # Reading it ran code of a library, which may raise anything.
+            content = self._miss(kind)
         finally:
             self._enclosing.pop()
+        self._known[id(value)] = content, value
+        return content
 
-    def _has_attributes(self, kind: type) -> bool:
-        if id(kind) not in self._known_kinds:
-            self._known_kinds[id(kind)] = has_attributes(kind)
-        return self._known_kinds[id(kind)]
+    def has_attributes(self, kind: type) -> bool:
+        if id(kind) not in self._kinds:
+            self._kinds[id(kind)] = has_attributes(kind), kind
+        return self._kinds[id(kind)][0]
 
     def _miss(self, kind: type) -> Any:
-        self.not_compared[kind.__name__] = None
+        self._not_compared[kind.__name__] = None
         return "unknown", kind.__qualname__
 
-    def _compound(self, value: Any, kind: type) -> Any:
-        container = _container_of(kind)
-        if container is None:
-            return self._object(value, kind)
-        content = self._container(value, container)
-        if kind is container:
-            return content
-        # A class that is derived from a container, by the user or in the standard library.
-        self.code.append(kind)
-        attributes = attributes_of(value) if is_users_class(kind) else {}
-        if kind is defaultdict:
-            attributes = {"default_factory": value.default_factory}
-        return kind.__qualname__, content, self._container(attributes, dict)
+    def _text(self, value: Any, kind: type) -> Any:
+        if len(value) < _LONG_TEXT:
+            return (kind.__name__, bytes(value)) if kind is bytearray else value
+        if len(value) > self.budget.nbytes:
+            most = _LONG_TEXT // 16
+            places = np.linspace(0, len(value) - most, 17).astype(np.int64).tolist()
+            self._in_part[f"{17 * most:,} of {len(value):,} characters"] = None
+            some = b"".join(_encoded(value[place : place + most]) for place in places)
+            return kind.__name__, len(value), some
+        self.budget = self.budget._replace(nbytes=self.budget.nbytes - len(value))
+        return kind.__name__, len(value), crc32c(_encoded(value))
 
-    def _container(self, value: Any, kind: type) -> Any:
+    def _container(self, value: Any, kind: type, path: Path) -> Any:
         """Read a value as its built-in type does, without calling methods of a class that is derived from that."""
         if kind in (list, tuple):
             items = value if type(value) is kind else list(kind.__iter__(value))
-            return kind.__name__, self._read_items(items, len(items), self.read)
+            return kind.__name__, [self.read(item, (path, n)) for n, item in self._some(items, len(items))]
         if kind is dict:
-            count = dict.__len__(value)
-            pairs = self._read_items(dict.items(value), count, self._pair)
-            return "dict", sorted(pairs, key=lambda pair: ascii(pair[0]))
+            pairs = self._some(dict.items(value), dict.__len__(value))
+            return "dict", [(self.read(key, (path, n)), self.read(item, (path, n))) for n, (key, item) in pairs]
         if kind in (set, frozenset):
-            if len(value) > self._items_left:
-                self.in_part[f"the length of {len(value):,} items"] = None
-                return "set", len(value)
-            return "set", sorted(self._read_items(list(value), len(value), self.read), key=ascii)
+            return kind.__name__, self._set(list(kind.__iter__(value)), path)
         base: Any = kind
-        return self.read(base(value))
+        return self.read(base(value), path)
 
-    def _pair(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
-        return self.read(pair[0]), self.read(pair[1])
-
-    def _read_items(self, values: Any, count: int, read_one: Callable[[Any], Any]) -> list[Any]:
-        """Read the items of a container; of too many, a sample, followed by their number.
-
-        Each item may use an equal share of the budget that is left. What the first item used tells how many such items
-        the budget pays for.
-        """
+    def _some(self, values: Any, count: int) -> list[tuple[int, Any]]:
+        """Return the items of a container with their numbers; of too many, some from the first to the last."""
         left = self._items_left
-        if count == 0:
-            return []
-        share = max(_LEAST_ITEMS, left // count)
-        [first] = _sample(values, count, 1)
-        self._items_left = share
-        contents = [read_one(first)]
-        spent = share - self._items_left
-        left -= spent
-        affordable = min(count, 1 + max(0, left) // spent)
-        for value in _sample(values, count, affordable)[1:]:
-            self._items_left = share
-            contents.append(read_one(value))
-            left -= share - self._items_left
-            if left <= 0:
-                break
-        self._items_left = left
-        if len(contents) < count:
-            self.in_part[f"{len(contents):,} of {count:,} items"] = None
-            contents.append(("of", count))
-        return contents
+        if count <= max(0, left):
+            return list(enumerate(values))
+        most = min(count, _SAMPLED_ITEMS if left > 0 else 2 if left > -_MOST_ITEMS else 0)
+        self._in_part[f"{most:,} of {count:,} items" if most else f"the length of {count:,} items"] = None
+        if isinstance(values, (list, tuple, np.flatiter)):
+            numbers = np.linspace(0, count - 1, most).astype(np.int64).tolist()
+            return [(count, None), *((number, values[number]) for number in numbers)]
+        # A dict has no quick way to its last items.
+        step = max(1, count // max(1, most)) if count < 1_000_000 else 1
+        return [(count, None), *enumerate(islice(values, 0, most * step, step))]
 
-    def _object(self, value: Any, kind: type) -> Any:
+    def _set(self, items: list[Any], path: Path) -> Any:
+        """Read the items of a set. What one of them takes of the budget does not depend on the others."""
+        if len(items) <= self._items_left * 8 and _is_plain(items, list):
+            self._items_left -= len(items) // 8
+            return sorted(items, key=None if len(set(map(type, items))) == 1 else repr)
+        left = self._items_left - len(items)
+        if left < 0:
+            self._in_part[f"the length of {len(items):,} items"] = None
+            return len(items)
+        share = max(16, left // max(1, len(items)))
+        outermost = self._unordered is None
+        if self._unordered is None:
+            self._unordered = []
+        contents = []
+        for item in items:
+            self._items_left = share
+            contents.append(self.read(item, path))
+        self._items_left = left
+        if outermost:
+            code = sorted(self._unordered, key=lambda each: marshal.dumps(_name_of_code(path, each), 2))
+            self._unordered = None
+            for number, each in enumerate(code):
+                self._name_code((path, number), each)
+        return sorted(contents, key=lambda each: marshal.dumps(each, 2))
+
+    def _object(self, value: Any, kind: type, path: Path) -> Any:
         if issubclass(kind, (np.ndarray, np.generic)):
-            return self._array(value)
+            return kind.__qualname__, self._array(value, path)
+        if is_code(value):
+            return "code", self._code(value, path)
         if issubclass(kind, enum.Enum):
-            self.code.append(kind)
-            return kind.__qualname__, value._name_
-        if issubclass(kind, (FunctionType, type, ModuleType)):
-            return self._function_or_class(value)
-        for known, parts in PARTS.items():
-            if issubclass(kind, known):
-                return kind.__qualname__, self.read(parts(value))
+            return self._class(kind, path), value._name_, self.read(value._value_, path)
         if _is_ours(kind) and hasattr(kind, "__identity__"):
             # A ref is known by its digest, a storage by its URL: their attributes say less, and hold what was read.
-            return kind.__name__, self.read(kind.__identity__(value))
-        if self._has_attributes(kind):
-            self.code.append(kind)
-            return kind.__qualname__, self._container(attributes_of(value), dict)
-        if issubclass(kind, _SHOWN):
-            return kind.__qualname__, ascii(value)
+            return kind.__name__, self.read(kind.__identity__(value), path)
+        if self.has_attributes(kind):
+            return self._class(kind, path), self._inherited(value, kind, path), self._attributes(value, path)
         if kind.__module__ in _WITHOUT_CONTENT:
             return kind.__qualname__
-        return self._foreign(value, kind)
+        state = _STATES.get(f"{kind.__module__}.{kind.__qualname__}")
+        if state is not None:
+            return kind.__qualname__, self.read(state(value), path)
+        if issubclass(kind, os.PathLike):
+            return kind.__qualname__, os.fspath(value)
+        return kind.__qualname__, self._foreign(value, kind, path)
 
-    def _foreign(self, value: Any, kind: type) -> Any:
-        """Read an object of a library: a table, an array or a function."""
-        table = self._look_into_table(value)
-        if table is not None:
-            columns, some_rows = table
-            if some_rows:
-                self.in_part[some_rows] = None
-            return kind.__qualname__, *columns.items()
+    def _code(self, value: object, path: Path) -> Any:
+        if is_kind(value, GeneratorType):
+            self._not_compared["generator"] = None
+        if self._unordered is None:
+            return self._name_code(path, value)
+        self._unordered.append(value)
+        return _name_of_code(path, value)
+
+    def _class(self, kind: type, path: Path) -> Any:
+        return self._code(kind, f"type({text_of(path)})")
+
+    def _attributes(self, value: Any, path: Path) -> Any:
+        return [(name, self.read(item, f"{text_of(path)}.{name}")) for name, item in attributes_of(value).items()]
+
+    def _inherited(self, value: Any, kind: type, path: Path) -> Any:
+        """Read what a value of a user's class has of a built-in type or a library's class that it is derived from."""
+        container = next((base for base in (*CONTAINERS, *_TEXTS, int, float, complex) if issubclass(kind, base)), None)
+        if container is not None:
+            return self._container(value, container, path)
+        for base in kind.__mro__:
+            if {"__reduce__", "__reduce_ex__"} & vars(base).keys():
+                is_libraries = base is not object and base is not kind and not is_users_class(base)
+                return self._reduced(value, kind, path) if is_libraries else None
+        return None
+
+    def _foreign(self, value: Any, kind: type, path: Path) -> Any:
+        """Read an object of a library: what an adapter says of it, or else what pickle would keep."""
+        told = None if issubclass(kind, CONTAINERS) else self._look(value)
+        if told is not None:
+            state, in_part = told
+            if in_part:
+                self._in_part[in_part] = None
+            return self.read(state, path)
         if hasattr(kind, "__array__") and any(hasattr(kind, name) for name in ("__dlpack__", "numpy", "to_numpy")):
             # Tensors with gradients, such as parameters of models, refuse to become arrays.
             tensor = value.detach() if hasattr(kind, "detach") else value
-            return kind.__qualname__, str(value.dtype), self._array(np.asarray(tensor))
-        if callable(value):
-            name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-            self.code += [*functions_inside(value), *code_in(getattr(value, "__dict__", {}).values())]
-            if isinstance(name, str):
-                return "code", str(getattr(value, "__module__", "")), name
-        if _SHOWN_BY_NAME & {each.__name__.lower() for each in kind.__mro__}:
-            return kind.__qualname__, ascii(value)
-        is_python = all(class_file(each).endswith(".py") for each in kind.__mro__[:-1])
-        attributes = attributes_of(value) if is_python else {}
-        if attributes and is_data([*attributes.values()]):
-            # An object with nothing but data, such as settings. Any other attributes of an object of a library may
-            # differ from process to process, although it means the same.
-            return kind.__qualname__, self._container(attributes, dict)
-        return self._miss(kind)
+            if str(tensor.dtype) == "torch.bfloat16":
+                tensor = tensor.float()
+            return str(value.dtype), self._array(np.asarray(tensor), path)
+        if kind.__module__.partition(".")[0] in _OF_ADAPTERS or self._items_left < 0:
+            return self._miss(kind)
+        try:
+            return self._reduced(value, kind, path)
+        except (RecursionError, MemoryError):
+            raise
+        except Exception:
+            if not callable(value) or not isinstance(getattr(value, "__name__", None), str):
+                raise
+            return name_in_library(value)
 
-    def _array(self, value: Any) -> Any:
+    def _reduced(self, value: Any, kind: Any, path: Path) -> Any:
+        """Read what pickle would keep of a value: what makes it again, its state, and its items."""
+        if kind is BuiltinMethodType and is_kind(value.__self__, (ModuleType)):
+            return name_in_library(value)
+        reduce = copyreg.dispatch_table.get(kind)
+        parts = kind.__reduce_ex__(value, 4) if reduce is None else reduce(value)
+        if isinstance(parts, str):
+            return parts
+        function, arguments, state, *items = (*parts, None, None, None)[:5]
+        if isinstance(state, dict):
+            state = own_state(state, kind)
+        read_items = [list(islice(each, _MOST_ITEMS)) for each in items if each is not None]
+        return [self.read(each, (path, n)) for n, each in enumerate([function, arguments, state, *read_items])]
+
+    def _array(self, value: Any, path: Path) -> Any:
         if isinstance(value, np.ma.MaskedArray):
-            return "masked", self._array(np.ma.getdata(value)), self._array(np.ma.getmaskarray(value))
+            data, mask, fill = np.ma.getdata(value), np.ma.getmaskarray(value), np.asarray(value.fill_value)
+            return "masked", self._array(data, path), self._array(mask, path), self._array(fill, path)
         array = np.asarray(value)
-        name = f"array {array.shape} {array.dtype.descr}"
+        name = f"array {array.shape} {array.dtype.descr if array.dtype.names else array.dtype.str}"
         if array.dtype.hasobject:
-            return name, self._read_items(array.flat, array.size, self.read)
-        if array.nbytes > max(0, self._nbytes_left):
-            most = min(array.size, _SAMPLED_ELEMENTS)
-            self.in_part[f"{most:,} of {array.size:,} elements of an array"] = None
-            array = array.flat[np.linspace(0, array.size - 1, most).astype(np.int64)]
-        self._nbytes_left -= array.nbytes
+            items = array.reshape(-1).tolist() if array.size <= _MOST_ITEMS else array.flat
+            return name, [self.read(item, (path, n)) for n, item in self._some(items, array.size)]
+        if array.nbytes > self.budget.nbytes:
+            most = min(array.size, _SAMPLED_ELEMENTS, max(_LEAST_SAMPLED, self.budget.sampled))
+            self.budget = self.budget._replace(sampled=self.budget.sampled - most)
+            self._in_part[f"{most:,} of {array.size:,} elements of an array"] = None
+            flat: Any = array.reshape(-1) if array.flags.c_contiguous else array.flat
+            array = np.append(flat[:: array.size // max(1, most - 1)], flat[array.size - 1 :])
+        else:
+            self.budget = self.budget._replace(nbytes=self.budget.nbytes - array.nbytes)
         return name, crc32c(array)
-
-    def _function_or_class(self, value: Any) -> Any:
-        self.code.append(value)
-        name = getattr(value, "__qualname__", value.__name__)
-        if not isinstance(value, FunctionType) or not is_users(value.__code__.co_filename):
-            return "code", name
-        # Functions with the same name, such as lambdas, are told apart by the order in which they are read.
-        same_name = self._functions[name]
-        place = same_name.setdefault(value.__code__, len(same_name))
-        return "code", name, place, self.read([value.__defaults__, value.__kwdefaults__, closure_of(value)])
 
 
 def crc32c(data: bytes | np.ndarray[Any, Any], before: int = 0) -> int:
@@ -382,42 +436,25 @@ def crc32c(data: bytes | np.ndarray[Any, Any], before: int = 0) -> int:
     return checksum
 
 
-def _sample(values: Any, count: int, most: int) -> list[Any]:
-    """Return ``most`` of the items: spread from the first to the last; of a dict, which has no order, the first."""
-    if most >= count:
-        return list(values)
-    if isinstance(values, (Sequence, np.flatiter)):
-        return [values[number] for number in np.linspace(0, count - 1, most).astype(np.int64).tolist()]
-    return list(islice(values, most))
-
-
 def _is_plain(value: Any, kind: type) -> bool:
-    """Return whether a list, tuple or dict holds nothing but numbers and short texts, so that it is hashed as it is."""
-    items = value.values() if kind is dict else value
-    kinds = set(map(type, items))
+    """Return whether a container holds nothing but numbers and short texts, so that it is hashed as it is."""
+    if not {*map(type, islice(value.values() if kind is dict else value, 8))} <= _PLAIN:
+        return False
+    if kind is dict:
+        return _is_plain([*value.values(), *value], list)
+    kinds = set(map(type, value))
     if not kinds <= _PLAIN:
         return False
-    if kind is dict and set(map(type, value)) - {str}:
-        return False
-    return str not in kinds or sum([len(item) for item in items if type(item) is str]) <= _MOST_PLAIN_TEXT
-
-
-def _container_of(kind: type) -> type | None:
-    """Return the built-in type that a type is, or is derived from; None if there is none."""
-    if kind in CONTAINERS:
-        return kind
-    base = next((base for base in (*CONTAINERS, *_TEXTS, int, float, complex) if issubclass(kind, base)), None)
-    return None if base is None or issubclass(kind, (enum.Enum, np.generic)) else base
+    has_texts = str in kinds or bytes in kinds
+    return not has_texts or sum([len(item) for item in value if type(item) in _TEXTS]) <= _MOST_PLAIN_TEXT
 
 
 def _encoded(text: Any) -> bytes:
     return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
 
 
-def _bound_to(method: Any) -> object:
-    """Return the object of a bound built-in method; None if it is a function of a module."""
-    obj = method.__self__
-    return None if is_kind(obj, ModuleType) else obj
+def text_of(path: Path) -> str:
+    return path if isinstance(path, str) else f"{text_of(path[0])}[{path[1]}]"
 
 
 def _is_ours(kind: type) -> bool:

@@ -15,8 +15,7 @@ A source with splits, such as a ``DatasetDict``, is several datasets: each metho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -138,16 +137,14 @@ class Builder:
 
     def build(self, request: BuildRequest) -> DataRef[Any]:
         """Build and publish a version that does not exist yet."""
-        with _resuming(request) as resumed:
-            return self.catalog.open(submit(resumed))
+        return self.catalog.open(submit(request))
 
     def find_or_build(self, request: BuildRequest, hosts: tuple[int, int] | None) -> tuple[DataRef[Any], bool]:
         """Return a version, and whether this call has built it. Of all who call this at the same time, one builds."""
         checked = None if hosts is None else Hosts.checked(hosts)
         while (ref := self.catalog.find(request.log, request.version)) is None:
             try:
-                with _resuming(request) as resumed:
-                    built = build_once(resumed, checked)
+                built = build_once(request, checked)
             except AlreadyExistsError:
                 if self.catalog.find(request.log, request.version) is None:
                     # The error is not about this version: the source itself raised it.
@@ -178,7 +175,7 @@ class Builder:
         checked = None if hosts is None else Hosts.checked(hosts)
         if self.catalog.find(request.log, request.version) is None:
             with building(request.url):
-                plan = BuildPlan.of(replace(request, recipe=request.recipe.going_on(request.url)))
+                plan = BuildPlan.of(request)
             # A source that is empty is built at once, or refused.
             if plan.length != 0:
                 ref = begin_build(self.catalog, plan, checked)
@@ -191,20 +188,6 @@ def store_packs(ref: DataRef[Any], pack: PackArguments | None) -> None:
     """Make the plan of the packs that a user asked for, and store it, unless it is there."""
     if pack is not None:
         ref.packed(**pack)
-
-
-@contextmanager
-def _resuming(request: BuildRequest) -> Iterator[BuildRequest]:
-    """Yield the request, with the values in its recipe as they were before a build that failed in this process.
-
-    A build may change what its function holds, such as a counter. Without this, the next try in the same process would
-    have another recipe, and could not go on after what the first has finished.
-    """
-    try:
-        yield replace(request, recipe=request.recipe.going_on(request.url))
-    except BaseException:
-        request.recipe.remember_failure(request.url)
-        raise
 
 
 def for_each_split(source: Any, dataset_id: str, make: Callable[[Any, str], DataRef[Any]]) -> DataRef[Any]:

@@ -78,10 +78,10 @@ def warn_of_incomparable(ref: DataRef[Any], recipe: Recipe, on_change: OnChange)
     """Warn, once a process, of the parts of a recipe that are not compared, or only by a sample."""
     if on_change == "ignore":
         return
-    if recipe.not_compared:
+    if recipe.account.not_compared:
         _warn_once(
             ref,
-            f"is compared without this, so changes to it go unnoticed: {', '.join(recipe.not_compared)}. Make "
+            f"is compared without this, so changes to it go unnoticed: {', '.join(recipe.account.not_compared)}. Make "
             "an object without comparable content inside the function, or pass plain values",
         )
     if recipe.identity.sampled_rows:

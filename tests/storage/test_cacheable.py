@@ -226,7 +226,7 @@ class Nested:
         self.run, self.begun = Run(3), time.time_ns()
 
 
-@pytest.mark.parametrize(("made", "told"), [(lambda: Run(3), "run.name"), (Nested, r"run\.begun.*run\.run\.name")])
+@pytest.mark.parametrize(("made", "told"), [(lambda: Run(3), "run.name"), (Nested, r"run\.begun.*run\.run")])
 def test_auto_warns_of_what_differs_in_each_run(
     storage: cachelayer.Storage, made: Callable[[], Any], told: str
 ) -> None:

@@ -17,8 +17,8 @@ from user_code import load_code
 
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe
+from cachelayer.provenance.account import account_of
 from cachelayer.provenance.stored_values import stored
-from cachelayer.provenance.walker import account_of
 
 Load = Callable[..., dict[str, Any]]
 
@@ -106,23 +106,27 @@ def functions(made: object) -> set[str]:
 def test_it_holds_what_the_function_uses_of_its_module_in_every_release_of_python(load: Load) -> None:
     found = account_of(load()["rows"])
     assert set(found.functions) == {
-        "Base.start",
+        "Reader",
+        "Reader(Base)",
+        "Reader(Base).start",
         "Reader.names",
         "Reader.ratio",
         "half",
-        "retry.<locals>.decorate.<locals>.wrapper",
         "rows",
         "shown",
+        "shown.__wrapped__",
+        "shown.function",
     }
-    assert stored(found.constants) == {
-        "NAMES": "hash:ce0127",
+    assert found.functions["shown.__wrapped__"] == "the same as shown.function"
+    assert stored(found.values) == {
+        "NAMES": "hash:d573dc",
         "RATIO": 0.5,
         "Reader.scale": 2,
         "SIZE": 3,
-        "retry.<locals>.decorate.<locals>.wrapper.times": 5,
-        "shown.y": 0.5,
+        "shown.times": 5,
+        "shown.function.y": 0.5,
     }
-    assert (found.state, found.not_compared) == ({}, ())
+    assert found.not_compared == ()
 
 
 @pytest.mark.parametrize(
@@ -139,15 +143,16 @@ def test_it_holds_what_the_function_uses_of_its_module_in_every_release_of_pytho
         (("x / 2", "x / 3"), ["half changed"]),
         (("SIZE = 3", "SIZE = 4"), ["SIZE was 3 and is 4"]),
         (("SIZE = 3", "SIZE = 3.0"), ["SIZE was 3 and is 3.0"]),
-        (("SIZE = 3", "SIZE = [3]"), ["SIZE is no longer used"]),
-        (("retry(5)", "retry(6)"), ["retry.<locals>.decorate.<locals>.wrapper.times was 5 and is 6"]),
+        (("SIZE = 3", "SIZE = [3]"), ["SIZE was 3 and is [3]"]),
+        (("SIZE = 3", "SIZE = (3,)"), ["SIZE was 3 and is (3,)"]),
+        (("retry(5)", "retry(6)"), ["shown.times was 5 and is 6"]),
         (("scale: int = 2", "scale: int = 3"), ["Reader.scale was 2 and is 3"]),
         (
             ("return half(RATIO)", "return 1"),
             ["Reader.ratio changed", "half is no longer used", "RATIO is no longer used"],
         ),
-        (("y=RATIO", "y=2"), ["shown.y was 0.5 and is 2"]),
-        (("it's", "it was"), ["shown changed"]),
+        (("y=RATIO", "y=2"), ["shown.function.y was 0.5 and is 2"]),
+        (("it's", "it was"), ["shown.function changed"]),
         (("for number in range(count)]", "for number in 'abc']"), ["rows changed"]),
     ],
 )
@@ -156,8 +161,7 @@ def test_what_changed_is_named_and_what_has_no_meaning_does_not_matter(
 ) -> None:
     before, after = load()["rows"], load(SOURCE, change)["rows"]
     assert changes(before, after) == expected
-    same = json.dumps(account_of(before)) == json.dumps(account_of(after))
-    assert same == (not expected)
+    assert (repr(account_of(before)) == repr(account_of(after))) == (not expected)
 
 
 def test_variables_are_no_constants(load: Load) -> None:
@@ -177,7 +181,7 @@ def make():
     before = account_of(rows)
     rows()
     assert account_of(rows) == before
-    assert before.constants == {}
+    assert before.values == {}
 
 
 def test_code_of_other_modules_of_the_user_counts(load: Load) -> None:
@@ -189,7 +193,7 @@ def test_code_of_other_modules_of_the_user_counts(load: Load) -> None:
         names.update(helpers=helpers, direct=load("def direct(): return 1\n")["direct"])
         return names["rows"]
 
-    assert functions(rows_with()) == {"rows", "helper", "direct"}
+    assert functions(rows_with()) == {"rows", "helpers", "helpers.helper", "direct"}
     assert changes(rows_with(), rows_with(("SIZE = 3", "SIZE = 4"))) == ["SIZE was 3 and is 4"]
     assert changes(rows_with(), rows_with(("return 1", "return 2"))) == []
 
@@ -198,7 +202,8 @@ def test_the_decorator_that_makes_versions_is_no_part_of_the_code(load: Load) ->
     plain = "{}def rows(): return 1"
     storage = "class Storage:\n    def cacheable(self, *_): return lambda function: function\nstorage = Storage()\n"
     sources = [plain.format(""), *(storage + plain.format(f"@storage.cacheable('d', '{name}')\n") for name in "ab")]
-    assert len({json.dumps(account_of(load(source)["rows"])[:4]) for source in sources}) == 1
+    accounts = [account_of(load(source)["rows"]) for source in sources]
+    assert accounts[1:] == accounts[:-1]
 
 
 def test_wrappers_methods_and_callable_objects_are_looked_into(load: Load) -> None:
@@ -224,9 +229,9 @@ class Lazy:
     source_object = names["Source"]()
     assert functions(functools.partial(names["rows"], 3)) == {"rows", "helper"}
     assert functions(names["cached"]) == {"cached", "helper"}
-    assert functions(names["Lazy"].value.func) == {"Lazy.value", "helper"}
+    assert functions(names["Lazy"].value.func) == {"Lazy.value", "helper", "Config"}
     for made in (source_object.make, source_object, names["Source"].build):
-        assert functions(made) == {"Source.make", "Source.build", "helper"}
+        assert functions(made) >= {"Source.make", "Source.build", "helper"}
 
 
 def test_lambdas_that_begin_in_one_line_are_told_apart(load: Load) -> None:
@@ -395,16 +400,17 @@ IMPORTS = {
     "nested": "\n    def inner():\n        from helper import clean\n        return clean(1)\n    return inner()",
     "getattr": "import helper; return getattr(helper, 'clean')(1)",
 }
+HELPER = set(IMPORTS) - {"submodule", "submodule from", "star"}
 EDITS = [
-    ("helper.py", "LEVEL = 1", "LEVEL = 9", {"from", "as", "module", "module as", "conditional", "nested", "getattr"}),
-    ("helper.py", '"b"', '"c"', {"from", "as", "module", "module as", "conditional", "nested", "getattr"}),
-    ("helper.py", "* LEVEL", "+ LEVEL", {"from", "as", "module", "module as", "conditional", "nested", "getattr"}),
-    ("tools/lines.py", "return x", "return -x", set(IMPORTS) - {"class", "star"}),
-    ("tools/lines.py", "SIZE = 4", "SIZE = 5", {"submodule", "submodule from", "star"}),
-    ("helper.py", "depth = 3", "depth = 4", {"class"}),
-    ("tools/extra.py", "5", "6", {"class"}),
-    ("tools/fast.py", "6", "7", {"star"}),
-    ("helper.py", "return 2", "return 3", set()),
+    ("helper.py", "LEVEL = 1", "LEVEL = 9", HELPER),
+    ("helper.py", '"b"', '"c"', HELPER),
+    ("helper.py", "* LEVEL", "+ LEVEL", HELPER),
+    ("helper.py", "depth = 3", "depth = 4", HELPER),
+    ("helper.py", "return 2", "return 3", HELPER),
+    ("tools/lines.py", "return x", "return -x", set(IMPORTS)),
+    ("tools/lines.py", "SIZE = 4", "SIZE = 5", set(IMPORTS)),
+    ("tools/extra.py", "5", "6", HELPER),
+    ("tools/fast.py", "6", "7", set(IMPORTS)),
     ("helper.py", "'''Not code.'''\n", "\n\n# A comment.\n", set()),
     ("helper.py", "'''Cleans.'''", "'''Cleans well.'''", set()),
     ("helper.py", "'''Reads.'''", "'''Reads well.'''", set()),
