@@ -11,7 +11,6 @@ import functools
 import hashlib
 import importlib.util
 import inspect
-import os
 import sys
 import sysconfig
 import types
@@ -191,10 +190,6 @@ def is_users(filename: str) -> bool:
 def _libraries() -> set[Path]:
     folders = [Path(__file__).parents[1], *map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")))]
     return {*folders, *(folder.resolve() for folder in folders)}
-
-
-def is_same_file(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def code_file(value: object) -> str:

@@ -136,7 +136,7 @@ def has_attributes(kind: type) -> bool:
         return False
     if f"{kind.__module__}.{kind.__qualname__}" in _NAMESPACES:
         return True
-    return (_is_ours(kind) and not hasattr(kind, "__identity__")) or is_users_class(kind)
+    return (is_ours(kind) and not hasattr(kind, "__identity__")) or is_users_class(kind)
 
 
 def is_code(value: object) -> bool:
@@ -206,13 +206,13 @@ class Reader:
             pass
         return self.hash(value, path)
 
-    def hash(self, value: object, path: Path) -> Content:
+    def hash(self, value: object, path: Path, read: Callable[[Any, Path], Any] | None = None) -> Content:
         """Return what a value holds, always as a hash."""
         self._in_part, self._not_compared = {}, {}
         start = min(_MOST_ITEMS, max(0, self.budget.items))
         self._items_left = start
         try:
-            text = marshal.dumps(self.read(value, path), 2)
+            text = marshal.dumps((read or self.read)(value, path), 2)
         except (RecursionError, MemoryError, ValueError):
             return Content(hashed(type(value).__name__.encode()), (), (f"{type(value).__name__} of too many levels",))
         finally:
@@ -246,6 +246,17 @@ class Reader:
             self._enclosing.pop()
         self._known[id(value)] = content, value
         return content
+
+    def hash_without_attributes(self, value: object, path: Path) -> Any:
+        """Return the hash of an object's class, and of what it has of a built-in type or a library's class."""
+        return self.hash(value, path, self._without_attributes).value
+
+    def _without_attributes(self, value: Any, path: Path) -> Any:
+        return self._class(type(value), path), self._inherited(value, type(value), path)
+
+    def knows(self, value: object) -> bool:
+        """Return whether an object is told by its attributes or by an adapter."""
+        return self.has_attributes(type(value)) or self._look(value) is not None
 
     def has_attributes(self, kind: type) -> bool:
         if id(kind) not in self._kinds:
@@ -327,11 +338,11 @@ class Reader:
             return "code", self._code(value, path)
         if issubclass(kind, enum.Enum):
             return self._class(kind, path), value._name_, self.read(value._value_, path)
-        if _is_ours(kind) and hasattr(kind, "__identity__"):
+        if is_ours(kind) and hasattr(kind, "__identity__"):
             # A ref is known by its digest, a storage by its URL: their attributes say less, and hold what was read.
             return kind.__name__, self.read(kind.__identity__(value), path)
         if self.has_attributes(kind):
-            return self._class(kind, path), self._inherited(value, kind, path), self._attributes(value, path)
+            return *self._without_attributes(value, path), self._attributes(value, path)
         if kind.__module__ in _WITHOUT_CONTENT:
             return kind.__qualname__
         state = _STATES.get(f"{kind.__module__}.{kind.__qualname__}")
@@ -362,7 +373,7 @@ class Reader:
             return self._container(value, container, path)
         for base in kind.__mro__:
             if {"__reduce__", "__reduce_ex__"} & vars(base).keys():
-                is_libraries = base is not object and base is not kind and not is_users_class(base)
+                is_libraries = base is not object and base is not kind and not (is_users_class(base) or is_ours(base))
                 return self._reduced(value, kind, path) if is_libraries else None
         return None
 
@@ -457,5 +468,6 @@ def text_of(path: Path) -> str:
     return path if isinstance(path, str) else f"{text_of(path[0])}[{path[1]}]"
 
 
-def _is_ours(kind: type) -> bool:
-    return str(kind.__module__).startswith("cachelayer.")
+def is_ours(code: Any) -> bool:
+    """Return whether a class or function is one of this library."""
+    return str(code.__module__).startswith("cachelayer.")

@@ -1,4 +1,3 @@
-
 """What an account tells apart, and what it does not: pairs of programs, each looked at by processes of their own."""
 
 from __future__ import annotations
@@ -890,8 +889,20 @@ rows = <<{one}||{other}>>
             ("seeds", "", "1||1", "D.range(9).shuffle(3, seed=1)", "D.range(9).shuffle(3, seed=2)"),
             ("sizes of batches", "", "1||1", "D.range(9).batch(2)", "D.range(9).batch(3)"),
             ("files", "", "1||1", "tf.data.TextLineDataset(['a'])", "tf.data.TextLineDataset(['b'])"),
-            ("generators", "", "1||2", "D.from_generator(gen, output_signature=tf.TensorSpec((), tf.int32))", "D.from_generator(gen, output_signature=tf.TensorSpec((), tf.int32))"),
-            ("interleaved", "", "1||1", "D.range(3).interleave(lambda x: D.range(x))", "D.range(3).interleave(lambda x: D.range(x + 1))"),
+            (
+                "generators",
+                "",
+                "1||2",
+                "D.from_generator(gen, output_signature=tf.TensorSpec((), tf.int32))",
+                "D.from_generator(gen, output_signature=tf.TensorSpec((), tf.int32))",
+            ),
+            (
+                "interleaved",
+                "",
+                "1||1",
+                "D.range(3).interleave(lambda x: D.range(x))",
+                "D.range(3).interleave(lambda x: D.range(x + 1))",
+            ),
             ("zipped", "", "1||1", "D.zip((D.range(3), D.range(4)))", "D.zip((D.range(4), D.range(3)))"),
             ("held by a function", "d = D.range(3)", "1||1", "lambda: d.take(2)", "lambda d=D.range(4): d.take(2)"),
         ]

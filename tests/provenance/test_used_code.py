@@ -110,7 +110,9 @@ def test_it_holds_what_the_function_uses_of_its_module_in_every_release_of_pytho
         "Reader(Base)",
         "Reader(Base).start",
         "Reader.names",
+        "Reader.names.__func__",
         "Reader.ratio",
+        "Reader.ratio.fget",
         "half",
         "rows",
         "shown",
@@ -149,7 +151,7 @@ def test_it_holds_what_the_function_uses_of_its_module_in_every_release_of_pytho
         (("scale: int = 2", "scale: int = 3"), ["Reader.scale was 2 and is 3"]),
         (
             ("return half(RATIO)", "return 1"),
-            ["Reader.ratio changed", "half is no longer used", "RATIO is no longer used"],
+            ["Reader.ratio.fget changed", "half is no longer used", "RATIO is no longer used"],
         ),
         (("y=RATIO", "y=2"), ["shown.function.y was 0.5 and is 2"]),
         (("it's", "it was"), ["shown.function changed"]),
@@ -228,10 +230,10 @@ class Lazy:
     names = load(source)
     source_object = names["Source"]()
     assert functions(functools.partial(names["rows"], 3)) == {"rows", "helper"}
-    assert functions(names["cached"]) == {"cached", "helper"}
+    assert functions(names["cached"]) == {"cached", "cached.__wrapped__", "helper"}
     assert functions(names["Lazy"].value.func) == {"Lazy.value", "helper", "Config"}
     for made in (source_object.make, source_object, names["Source"].build):
-        assert functions(made) >= {"Source.make", "Source.build", "helper"}
+        assert functions(made) >= {"Source", "Source.make", "helper"}
 
 
 def test_lambdas_that_begin_in_one_line_are_told_apart(load: Load) -> None:
