@@ -122,14 +122,9 @@ class Recipe:
     def facts(self) -> dict[str, Any]:
         """The recipe as it is stored: numbers in clear, and a hash of everything else, which shows a change."""
         account = self.account
-        code: dict[str, Any] = {
-            "functions": dict(account.functions),
-            "values": stored(account.values),
-        }
+        code: dict[str, Any] = {"functions": dict(account.functions), "values": stored(account.values)}
         arguments = {**stored(account.arguments), **self.record}
         facts: dict[str, Any] = {}
-        if self.name is not None:
-            facts["function"] = self.name
         if any(code.values()):
             # Every release of Python compiles functions to other code.
             facts["code"] = {**code, "python": PYTHON} if account.functions else code
@@ -143,12 +138,13 @@ class Recipe:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """The facts as the manifest stores them, with the names of what is compared in part or not at all.
+        """The facts as the manifest stores them, with the function, and what is compared in part or not at all.
 
-        Ask for it after the build. A value that the build has changed, such as the position of an iterator, is left
-        out: the next call would find another value, and take the version for stale.
+        Ask for it after the build. A value that the build has changed, such as the position of an iterator, is marked:
+        the next call would find another value, and take the version for stale.
         """
-        provenance = replace(self, account=replace(self.account, values=self.account.after_build())).facts
+        named = {} if self.name is None else {"function": self.name}
+        provenance = named | replace(self, account=replace(self.account, values=self.account.after_build())).facts
         in_part = [*self.account.in_part]
         if self.identity.sampled_rows:
             in_part.append(self.identity.sampled_rows)
@@ -171,15 +167,22 @@ class Recipe:
 
     def code_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each function and value that differs from the provenance of a version."""
-        before = dict(built.get("code", {}))
-        now = dict(self.facts.get("code", {}))
+        before = built.get("code", {})
+        now = self.facts.get("code", {})
         if not before or not now:
             return []
-        if before.pop("python", "") != now.pop("python", ""):
-            # Every release of Python compiles functions to other code, so their hashes say nothing.
-            before.pop("functions", None)
-            now.pop("functions", None)
-        return _changes_of_code(before, now)
+        # Every release of Python compiles functions to other code, so the hashes of another say nothing.
+        is_same_python = before.get("python") == now.get("python")
+        groups = ("functions", "values") if is_same_python else ("values",)
+        varies = _varying(before)
+        one, other = (
+            {
+                group: {name: value for name, value in code.get(group, {}).items() if name not in varies}
+                for group in groups
+            }
+            for code in (before, now)
+        )
+        return differences(one, other)
 
     def argument_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each argument that differs from the provenance of a version."""
@@ -227,24 +230,15 @@ class Recipe:
         If anything besides values differs, there is none.
         """
         now = self.facts
-        if any(now.get(name) != built.get(name) for name in ("function", "arguments", "options")):
+        functions = [facts.get("code", {}).get("functions") for facts in (now, built)]
+        if functions[0] != functions[1] or any(now.get(name) != built.get(name) for name in ("arguments", "options")):
             return []
-        before = dict(built.get("code", {}))
-        now = dict(now.get("code", {}))
-        names = [name for name, value in before.get("values", {}).items() if value == VARIES]
-        if before.get("functions") != now.get("functions"):
-            return []
-        return _changes_of_code(before, now) or [f"{name} is changed by the build" for name in names]
+        return self.code_changes(built) or [f"{name} is changed by the build" for name in _varying(built["code"])]
 
 
-def _changes_of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a phrase for each entry of an account that differs, without the values that the build has changed."""
-    varies = {name for name, value in before.get("values", {}).items() if value == VARIES}
-    one, other = (
-        {**code, "values": {name: value for name, value in code.get("values", {}).items() if name not in varies}}
-        for code in (before, now)
-    )
-    return differences(one, other)
+def _varying(code: Mapping[str, Any]) -> list[str]:
+    """Return the names of the values that the build has changed."""
+    return [name for name, value in code.get("values", {}).items() if value == VARIES]
 
 
 def _deciding_options(options: BuildOptions) -> dict[str, Any]:
