@@ -51,10 +51,10 @@ def stored(value: Any) -> Any:
     return value[: len(MARK) + _DIGITS] if isinstance(value, str) and value.startswith(MARK) else value
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any, levels: int = 2) -> bool:
     """Return whether a value is stored as it is: a number that JSON can hold, a bool, None or a short list of these."""
     if type(value) is list:
-        return len(value) <= _MOST_IN_CLEAR and all(map(is_number, value))
+        return levels > 0 and len(value) <= _MOST_IN_CLEAR and all(is_number(item, levels - 1) for item in value)
     if type(value) is int:
         return value.bit_length() < 64
     return value is None or type(value) is bool or (type(value) is float and math.isfinite(value))

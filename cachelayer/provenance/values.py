@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copyreg
 import enum
+import hashlib
 import json
 import marshal
 import os
@@ -77,9 +78,11 @@ _MOST_ITEMS_OF_ALL = 3 * _MOST_ITEMS
 _PLAIN_ITEMS = 64
 """How many numbers and texts count as one item: they are hashed many times quicker."""
 _SAMPLED_ITEMS = 1_500
+_FEW = 16
+"""How many items of a container are read, however much was read before."""
 _MOST_PLAIN_TEXT = 1 << 20
 """How many characters a container of texts has at most to be hashed as it is."""
-_MOST_JUDGED = 1_000
+_MOST_JUDGED = 256
 """How many items of a container are looked at to judge what it is made of."""
 _MOST_NBYTES = 1 << 26
 """How many bytes of arrays and texts are hashed before they are sampled."""
@@ -119,15 +122,12 @@ def is_data(value: object) -> bool:
     return _is_made_of(value, CONTAINERS, _DATA)
 
 
-def _is_made_of(value: Any, containers: tuple[type, ...], leaves: tuple[type, ...]) -> bool:
+def _is_made_of(value: Any, containers: tuple[type, ...], leaves: tuple[type, ...], most: int = _MOST_JUDGED) -> bool:
     if type(value) not in containers:
         return issubclass(type(value), leaves) and not issubclass(type(value), enum.Enum)
     items = chain(value, value.values()) if type(value) is dict else value
-    try:
-        # The first items of a long list tell what it is made of.
-        return all(_is_made_of(item, containers, leaves) for item in islice(items, _MOST_JUDGED))
-    except RecursionError:
-        return False
+    # The first items of a long list, and the first levels of a deep one, tell what it is made of.
+    return all(_is_made_of(item, containers, leaves, most // 16) for item in islice(items, most))
 
 
 def has_attributes(kind: type) -> bool:
@@ -189,7 +189,7 @@ class Reader:
         """The ids of the objects around the value that is being read, the outermost first. They show when a value
         contains itself."""
         self._known: dict[int, tuple[Any, object]] = {}
-        """What objects with attributes gave, and the objects, by their ids: what is held twice is read once."""
+        """The hash of what each object holds, and the object, by its id: what is held twice is read once."""
         self._kinds: dict[int, tuple[bool, type]] = {}
         """Whether objects of a class are known by their attributes, and the class, by its id."""
         self._unordered: list[object] | None = None
@@ -197,13 +197,10 @@ class Reader:
 
     def content(self, value: object, path: Path) -> Content:
         """Return what a value holds: numbers, and short lists of them, as they are, else a hash."""
-        try:
-            if is_number(value):
-                return Content(json.loads(json.dumps(value)))
-            if type(value) is tuple and len(value) < 10 and all(map(is_number, value)) and list not in map(type, value):
-                return Content(repr(value))
-        except RecursionError:
-            pass
+        if is_number(value):
+            return Content(json.loads(json.dumps(value)))
+        if type(value) is tuple and len(value) < 10 and all(is_number(item, 0) for item in value):
+            return Content(repr(value))
         return self.hash(value, path)
 
     def hash(self, value: object, path: Path, read: Callable[[Any, Path], Any] | None = None) -> Content:
@@ -244,8 +241,10 @@ class Reader:
             content = self._miss(kind)
         finally:
             self._enclosing.pop()
-        self._known[id(value)] = content, value
-        return content
+        # By a hash, so that what holds the same many times, level by level, stays small.
+        digest = hashlib.blake2b(marshal.dumps(content, 2), digest_size=16).digest()
+        self._known[id(value)] = digest, value
+        return digest
 
     def hash_without_attributes(self, value: object, path: Path) -> Any:
         """Return the hash of an object's class, and of what it has of a built-in type or a library's class."""
@@ -283,28 +282,43 @@ class Reader:
         """Read a value as its built-in type does, without calling methods of a class that is derived from that."""
         if kind in (list, tuple):
             items = value if type(value) is kind else list(kind.__iter__(value))
-            return kind.__name__, [self.read(item, (path, n)) for n, item in self._some(items, len(items))]
+            return kind.__name__, len(items), self._some(items, len(items), path, self.read)
         if kind is dict:
-            pairs = self._some(dict.items(value), dict.__len__(value))
-            return "dict", [(self.read(key, (path, n)), self.read(item, (path, n))) for n, (key, item) in pairs]
+            count = dict.__len__(value)
+            return "dict", count, self._some(dict.items(value), count, path, self._pair)
         if kind in (set, frozenset):
             return kind.__name__, self._set(list(kind.__iter__(value)), path)
         base: Any = kind
         return self.read(base(value), path)
 
-    def _some(self, values: Any, count: int) -> list[tuple[int, Any]]:
-        """Return the items of a container with their numbers; of too many, some from the first to the last."""
+    def _pair(self, pair: tuple[Any, Any], path: Path) -> Any:
+        return self.read(pair[0], path), self.read(pair[1], path)
+
+    def _some(self, values: Any, count: int, path: Path, read: Callable[[Any, Path], Any]) -> list[Any]:
+        """Read the items of a container; of too many, some from the first to the last.
+
+        What the first item took of the budget tells how many such items it pays for.
+        """
         left = self._items_left
-        if count <= max(0, left):
-            return list(enumerate(values))
-        most = min(count, _SAMPLED_ITEMS if left > 0 else 2 if left > -_MOST_ITEMS else 0)
-        self._in_part[f"{most:,} of {count:,} items" if most else f"the length of {count:,} items"] = None
-        if isinstance(values, (list, tuple, np.flatiter)):
+        if count == 0 or left < -_MOST_ITEMS:
+            if count:
+                self._in_part[f"the length of {count:,} items"] = None
+            return []
+        contents = [read(next(iter(values)), (path, 0))]
+        most = max(2, min(_SAMPLED_ITEMS, left // max(1, left - self._items_left)))
+        if count <= _FEW or count * max(1, left - self._items_left) <= left:
+            numbered: Any = enumerate(values)
+        elif isinstance(values, (list, tuple, np.flatiter)):
             numbers = np.linspace(0, count - 1, most).astype(np.int64).tolist()
-            return [(count, None), *((number, values[number]) for number in numbers)]
-        # A dict has no quick way to its last items.
-        step = max(1, count // max(1, most)) if count < 1_000_000 else 1
-        return [(count, None), *enumerate(islice(values, 0, most * step, step))]
+            numbered = ((number, values[number]) for number in numbers)
+        else:
+            # A dict has no quick way to its last items.
+            step = count // most if count < 1_000_000 else 1
+            numbered = enumerate(islice(values, 0, most * step, step))
+        contents += [read(item, (path, number)) for number, item in islice(numbered, 1, None)]
+        if len(contents) < count:
+            self._in_part[f"{len(contents):,} of {count:,} items"] = None
+        return contents
 
     def _set(self, items: list[Any], path: Path) -> Any:
         """Read the items of a set. What one of them takes of the budget does not depend on the others."""
@@ -423,8 +437,7 @@ class Reader:
         array = np.asarray(value)
         name = f"array {array.shape} {array.dtype.descr if array.dtype.names else array.dtype.str}"
         if array.dtype.hasobject:
-            items = array.reshape(-1).tolist() if array.size <= _MOST_ITEMS else array.flat
-            return name, [self.read(item, (path, n)) for n, item in self._some(items, array.size)]
+            return name, self._some(array.reshape(-1).tolist(), array.size, path, self.read)
         if array.nbytes > self.budget.nbytes:
             most = min(array.size, _SAMPLED_ELEMENTS, max(_LEAST_SAMPLED, self.budget.sampled))
             self.budget = self.budget._replace(sampled=self.budget.sampled - most)
