@@ -343,6 +343,6 @@ def content(obj: Any) -> Any:
     if not isinstance(obj, tf.data.Dataset):
         return None
     known = (tf.data.Dataset, tf.Tensor, tf.TypeSpec, tf.DType, str, int, float, list, tuple, dict)
-    parts = {name: value for name, value in vars(obj).items() if not name.endswith("_attr")}
-    kept = {name: value for name, value in parts.items() if isinstance(value, known) or hasattr(value, "_func")}
+    kept = {name: value for name, value in vars(obj).items() if isinstance(value, known) or hasattr(value, "_func")}
+    kept.pop("_variant_tensor_attr", None)
     return SimpleNamespace(kind=kind, element_spec=str(obj.element_spec), **kept)

@@ -146,14 +146,7 @@ def account_of(
 
 
 class _Walk:
-    """Collects everything that makes a version.
-
-    Code that is reached waits in ``_pending``: long chains of calls need no recursion.
-
-    Args:
-        called: the function that makes the source: its defaults are among the arguments, and count there.
-        look: asks the adapters.
-    """
+    """Collects everything that makes a version. The defaults of the function ``called`` are among the arguments."""
 
     def __init__(self, called: FunctionType | None, look: Look) -> None:
         self.functions: dict[str, Any] = {}
@@ -299,12 +292,7 @@ class _Walk:
         return is_code(value) or is_constant(value) or holds_code(value) or self._reader.knows(value)
 
     def _code(self, key: str, code: Any, module: dict[str, Any], held: Mapping[str, Any]) -> str:
-        """Return the hash of some code, and follow what it uses.
-
-        Args:
-            module: the names of its module.
-            held: the variables of functions around it that it uses; of a generator, its own.
-        """
+        """Return the hash of some code, and follow what it uses of its module, and of the functions around it."""
         used = read_code(code)
         self._codes.append((used, module))
         for name in sorted(used.read & module.keys() - _OF_MODULES):
@@ -354,10 +342,11 @@ class _Walk:
 
     def _ask_modules(self) -> bool:
         """Follow those names of the user's modules that code asks for; return whether there was another one."""
-        asked = {name for code, _ in self._codes for name in code.attributes | code.read}
+        attributes = set[str]().union(*(code.attributes for code, _ in self._codes))
+        asked = attributes.union(*(code.read for code, _ in self._codes))
         texts = self._texts.union(*(code.texts for code, _ in self._codes))
-        attributes = {name for code, _ in self._codes for name in code.attributes}
-        attributes |= texts if asked & _ASK_BY_NAME else set()
+        if asked & _ASK_BY_NAME:
+            attributes |= texts
         whole = {
             id(module[name])
             for code, module in self._codes

@@ -122,11 +122,7 @@ def _constant(value: Any) -> Any:
 
 
 def modules_of(each: Import, package: str) -> tuple[list[str], list[str]]:
-    """Return the names of the modules that an import binds, and of those that only run before them.
-
-    Args:
-        package: the package that the import's module is in, from which relative imports count.
-    """
+    """Return the names of the modules that an import in a package binds, and of those that only run before them."""
     try:
         module = importlib.util.resolve_name("." * each.level + each.module, package) if each.level else each.module
     except ImportError:
@@ -144,9 +140,9 @@ def _parents(module: str) -> list[str]:
 
 
 def code_of_module(name: str) -> tuple[CodeType | None, str] | None:
-    """Return the code of a module of the user, without importing it or a package around it, and the package it is in.
+    """Return the code of a user's module, None if it cannot be read, and its package; None if it is no user's.
 
-    The code is None if it cannot be read. For a module that is no user's, or does not exist, None is returned.
+    Neither it nor a package around it is imported.
     """
     spec: Any = None
     folders: Any = None
@@ -236,10 +232,7 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
 
 
 def parts_of_wrapper(value: object) -> dict[str, Any]:
-    """Return the function that a wrapper, such as a property or a partial function, holds, and its other parts.
-
-    For anything that is no wrapper, nothing is returned.
-    """
+    """Return the function that a wrapper, such as a property, holds, and its other parts; nothing if it is none."""
     for kind, names in _WRAPPERS.items():
         if issubclass(type(value), kind):
             return {name: getattr(value, name) for name in names}
@@ -308,9 +301,6 @@ def attributes_of(obj: object) -> dict[str, Any]:
 
 
 def own_state(attributes: dict[str, Any], kind: type) -> dict[str, Any]:
-    """Return attributes in the order of their names, without those that a cached property has made."""
-    return {
-        name: attributes[name]
-        for name in sorted(attributes)
-        if type(inspect.getattr_static(kind, name, None)).__name__ != "cached_property"
-    }
+    """Return attributes in the order of their names, without those that cached properties and attrs have made."""
+    made = {name for name in attributes if type(inspect.getattr_static(kind, name, None)).__name__ == "cached_property"}
+    return {name: attributes[name] for name in sorted(attributes.keys() - made - {"_attrs_cached_hash"})}

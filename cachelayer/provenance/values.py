@@ -156,7 +156,7 @@ def holds_code(value: object) -> bool:
 
 
 def content_of(value: object, look: Look = lambda _: None) -> Content:
-    """Return what a value holds: numbers, and short lists of them, as they are, else a hash."""
+    """Return what a value holds; see :meth:`Reader.content`."""
     return Reader(_name_of_code, look).content(value, "")
 
 
@@ -170,12 +170,8 @@ def _name_of_code(_: Path, value: Any) -> Any:
 class Reader:
     """Turns values into numbers, texts, and lists and tuples of these, which are then hashed.
 
-    A tuple stands for something that is no number or text, and begins with its type, so that no two values of different
-    types give the same.
-
-    Args:
-        name_code: given the path of a function, class or module and that, returns the name that stands for it.
-        look: asks the adapters.
+    A tuple begins with the type of what it stands for, so that no two values of different types give the same. What
+    stands for code is the name that ``name_code`` returns, given its path.
     """
 
     def __init__(self, name_code: Callable[[Path, Any], Any], look: Look) -> None:
@@ -270,11 +266,8 @@ class Reader:
         if len(value) < _LONG_TEXT:
             return (kind.__name__, bytes(value)) if kind is bytearray else value
         if len(value) > self.budget.nbytes:
-            most = _LONG_TEXT // 16
-            places = np.linspace(0, len(value) - most, 17).astype(np.int64).tolist()
-            self._in_part[f"{17 * most:,} of {len(value):,} characters"] = None
-            some = b"".join(_encoded(value[place : place + most]) for place in places)
-            return kind.__name__, len(value), some
+            self._in_part[f"{2 * _LONG_TEXT:,} of {len(value):,} characters"] = None
+            return kind.__name__, len(value), _encoded(value[:_LONG_TEXT] + value[-_LONG_TEXT:])
         self.budget = self.budget._replace(nbytes=self.budget.nbytes - len(value))
         return kind.__name__, len(value), crc32c(_encoded(value))
 

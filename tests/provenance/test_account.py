@@ -1023,6 +1023,184 @@ EDITS = {
     "order of functions": ("def unused(): return 1\n", ""),
 }
 
+USED = {
+    "a Protocol": """
+from typing import Protocol
+class Base(Protocol):
+    x: int
+class Row(Base):
+    y = 1
+def rows(): return [Row(), Base]
+<<||Row(), isinstance(1, object)>>
+""",
+    "an abstract class": """
+import abc
+class Base(abc.ABC):
+    @abc.abstractmethod
+    def name(self): ...
+class Row(Base):
+    def name(self): return 1
+def rows(): return [Row().name(), Base]
+<<||Row(), isinstance(1, Base), issubclass(int, Base)>>
+""",
+    "singledispatch": """
+import functools
+@functools.singledispatch
+def helper(n): return 0
+@helper.register
+def _(n: int): return 1
+def rows(): return [helper(1)]
+<<||helper(1), helper("a")>>
+""",
+    "caches of functions and properties": """
+import functools
+@functools.lru_cache
+def helper(n): return n
+class Reader:
+    @functools.cached_property
+    def value(self): return helper(1)
+reader = Reader()
+def rows(): return [reader.value]
+<<||rows(), helper(2)>>
+""",
+    "an enum": """
+import enum
+class Color(enum.Flag):
+    RED = 1
+    BLUE = 2
+def rows(): return [Color.RED]
+<<||Color.RED | Color.BLUE, Color(3), Color["RED"]>>
+""",
+    "what reads types": """
+from __future__ import annotations
+import dataclasses, inspect, pickle, typing
+@dataclasses.dataclass
+class Row:
+    __slots__ = ("x",)
+    x: list[Row]
+class Other:
+    x: typing.Optional["Row"]
+def rows(n: "Row" = 1): return [Row([]), Other]
+<<||typing.get_type_hints(Row), typing.get_type_hints(Other), typing.get_type_hints(rows), inspect.signature(rows), pickle.dumps(Row([])), dataclasses.fields(Row)>>
+""",
+    "generic classes": """
+from typing import Generic, TypeVar
+T = TypeVar("T")
+class Base(Generic[T]):
+    x: T
+class Row(Base[int]): pass
+def rows(): return [Row(), Base[str]()]
+<<||Row(), Base[str](), Base[float]>>
+""",
+    "values": """
+import datetime, re, zoneinfo
+import numpy as np
+ZONE = zoneinfo.ZoneInfo("Europe/Berlin")
+PATTERN = re.compile("a")
+MASKED = np.ma.array([1, 2], mask=[0, 1])
+class Point:
+    def __init__(self): self.x = [ZONE, PATTERN]
+POINT = Point()
+SET = {POINT, ZONE, Point, "a", b"b", (1, "c")}
+def rows(): return [ZONE, PATTERN, MASKED, SET]
+<<||ZONE.utcoffset(datetime.datetime.now()), PATTERN.match("a"), MASKED.fill_value, hash(PATTERN), str(MASKED)>>
+""",
+    "sets": """
+class A:
+    def __init__(self, f): self.f = f
+class B(A): pass
+def low(n): return n
+def high(n): return n + 1
+SETS = [{low, high, A, B}, {A(low), A(high), B(low)}, frozenset({frozenset("abc"), frozenset("bcd"), ("x", low)})]
+def rows(): return [SETS, low, high]
+<<||low(1)>>
+""",
+    "a module": """
+import helpers
+ALL = [helpers]
+def rows(): return [ALL[0].clean(1), getattr(helpers, "clean")]
+<<||helpers.clean(1)>>
+# file: helpers.py
+CALLS = []
+_last = None
+def clean(n):
+    global _last
+    _last = n
+    return n, _last
+""",
+}
+USED_LIBRARIES = {
+    "pydantic": """
+from __future__ import annotations
+from pydantic import BaseModel, TypeAdapter, computed_field, field_validator, validate_call
+class Row(BaseModel):
+    x: int = 1
+    later: list[Later] = []
+    _private: int = 2
+    @field_validator("x")
+    def check(cls, x): return x
+    @computed_field
+    def twice(self) -> int: return self.x * 2
+class Later(BaseModel):
+    y: float = 0.5
+@validate_call
+def helper(n: int): return n
+ROW = Row(x=3)
+def rows(): return [Row(), Later(), ROW, helper(1)]
+<<||Row(x=2), Row.model_json_schema(), ROW.model_dump(), Row.model_fields, Row.model_rebuild(force=True), helper(2), TypeAdapter(Row)>>
+""",
+    "attrs": """
+import attrs
+@attrs.frozen(cache_hash=True)
+class Row:
+    x: int = attrs.field(default=1, converter=int)
+ROW = Row(2)
+def rows(): return [Row(), ROW]
+<<||hash(ROW), attrs.fields(Row), attrs.asdict(ROW)>>
+""",
+    "pandas": """
+import pandas as pd
+FRAME = pd.DataFrame({"x": [3, 1], "y": ["a", None], "z": pd.Categorical(["b", "a"])})
+FRAME["w"] = 1.5
+def rows(): return [FRAME]
+<<||FRAME.values, FRAME["x"], FRAME.index.is_unique, FRAME.index.get_loc(1), FRAME.sort_values("x"), FRAME.describe(), repr(FRAME)>>
+""",
+    "pyarrow": """
+import pyarrow as pa
+TABLE = pa.table({"x": [1, None], "y": ["a", None]})
+def rows(): return [TABLE, pa.array([1, None])]
+<<||TABLE["x"].null_count, TABLE.to_pylist(), TABLE.combine_chunks()>>
+""",
+    "torch": """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1)).eval()
+with torch.no_grad():
+    for p in net.parameters(): p.fill_(0.5)
+def rows(): return [net(torch.ones(1, 1))]
+<<||net(torch.ones(1, 1)), list(net.named_modules()), net.state_dict(), repr(net)>>
+""",
+    "tensorflow": """
+import tensorflow as tf
+<<||tf.data.Dataset.range(3).map(lambda x: x)>>
+def gen():
+    yield 1
+made = tf.data.Dataset.from_generator(gen, output_signature=tf.TensorSpec((), tf.int32)).map(lambda x: x + 1)
+rows = made.shuffle(3, seed=1).batch(2)
+<<||list(rows.take(1)), rows.cardinality(), rows.prefetch(2)>>
+""",
+    "grain": """
+import grain
+rows = grain.MapDataset.range(9).map(lambda x: x + 1).shuffle(seed=1).batch(2)
+<<||rows[0], len(rows), rows.to_iter_dataset(), list(rows)>>
+""",
+    "sklearn": """
+from sklearn.preprocessing import StandardScaler
+SCALER = StandardScaler().fit([[1.0], [2.0]])
+def rows(): return [SCALER]
+<<||SCALER.transform([[1.0]]), repr(SCALER)>>
+""",
+}
+
 
 def program(text: str, folder: Path, choice: int) -> None:
     """Write the files of a program before (0) or after (1) the change."""
@@ -1065,13 +1243,13 @@ def phrases(tmp_path_factory: pytest.TempPathFactory) -> Phrases:
     for name, (old, new) in EDITS.items():
         assert old in _PROGRAM
         edited[name] = _PROGRAM.replace(old, f"<<{old}||{new}>>", 1)
-    return compared(tmp_path_factory.mktemp("programs"), {**CHANGED, **edited})
+    return compared(tmp_path_factory.mktemp("programs"), {**CHANGED, **edited, **USED})
 
 
 @pytest.fixture(scope="module")
 def phrases_of_libraries(tmp_path_factory: pytest.TempPathFactory) -> Phrases:
     installed = {}
-    for name, (library, text) in LIBRARIES.items():
+    for name, (library, text) in {**LIBRARIES, **{name: (name, text) for name, text in USED_LIBRARIES.items()}}.items():
         try:
             __import__(library)
         except ImportError:
@@ -1090,6 +1268,17 @@ def test_what_changed_is_told_and_another_process_is_no_change(phrases: Phrases,
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_without_a_meaning_is_no_change(phrases: Phrases, name: str) -> None:
     assert phrases(name) == ([], [])
+
+
+@pytest.mark.parametrize("name", USED)
+def test_what_was_used_before_is_no_change(phrases: Phrases, name: str) -> None:
+    assert phrases(name) == ([], [])
+
+
+@pytest.mark.parametrize("name", USED_LIBRARIES)
+def test_what_a_library_has_made_when_it_was_used_is_no_change(phrases_of_libraries: Phrases, name: str) -> None:
+    pytest.importorskip(name)
+    assert phrases_of_libraries(name) == ([], [])
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
