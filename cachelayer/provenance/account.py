@@ -153,6 +153,7 @@ class _Walk:
         self.arguments: dict[str, Any] = {}
         self.values: dict[str, Any] = {}
         self._called = called
+        self._look = look
         self._reader = Reader(self.name_code, look)
         self._in_part: dict[str, None] = {}
         self._not_compared: dict[str, None] = {}
@@ -289,7 +290,8 @@ class _Walk:
         """Return whether what a library's function holds may be the user's, and no cache or lock of the library."""
         if type(value) is MethodType:
             return self._reader.has_attributes(type(value.__self__))
-        return is_code(value) or is_constant(value) or holds_code(value) or self._reader.knows(value)
+        is_told = self._reader.has_attributes(type(value)) or self._look(value) is not None
+        return is_told or is_code(value) or is_constant(value) or holds_code(value)
 
     def _code(self, key: str, code: Any, module: dict[str, Any], held: Mapping[str, Any]) -> str:
         """Return the hash of some code, and follow what it uses of its module, and of the functions around it."""
@@ -360,7 +362,7 @@ class _Walk:
                     self.refer(f"{key}.{name}", names[name])
         for text in sorted(texts if asked & _IMPORT_BY_NAME else ()):
             if all(part.isidentifier() for part in text.split(".")):
-                self._import(Import(0, text, ()), "")
+                self._import((0, text, ()), "")
         return bool(self._pending)
 
     # Classes.
@@ -423,7 +425,7 @@ class _Walk:
         sign = " " if key == "attribute" else "."
         inner = {f"{key}{sign}{name}": each for name, each in attributes_of(value).items()}
         return {
-            key: self._reader.hash_without_attributes(value, key),
+            key: self._reader.hash(value, key, self._reader.without_attributes).value,
             **{k: self.content(k, v) for k, v in inner.items()},
         }
 

@@ -37,12 +37,8 @@ _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _NAMED = {*dis.hasconst, *dis.hasname, *dis.haslocal, *dis.hasfree, *dis.hascompare}
 
 
-class Import(NamedTuple):
-    """An import inside a function: ``from ..module import names``, or ``import module`` without names."""
-
-    level: int
-    module: str
-    names: tuple[str, ...]
+Import = tuple[int, str, tuple[str, ...]]
+"""An import inside a function, by its level, module and names: those of ``from`` alone."""
 
 
 class Code(NamedTuple):
@@ -91,7 +87,7 @@ def read_code(code: CodeType) -> Code:
                 attributes.add(name)
             case "IMPORT_NAME":
                 # The two instructions before it load the level and the names.
-                imports.add(Import(arguments[-2], name, arguments[-1] or ()))
+                imports.add((arguments[-2], name, arguments[-1] or ()))
             case "STORE_NAME" if name in _OF_CLASS_BODIES:
                 facts.pop()
                 continue
@@ -123,14 +119,14 @@ def _constant(value: Any) -> Any:
 
 def modules_of(each: Import, package: str) -> tuple[list[str], list[str]]:
     """Return the names of the modules that an import in a package binds, and of those that only run before them."""
+    level, module, names = each
     try:
-        module = importlib.util.resolve_name("." * each.level + each.module, package) if each.level else each.module
+        module = importlib.util.resolve_name("." * level + module, package) if level else module
     except ImportError:
         return [], []
-    if not each.names:
-        # ``import a.b`` binds ``a``.
-        return [*_parents(module), module], []
-    return [module, *(f"{module}.{name}" for name in each.names)], _parents(module)
+    # ``import a.b`` binds ``a``.
+    bound = [module, *(f"{module}.{name}" for name in names)]
+    return (bound, _parents(module)) if names else ([*_parents(module), module], [])
 
 
 def _parents(module: str) -> list[str]:
@@ -190,16 +186,10 @@ def _libraries() -> set[Path]:
 
 def code_file(value: object) -> str:
     """Return the user's file that defines a function, a class, or the class of an object; "" if there is none."""
-    code: CodeType | None = None
-    if is_kind(value, types.GeneratorType):
-        code = value.gi_code
-    else:
-        inner = innermost(value)
-        if inner is not None:
-            code = inner.__code__
-    if code is not None and is_users(code.co_filename):
-        return code.co_filename
-    file = class_file(class_of(value))
+    code = value.gi_code if is_kind(value, types.GeneratorType) else getattr(innermost(value), "__code__", None)
+    file = "" if code is None else code.co_filename
+    if not (file and is_users(file)):
+        file = class_file(value if is_kind(value, type) else type(value))
     return file if is_users(file) else ""
 
 
@@ -243,10 +233,6 @@ def parts_of_wrapper(value: object) -> dict[str, Any]:
 def is_kind(value: object, kind: type[T]) -> TypeGuard[T]:
     """Return whether a value is an instance of a class, by its type alone: a proxy may raise if it is asked."""
     return issubclass(type(value), kind)
-
-
-def class_of(value: object) -> type:
-    return value if is_kind(value, type) else type(value)
 
 
 def name_in_library(value: Any) -> str:

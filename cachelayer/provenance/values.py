@@ -64,8 +64,6 @@ _STATES: Mapping[str, Callable[[Any], Any]] = {
     "builtins.memoryview": lambda value: (value.format, value.shape, value.tobytes()),
     "builtins.mappingproxy": dict,
     "typing.ForwardRef": lambda value: value.__forward_arg__,
-    "torch._C.Generator": lambda value: value.get_state(),
-    "torch.device": str,
     # What pydantic fills in later, and the numbers of objects that it notes, are left out.
     "pydantic.fields.FieldInfo": lambda value: ({**value._attributes_set, "annotation": 0}, value.metadata),
     "pydantic._internal._decorators.Decorator": lambda value: (value.func, value.info),
@@ -242,16 +240,9 @@ class Reader:
         self._known[id(value)] = digest, value
         return digest
 
-    def hash_without_attributes(self, value: object, path: Path) -> Any:
-        """Return the hash of an object's class, and of what it has of a built-in type or a library's class."""
-        return self.hash(value, path, self._without_attributes).value
-
-    def _without_attributes(self, value: Any, path: Path) -> Any:
+    def without_attributes(self, value: Any, path: Path) -> Any:
+        """Read an object's class, and what it has of a built-in type or a library's class."""
         return self._class(type(value), path), self._inherited(value, type(value), path)
-
-    def knows(self, value: object) -> bool:
-        """Return whether an object is told by its attributes or by an adapter."""
-        return self.has_attributes(type(value)) or self._look(value) is not None
 
     def has_attributes(self, kind: type) -> bool:
         if id(kind) not in self._kinds:
@@ -349,7 +340,7 @@ class Reader:
             # A ref is known by its digest, a storage by its URL: their attributes say less, and hold what was read.
             return kind.__name__, self.read(kind.__identity__(value), path)
         if self.has_attributes(kind):
-            return *self._without_attributes(value, path), self._attributes(value, path)
+            return *self.without_attributes(value, path), self._attributes(value, path)
         if kind.__module__ in _WITHOUT_CONTENT:
             return kind.__qualname__
         state = _STATES.get(f"{kind.__module__}.{kind.__qualname__}")
