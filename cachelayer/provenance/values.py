@@ -21,6 +21,7 @@ import hashlib
 import json
 import marshal
 import os
+import random
 import types
 from collections.abc import Callable, Mapping
 from itertools import chain, islice
@@ -58,6 +59,8 @@ _DATA = (*_CONSTANTS, np.ndarray, np.generic, range, os.PathLike)
 _NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
 _WITHOUT_CONTENT = ("_thread", "threading", "logging", "contextvars", "weakref", "multiprocessing.synchronize")
 """The modules of classes that lock, log or refer: they decide no record."""
+_GLOBAL_GENERATORS = (getattr(random, "_inst", None), getattr(np.random.mtrand, "_rand", None))
+"""The generators of a process, which has another state in each process unless the function seeds it."""
 _OF_ADAPTERS = ("tensorflow", "keras")
 """Libraries whose objects only an adapter can read: what pickle would keep of them is another in each process."""
 _STATES: Mapping[str, Callable[[Any], Any]] = {
@@ -341,8 +344,10 @@ class Reader:
             return kind.__name__, self.read(kind.__identity__(value), path)
         if self.has_attributes(kind):
             return *self.without_attributes(value, path), self._attributes(value, path)
-        if kind.__module__ in _WITHOUT_CONTENT:
+        if kind.__module__ in _WITHOUT_CONTENT or any(value is each for each in _GLOBAL_GENERATORS):
             return kind.__qualname__
+        if value is os.environ:
+            return self._miss(kind)
         state = _STATES.get(f"{kind.__module__}.{kind.__qualname__}")
         if state is not None:
             return kind.__qualname__, self.read(state(value), path)

@@ -1093,8 +1093,11 @@ def rows(): return [Row(), Base[str]()]
 <<||Row(), Base[str](), Base[float]>>
 """,
     "values": """
-import datetime, re, zoneinfo
+import datetime, random, re, zoneinfo
+from os import environ
+from random import shuffle
 import numpy as np
+from numpy.random import permutation
 ZONE = zoneinfo.ZoneInfo("Europe/Berlin")
 PATTERN = re.compile("a")
 MASKED = np.ma.array([1, 2], mask=[0, 1])
@@ -1102,8 +1105,8 @@ class Point:
     def __init__(self): self.x = [ZONE, PATTERN]
 POINT = Point()
 SET = {POINT, ZONE, Point, "a", b"b", (1, "c")}
-def rows(): return [ZONE, PATTERN, MASKED, SET]
-<<||ZONE.utcoffset(datetime.datetime.now()), PATTERN.match("a"), MASKED.fill_value, hash(PATTERN), str(MASKED)>>
+def rows(): return [ZONE, PATTERN, MASKED, SET, shuffle([]), permutation(2), environ["HOME"]]
+<<||shuffle([1, 2]), permutation(2), environ.update(ANOTHER="1"), ZONE.utcoffset(datetime.datetime.now()), PATTERN.match("a"), MASKED.fill_value, hash(PATTERN), str(MASKED)>>
 """,
     "sets": """
 class A:
