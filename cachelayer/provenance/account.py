@@ -423,15 +423,14 @@ class _Walk:
         if not self._reader.has_attributes(type(value)):
             return {key: self.content(key, value)}
         sign = " " if key == "attribute" else "."
-        inner = {f"{key}{sign}{name}": each for name, each in attributes_of(value).items()}
-        return {
-            key: self._reader.hash(value, key, self._reader.without_attributes).value,
-            **{k: self.content(k, v) for k, v in inner.items()},
-        }
+        contents = {key: self.content(key, value, self._reader.without_attributes)}
+        for name, each in attributes_of(value).items():
+            contents[f"{key}{sign}{name}"] = self.content(f"{key}{sign}{name}", each)
+        return contents
 
-    def content(self, key: str, value: object) -> Any:
+    def content(self, key: str, value: object, read: Callable[[Any, Path], Any] | None = None) -> Any:
         """Return what a value holds, and note what of it was not read."""
-        content = self._reader.content(value, key)
+        content = self._reader.content(value, key) if read is None else self._reader.hash(value, key, read)
         self._in_part |= dict.fromkeys(f"{key} ({sample})" for sample in content.in_part)
         if content.not_compared:
             self._not_compared[f"{key} ({', '.join(content.not_compared)})"] = None

@@ -1106,7 +1106,8 @@ class Point:
 POINT = Point()
 SET = {POINT, ZONE, Point, "a", b"b", (1, "c")}
 def rows(): return [ZONE, PATTERN, MASKED, SET, shuffle([]), permutation(2), environ["HOME"]]
-<<||shuffle([1, 2]), permutation(2), environ.update(ANOTHER="1"), ZONE.utcoffset(datetime.datetime.now()), PATTERN.match("a"), MASKED.fill_value, hash(PATTERN), str(MASKED)>>
+<<||shuffle([1, 2]), permutation(2), environ.update(ANOTHER="1")
+ZONE.utcoffset(datetime.datetime.now()), PATTERN.match("a"), MASKED.fill_value, hash(PATTERN), str(MASKED)>>
 """,
     "sets": """
 class A:
