@@ -7,8 +7,8 @@
 
     this process alone     build_parts            writes the missing parts one after another
     an engine              build_parts            runs a PartTask on the number of each missing part
-    hosts, with or without build_parts_together   each runs PartTasks on parts without note and claim, until all have
-    an engine                                     notes
+    hosts                  build_parts_together   each runs PartTasks on parts without note and claim, until all have
+                                                  notes
 
 A :class:`PartTask` returns a result, but only the note counts: a process or a node may die after it has put the note,
 and an engine need not return results.
@@ -17,7 +17,6 @@ and an engine need not return results.
 from __future__ import annotations
 
 import platform
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting, current, notice
 from cachelayer.provenance.stored_values import Wording, differences
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, Claims, expiry
+from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import Notes, PartResult, read_part
 from cachelayer.versions.publish import absent_files, lost_files, refuse_if_taken
@@ -55,8 +54,13 @@ class Hosts:
     count: int
 
     @classmethod
-    def checked(cls, hosts: Any) -> Self:
-        """Check the hosts that a user passes."""
+    def checked(cls, hosts: Any, options: BuildOptions) -> Self:
+        """Check the hosts that a user passes with these options."""
+        if options.engine is not None:
+            raise InvalidArgumentError(
+                "hosts= and engine=: the hosts, or the engine, divide the parts: leave out one of them; workers= "
+                "divides the parts of a host among its processes"
+            )
         if not isinstance(hosts, tuple) or len(hosts) != 2:
             raise InvalidTypeError(
                 f"hosts {hosts!r}: pass (index, count), as (jax.process_index(), jax.process_count())"
@@ -224,28 +228,16 @@ def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: Sh
     engine = plan.engine or Here()
     task = PartTask.of(plan, parts, target, is_shared=True)
     order = hosts.in_order(parts.count)
-    left_out: list[int] = []
-    since = time.monotonic()
     while missing := [number for number in order if number not in finished]:
         current().parts(len(finished), parts.count)
         if request.is_published:
             return None
-        unclaimed = _unclaimed(claims, notes, missing)
-        _run_tasks(task, engine, iter(unclaimed))
+        _run_tasks(task, engine, iter(_unclaimed(claims, notes, missing)))
         before = len(finished)
         finished = notes.finished(request.log, finished)
-        if len(finished) > before:
-            continue
-        # Nothing was finished. Another host may have claimed these parts after the look at the claims, and finishes
-        # them, fails or dies. If it is the same parts for as long as a dead host keeps a claim, the engine leaves
-        # them out.
-        if not unclaimed or unclaimed != left_out:
-            left_out = unclaimed
-            since = time.monotonic()
-        elif time.monotonic() - since >= expiry():
-            raise _not_built(plan, parts, unclaimed[0])
-        waiting.wait_for("the parts that other hosts build")
-        claims.pause()
+        if len(finished) == before:
+            waiting.wait_for("the parts that other hosts build")
+            claims.pause()
     return None if request.is_published else _joined(parts, finished)
 
 

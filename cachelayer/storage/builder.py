@@ -141,7 +141,7 @@ class Builder:
 
     def find_or_build(self, request: BuildRequest, hosts: tuple[int, int] | None) -> tuple[DataRef[Any], bool]:
         """Return a version, and whether this call has built it. Of all who call this at the same time, one builds."""
-        checked = None if hosts is None else Hosts.checked(hosts)
+        checked = None if hosts is None else Hosts.checked(hosts, request.options)
         while (ref := self.catalog.find(request.log, request.version)) is None:
             try:
                 built = build_once(request, checked)
@@ -172,7 +172,7 @@ class Builder:
         Raises:
             InvalidArgumentError: if the records of the source cannot be read by number, or some are left out.
         """
-        checked = None if hosts is None else Hosts.checked(hosts)
+        checked = None if hosts is None else Hosts.checked(hosts, request.options)
         if self.catalog.find(request.log, request.version) is None:
             with building(request.url):
                 plan = BuildPlan.of(request)

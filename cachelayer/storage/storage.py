@@ -269,7 +269,8 @@ class Storage:
             source: as in :meth:`submit`; a function is called only if the version must be built.
             dataset_id, version: as in :meth:`submit`.
             hosts: ``(index, count)`` if ``count`` processes, each with its own index, make this call to build the
-                version together. Each builds its share of the parts; if a process dies, the others build what is left.
+                version together, without ``engine``. Each builds its share of the parts; if a process dies, the others
+                build what is left.
             on_change: what to do if the version exists but was built from something else. Code, options, arguments,
                 attributes, files and elements (a sample, if there are many) are compared, as far as they are known
                 without calling a function or iterating. ``"warn"`` uses the version, and warns once of what differs;
