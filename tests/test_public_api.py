@@ -41,7 +41,7 @@ PUBLIC = [
 ]  # fmt: skip
 
 VIEW = (
-    "categories clips decoded diff digest each element_spec erased exclude fields folds head lengths metadata "
+    "clips decoded diff digest each element_spec erased exclude fields folds head lengths metadata "
     "packed padded read reference rolling sample select sources split stream to_arrow total verify "
     "where windows"
 )
@@ -51,7 +51,7 @@ ATTRIBUTES = {
         "repair rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
-        "categories clips count_by dataset_id dataset_version decoded diff digest each element_spec erased exclude "
+        "clips count_by dataset_id dataset_version decoded diff digest each element_spec erased exclude "
         "fields folds head lengths metadata mirror nbytes packed padded provenance raw read reference "
         "rolling sample select sources split stats stored_nbytes stream to_arrow total verify where windows"
     ),

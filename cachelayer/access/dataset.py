@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -200,11 +200,6 @@ class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
     def leaves(self) -> StoredLeaves | None:
         """The stored leaves of the elements; None if the elements are not stored records."""
         return None
-
-    @property
-    def categories(self) -> Mapping[str, Sequence[Any]]:
-        """The texts that numbers in the elements stand for, by key."""
-        return {}
 
     @property
     def declared_spec(self) -> Tree | None:

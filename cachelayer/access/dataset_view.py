@@ -6,7 +6,7 @@ And what datasets have in common whose rows are made of the records of a dataset
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,10 +82,6 @@ class DatasetView(BaseDataset):
     @property
     def info(self) -> DatasetInfo:
         return self.base.info
-
-    @property
-    def categories(self) -> Mapping[str, Sequence[Any]]:
-        return self.base.categories
 
     @property
     def takes_requests(self) -> bool:

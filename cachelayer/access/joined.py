@@ -115,10 +115,6 @@ class Joined(BaseDataset):
         )
 
     @property
-    def categories(self) -> Mapping[str, Sequence[Any]]:
-        return self.members[0].categories
-
-    @property
     def takes_requests(self) -> bool:
         return any(member.takes_requests for member in self.members)
 
@@ -349,7 +345,7 @@ def join(members: Sequence[DatasetView]) -> BaseDataset:
     """Return datasets one after another; stored records of one codec are decoded together.
 
     Raises:
-        InvalidArgumentError: if specs, codecs or categories differ; the message names the datasets and the leaf.
+        InvalidArgumentError: if specs or codecs differ; the message names the datasets and the leaf.
     """
     bases = [member.base for member in members]
     if all(isinstance(base, RecordElements) and base.chosen is None for base in bases):
@@ -367,14 +363,6 @@ def join(members: Sequence[DatasetView]) -> BaseDataset:
     for name, spec in specs:
         if spec != common:
             raise InvalidArgumentError(f"{name} has elements {spec}, and others have {common}")
-    first = flat[0].categories
-    for member in flat[1:]:
-        for key in {*first, *member.categories}:
-            if [*member.categories.get(key, ())] != [*first.get(key, ())]:
-                raise InvalidArgumentError(
-                    f"{member.title} has other categories in {key!r} than {flat[0].title}, so that a number would "
-                    f"mean two texts: pass the same categories={{{key!r}: [...]}} to each"
-                )
     return Joined(tuple(flat))
 
 

@@ -319,21 +319,6 @@ class ReadableView(Generic[T]):
         return dict(self._readable.info.metadata)
 
     @property
-    def categories(self) -> dict[str, list[Any]]:
-        """The texts that numbers in windows and packs stand for, by field; see ``beside`` of :meth:`windows`.
-
-        They are found once, and stored beside the version.
-
-        Examples:
-            >>> import numpy as np
-            >>> rows = [{"tokens": np.array([1, 2, 3]), "lang": "en"}, {"tokens": np.array([4]), "lang": "de"}]
-            >>> windows = cachelayer.Storage(folder).submit(rows, "texts", "v1").windows("tokens", 4, beside="lang")
-            >>> windows.categories, windows[0]["lang"].tolist()
-            ({'lang': ['de', 'en']}, [1, 1, 1, 0])
-        """
-        return {key: [*texts] for key, texts in self._readable.categories.items()}
-
-    @property
     def digest(self) -> str:
         """SHA-256 that identifies the records and their order, in hexadecimal.
 

@@ -439,7 +439,6 @@ class View(ReadableView[T]):
         segments: bool = False,
         beside: str | Sequence[str] = (),
         every: Mapping[str, int] | None = None,
-        categories: Mapping[str, Sequence[Any]] | None = None,
     ) -> View[dict[str, Any]]:
         """Return windows of fixed length over the values of a field, of all records one after another.
 
@@ -460,19 +459,18 @@ class View(ReadableView[T]):
                 the last window up with zeros.
             segments: True adds segment ids and positions, as :meth:`packed` has them. A separator belongs to the record
                 before it, and a record without values has a segment id too, which no value has.
-            beside: a field of one value a record, such as ``"domain"``, or several: windows repeat it for each value of
-                the record and its separator, and have 0 in padding. A text becomes its number in :attr:`categories`.
+            beside: a field of one number a record, such as ``"source"``, or several: windows repeat it for each value
+                of the record and its separator, and have 0 in padding. For a text, add a field with its number by
+                :meth:`cachelayer.Storage.add_columns`.
             every: fields that have one value for so many values in a row, such as ``{"concepts": 16}``: arrays of shape
                 ``[None]`` whose last value may stand for fewer. Windows repeat their values, as with ``beside``.
-            categories: the texts of a field of ``beside`` in the order of their numbers, by the name of the field, so
-                that several views have the same numbers. By default the texts of the records, sorted.
 
         Returns:
             A view of ``{"tokens": [length]}``; the keys are the last parts of the names. Fields beside them have the
-            shape ``[length]``, or ``[length, *shape]`` if a value has a shape, and texts are int32. With segments,
-            windows have also ``tokens_segment_ids`` and ``tokens_positions``, int32 ``[length]``, named after the first
-            field. With "pad" and without segments, they have ``tokens_length``, int32, and ``tokens_mask``, bool
-            ``[length]``, True for values.
+            shape ``[length]``, or ``[length, *shape]`` if a value has a shape. With segments, windows have also
+            ``tokens_segment_ids`` and ``tokens_positions``, int32 ``[length]``, named after the first field. With "pad"
+            and without segments, they have ``tokens_length``, int32, and ``tokens_mask``, bool ``[length]``, True for
+            values.
 
         Raises:
             InvalidArgumentError: if there is no such field, it is of another kind, or another argument is invalid; when
@@ -501,7 +499,6 @@ class View(ReadableView[T]):
             segments=segments,
             beside=beside,
             every=every,
-            categories=categories,
         )
         return View(DatasetView.all(rows))
 
@@ -517,7 +514,6 @@ class View(ReadableView[T]):
         segments: bool = True,
         beside: str | Sequence[str] = (),
         every: Mapping[str, int] | None = None,
-        categories: Mapping[str, Sequence[Any]] | None = None,
     ) -> Packed:
         """Return whole documents packed into rows of fixed length.
 
@@ -536,7 +532,7 @@ class View(ReadableView[T]):
             seed: an integer in [0, 2**64) that shuffles which documents share a row; None for a plan without chance.
             segments: False gives the length and the mask of a row, as :meth:`windows` with "pad" does, in place of
                 segment ids and positions.
-            beside, every, categories: as in :meth:`windows`.
+            beside, every: as in :meth:`windows`.
 
         Returns:
             A view of ``{"tokens": [length], "tokens_segment_ids": [length], "tokens_positions": [length]}``. Segment
@@ -569,7 +565,6 @@ class View(ReadableView[T]):
             segments=segments,
             beside=beside,
             every=every,
-            categories=categories,
         )
         return Packed(DatasetView.all(rows))
 

@@ -166,8 +166,7 @@ def _stored_call(call: ViewCall) -> ViewCall:
 
     if call.method == "where" and _NAMES_VALUES.search(call.arguments[0]):
         return replace(call, arguments=(stored(hashed(call.arguments[0].encode())),))
-    texts = {name: stored(hashed(repr(value).encode())) for name, value in call.options.items() if name == "categories"}
-    return replace(call, options={**call.options, **texts})
+    return call
 
 
 def _slice_of(rows: range) -> slice:

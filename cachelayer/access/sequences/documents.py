@@ -12,7 +12,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import prod
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from cachelayer.access.dataset import LeafRead, StoredLeaves
 from cachelayer.access.dataset_view import DatasetView, RowsOfRecords
 from cachelayer.access.sequences.pieces import Pieces, segments_of
-from cachelayer.access.sequences.token_fields import FILL, TokenField, has_documents
+from cachelayer.access.sequences.token_fields import FILL, TokenField, has_documents, is_text
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError
@@ -54,7 +53,8 @@ class Documents:
         self.timezones = [spec.timezone for spec in self._specs]
         for name, leaf in zip(names, self._specs, strict=True):
             if not has_documents(leaf):
-                cure = "" if leaf.shape else f"; pass beside={name!r} for the value of its document beside each token"
+                is_number = not leaf.shape and not (isinstance(leaf, ArraySpec) and is_text(leaf))
+                cure = f"; pass beside={name!r} for the value of its document beside each token" if is_number else ""
                 cure = FILL if leaf.nullable_values else cure
                 if isinstance(leaf, (VideoSpec, AudioSpec)):
                     cure = f"; clips({name!r}, frames) cuts it"
@@ -149,18 +149,17 @@ class Documents:
             into = Placed(pieces.cells_for(rows * length, dtype), places)
             reads.append(LeafRead(leaf, pieces.begin, pieces.count, pieces.ends, into))
         lengths = self.columns[0].take(pieces.record) if fields else pieces.count
-        reads_of_fields = [token_field.reads(pieces, lengths) for token_field in fields]
+        reads_of_fields = [token_field.read(pieces, lengths) for token_field in fields]
         # All reads are made at once, so that each record is read once.
-        all_reads = [*reads, *(read for of_field in reads_of_fields for read in of_field)]
-        values = self._stored.leaf_values(self.records.selection.numbers_of(pieces.record), all_reads, held)
+        numbers = self.records.selection.numbers_of(pieces.record)
+        values = self._stored.leaf_values(numbers, [*reads, *reads_of_fields], held)
         batch = {}
         for key, of_leaf in zip(self.keys, values[: len(reads)], strict=True):
             batch[key] = of_leaf.reshape(rows, length)
         # A field also has a value in the cell of a separator.
         with_separators = replace(pieces, count=pieces.cells)
-        remaining = iter(values[len(reads) :])
-        for token_field, of_field in zip(fields, reads_of_fields, strict=True):
-            of_cells = token_field.values_of_cells(pieces, of_field, list(islice(remaining, len(of_field))))
+        for token_field, read, of_field in zip(fields, reads_of_fields, values[len(reads) :], strict=True):
+            of_cells = token_field.values_of_cells(pieces, read, of_field)
             batch[token_field.key] = with_separators.placed(of_cells, rows, length)
         return batch
 
@@ -251,8 +250,7 @@ class DocumentRows(RowsOfRecords):
     def element_parameters(self) -> dict[str, Any]:
         values = [each.name for each in self.fields if each.every is None]
         every = {each.name: each.every for each in self.fields if each.every is not None}
-        texts = {each.name: each.json_texts for each in self.fields if each.texts is not None}
-        parameters = {"beside": values, "every": every, "categories": texts}
+        parameters = {"beside": values, "every": every}
         return {name: value for name, value in parameters.items() if value}
 
     @abstractmethod
@@ -266,10 +264,6 @@ class DocumentRows(RowsOfRecords):
     def title(self) -> str:
         names = ", ".join(map(repr, self.documents.names))
         return f"{self.kind.capitalize()}({self.records.info.name!r}, {names}, length={self.length})"
-
-    @property
-    def categories(self) -> dict[str, list[Any]]:
-        return {each.key: each.categories for each in self.fields if each.groups is not None}
 
     @cached_property
     def element_spec(self) -> dict[str, ArraySpec]:

@@ -51,7 +51,6 @@ class PackArguments(_Required, total=False):
     segments: bool
     beside: str | Sequence[str]
     every: Mapping[str, int] | None
-    categories: Mapping[str, Sequence[str]] | None
 
 
 def checked_pack_arguments(arguments: Any) -> PackArguments:
@@ -186,7 +185,6 @@ def pack_rows(
     segments: Any,
     beside: Any,
     every: Any,
-    categories: Any,
 ) -> PackRows:
     """Return the packs of a view, with the arguments of :meth:`cachelayer.View.packed`."""
     from cachelayer.streams.stream_options import check_seed
@@ -200,5 +198,5 @@ def pack_rows(
     packing = Packing(size, longest, long, None if seed is None else check_seed(seed))
     documents = Documents(records, one_or_several("leaves", leaves))
     added: Literal["segments", "mask"] = "segments" if boolean("segments", segments) else "mask"
-    fields = token_fields(records, beside, every, categories, "packed(beside=)")
+    fields = token_fields(records, beside, every, "packed(beside=)")
     return PackRows(documents, size, added, fields=fields, packing=packing)

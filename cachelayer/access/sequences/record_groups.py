@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import derived_digest
 from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.field_values import FieldReader, distinct_rows, python_values
+from cachelayer.access.field_values import FieldReader, distinct_rows
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import PickledByFields, cached_property
@@ -92,12 +92,6 @@ class RecordGroups(PickledByFields):
         """The start of each group among the members, and the end of the last one."""
         groups = self.group_of
         return splits_of(np.bincount(groups[groups >= 0]))
-
-    def values(self) -> list[tuple[Any, ...]]:
-        """Return the values of the fields that each group shares, as Python has them."""
-        firsts = self.members[self.splits[:-1]]
-        columns = self._reader.read(firsts, self.by)
-        return list(zip(*(python_values(columns[name]) for name in self.by), strict=True))
 
     def _is_sound(self, plan: Ints) -> bool:
         groups, members = plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,10 +95,6 @@ class SeriesWindows(RowsOfRecords):
             records_per_read=max(1, info.records_per_read // self.length),
             together=-(-_LENGTHS_TOGETHER * self.length // self.stride),
         )
-
-    @property
-    def categories(self) -> Mapping[str, Sequence[Any]]:
-        return self.records.categories
 
     @cached_property
     def counts(self) -> Ints:

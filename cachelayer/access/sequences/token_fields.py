@@ -4,16 +4,16 @@
 
     record           0                        1
     tokens           a b c d e                f g
-    domain           "web"                    "book"      beside="domain"            one value a record
+    source           1                        0           beside="source"            one value a record
     concept          [10, 11, 12]             [20]        every={"concept": 2}       one value for two tokens
 
-    in rows          1 1 1 1 1                0 0         the numbers of texts, sorted
+    in rows          1 1 1 1 1                0 0
                      10 10 11 11 12           20 20
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from cachelayer.access.dataset import LeafRead
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.sequences.pieces import Pieces
-from cachelayer.access.sequences.record_groups import RecordGroups
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.locks import PickledByFields, cached_property
+from cachelayer.locks import PickledByFields
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import in_condition, last_key, leaf_number, one_or_several
 from cachelayer.records.memory import Ints, splits_of
@@ -35,8 +34,6 @@ from cachelayer.records.values import Nullable
 
 FILL = ": some of its values may be None; store others in their place, with add_columns(replace=True)"
 """The end of an error about a field that has None among its values, with what to do."""
-
-_CATEGORY = np.dtype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +48,6 @@ class TokenField(PickledByFields):
     spec: LeafSpec
     every: int | None = None
     """The number of tokens that share a value of the field; None if all tokens of a document share its only value."""
-    groups: RecordGroups | None = None
-    """The records by the texts of a field of text, whose values in rows are the numbers of the texts; else None."""
-    texts: tuple[Any, ...] | None = None
-    """The texts in the order of their numbers, if the user passed them; None to number them by their groups."""
 
     @property
     def key(self) -> str:
@@ -63,73 +56,35 @@ class TokenField(PickledByFields):
 
     def spec_of_row(self, length: int) -> ArraySpec:
         """Return the spec of the field in a row of so many cells."""
-        if self.groups is not None:
-            return ArraySpec(_CATEGORY, (length,))
         dtype = np.uint8 if dtypes.is_string(self.spec.dtype) else self.spec.dtype
         return ArraySpec(dtype, (length, *(() if self.every else self.spec.shape)), timezone=self.spec.timezone)
 
-    @property
-    def json_texts(self) -> list[Any]:
-        """The texts that the user passed, as values of JSON."""
-        return [{"bytes": text.hex()} if isinstance(text, bytes) else text for text in self.texts or ()]
-
-    @property
-    def categories(self) -> list[Any]:
-        """The texts in the order of their numbers."""
-        if self.texts is not None:
-            return list(self.texts)
-        return [] if self.groups is None else [text for (text,) in self.groups.values()]
-
-    @cached_property
-    def _numbers(self) -> Ints | None:
-        """The number of the text of each group; None if it is the number of the group."""
-        if self.texts is None or self.groups is None:
-            return None
-        number_of = {text: number for number, text in enumerate(self.texts)}
-        values = self.groups.values()
-        for group, (text,) in enumerate(values):
-            if text not in number_of:
-                record = self.groups.members[self.groups.splits[group]]
-                raise InvalidArgumentError(
-                    f"record {record} has {text!r} in {self.name!r}, which is not in categories={self.texts!r}"
-                )
-        return np.array([number_of[text] for (text,) in values], np.int64)
-
-    def reads(self, pieces: Pieces, lengths: Ints) -> list[LeafRead]:
-        """Return the reading that the pieces of some documents take: one, or none.
+    def read(self, pieces: Pieces, lengths: Ints) -> LeafRead:
+        """Return the reading that the pieces of some documents take.
 
         Args:
             pieces: the pieces.
             lengths: the numbers of tokens of their documents.
         """
-        if self.groups is not None:
-            return []
         if self.every is None:
-            return [LeafRead(self.leaf)]
+            return LeafRead(self.leaf)
         first, count = self._groups_of_tokens(pieces, lengths, self.every)
-        return [LeafRead(self.leaf, first, count)]
+        return LeafRead(self.leaf, first, count)
 
-    def values_of_cells(self, pieces: Pieces, reads: Sequence[LeafRead], values: Sequence[Any]) -> NDArray[Any]:
-        """Return the value of each cell of some pieces, ``[cells, *shape]``, given the reads and what they read."""
+    def values_of_cells(self, pieces: Pieces, read: LeafRead, values: Any) -> NDArray[Any]:
+        """Return the value of each cell of some pieces, ``[cells, *shape]``, given the reading and what it read."""
         if self.every is not None:
-            return _of_groups(pieces, reads[0], values[0], self.every)
-        if self.groups is not None:
-            groups = self.groups.group_of[pieces.record]
-            if self._numbers is not None:
-                groups = self._numbers[groups]
-            of_records: Any = groups.astype(_CATEGORY)
-        else:
-            of_records = values[0]
-        if isinstance(of_records, Nullable):
-            missing = np.flatnonzero(~of_records.valid)
+            return _of_groups(pieces, read, values, self.every)
+        if isinstance(values, Nullable):
+            missing = np.flatnonzero(~values.valid)
             if len(missing):
                 raise InvalidArgumentError(
                     f"record {pieces.record[missing[0]]} has None in {self.name!r}, which has no value for its tokens: "
                     f"leave such records out with where('{in_condition(self.name)} is not None'), or store a value "
                     "with add_columns()"
                 )
-            of_records = of_records.values
-        return np.repeat(of_records, pieces.cells, axis=0)
+            values = values.values
+        return np.repeat(values, pieces.cells, axis=0)
 
     def _groups_of_tokens(self, pieces: Pieces, lengths: Ints, size: int) -> tuple[Ints, Ints]:
         """Return the first group of tokens of which each piece has cells, and the number of its groups.
@@ -176,21 +131,19 @@ def names_beside(beside: Any) -> tuple[str, ...]:
     return () if isinstance(beside, (tuple, list)) and not beside else one_or_several("beside", beside)
 
 
-def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any, call: str) -> tuple[TokenField, ...]:
+def token_fields(records: DatasetView, beside: Any, every: Any, call: str) -> tuple[TokenField, ...]:
     """Return the fields that a user asked for beside tokens, with the arguments of :meth:`View.windows`."""
     names = names_beside(beside)
-    for name, mapping in (("every", every), ("categories", categories)):
-        if mapping is not None and not isinstance(mapping, Mapping):
-            raise InvalidTypeError(f"{name}={mapping!r}: pass a dict by the names of fields")
-    if not names and not every and not categories:
+    if every is not None and not isinstance(every, Mapping):
+        raise InvalidTypeError(f"every={every!r}: pass a dict by the names of fields")
+    if not names and not every:
         return ()
     spec = records.leaves_for(call).codec.spec
     leaves = [leaf for _, leaf in tree.leaves(spec)]
-    texts_of_field = dict(categories or {})
     fields_beside = []
     for name in names:
         number = leaf_number(spec, name)
-        fields_beside.append(_of_documents(records, name, number, leaves[number], texts_of_field.pop(name, None), call))
+        fields_beside.append(_of_documents(records, name, number, leaves[number]))
     for name, size in (every or {}).items():
         number = leaf_number(spec, name)
         leaf = leaves[number]
@@ -200,13 +153,10 @@ def token_fields(records: DatasetView, beside: Any, every: Any, categories: Any,
                 f"[None]; pass a field of one value a record as beside={FILL if leaf.nullable_values else ''}"
             )
         fields_beside.append(TokenField(records, name, number, leaf, integer(f"every: {name!r}", size, 1)))
-    if texts_of_field:
-        unknown = ", ".join(map(repr, texts_of_field))
-        raise InvalidArgumentError(f"categories has {unknown}: name texts that beside= names")
     return tuple(fields_beside)
 
 
-def _of_documents(records: DatasetView, name: str, number: int, leaf: LeafSpec, texts: Any, call: str) -> TokenField:
+def _of_documents(records: DatasetView, name: str, number: int, leaf: LeafSpec) -> TokenField:
     """Return a field of one value a document."""
     if not isinstance(leaf, ArraySpec) or None in leaf.shape or leaf.nullable_values:
         cure = FILL if leaf.nullable_values else ""
@@ -215,19 +165,17 @@ def _of_documents(records: DatasetView, name: str, number: int, leaf: LeafSpec, 
         raise InvalidArgumentError(
             f"beside: {name!r} is {describe_leaf(leaf)}, and has no one value for a document{cure}"
         )
-    is_text = dtypes.is_string(leaf.dtype) or np.dtype(leaf.dtype).kind in "SU"
-    if is_text and leaf.shape:
-        raise InvalidArgumentError(f"beside: {name!r} is {describe_leaf(leaf)}: a text has a number, texts have none")
-    if not is_text:
-        if texts is not None:
-            raise InvalidArgumentError(f"categories: {name!r} is {describe_leaf(leaf)}, and keeps its values")
-        return TokenField(records, name, number, leaf)
-    if texts is not None:
-        kind = str if leaf.dtype is str or np.dtype(leaf.dtype).kind == "U" else bytes
-        texts = tuple(texts) if isinstance(texts, (list, tuple)) else ()
-        if not texts or len({*texts}) < len(texts) or not all(text is None or type(text) is kind for text in texts):
-            raise InvalidArgumentError(f"categories of {name!r}: pass a list of different values of {kind.__name__}")
-    return TokenField(records, name, number, leaf, None, RecordGroups(records, (name,), None, call), texts)
+    if is_text(leaf):
+        raise InvalidArgumentError(
+            f"beside: {name!r} is {describe_leaf(leaf)}, and tokens have numbers beside them: add a field of integers "
+            "with storage.add_columns(), such as the place of the text in a list, and pass that field"
+        )
+    return TokenField(records, name, number, leaf)
+
+
+def is_text(spec: ArraySpec) -> bool:
+    """Return whether a leaf has texts or bytes, of any length or of a fixed one."""
+    return dtypes.is_string(spec.dtype) or np.dtype(spec.dtype).kind in "SU"
 
 
 def has_documents(spec: LeafSpec) -> bool:

@@ -159,7 +159,6 @@ def window_rows(
     segments: Any,
     beside: Any,
     every: Any,
-    categories: Any,
 ) -> WindowRows:
     """Return the windows of a view, with the arguments of :meth:`cachelayer.View.windows`."""
     size = checked_length("length", length)
@@ -177,5 +176,5 @@ def window_rows(
     windowing = Windowing(size, step, int(bool(values)), remainder)
     added: Literal["segments", "mask"] | None = "mask" if remainder == "pad" else None
     added = "segments" if boolean("segments", segments) else added
-    fields = token_fields(records, beside, every, categories, "windows(beside=)")
+    fields = token_fields(records, beside, every, "windows(beside=)")
     return WindowRows(documents, size, added, values, fields=fields, windowing=windowing)

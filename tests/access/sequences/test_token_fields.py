@@ -25,9 +25,10 @@ SPEC = {
     "domain": ArraySpec(str),
     "kind": ArraySpec("<U4"),
     "rank": ArraySpec("int64", nullable=True),
+    "origin": ArraySpec("int16"),
 }
 GROUP = 4
-BESIDE = ("domain", "meta/quality", "meta/source", "kind", "vector")
+BESIDE = ("origin", "meta/quality", "vector")
 ARGUMENTS: dict[str, Any] = {"beside": BESIDE, "every": {"concepts": GROUP}}
 
 
@@ -43,6 +44,7 @@ def document(number: int) -> dict[str, Any]:
         "kind": ["ab", "abcd"][number % 2],
         "vector": np.array([number, 1], ml_dtypes.bfloat16),
         "rank": number if number != 5 else None,
+        "origin": np.int16(number % 3 - 1),
     }
 
 
@@ -70,7 +72,7 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     storage = Storage(tmp_path_factory.mktemp("near"))
     far = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     options: dict[str, Any] = {"element_spec": SPEC, "shard_bytes": 1500}
-    added = ("domain", "kind", "rank")
+    added = ("domain", "kind", "rank", "origin")
     narrow = [{key: each[key] for key in SPEC if key not in added} for each in DOCUMENTS]
     spec = {key: SPEC[key] for key in SPEC if key not in added}
     storage.cache(narrow, "narrow", "v1", element_spec=spec)
@@ -86,26 +88,15 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
-def categories_of(documents: list[Any]) -> dict[str, list[Any]]:
-    sources = {each["meta"]["source"] for each in documents}
-    return {
-        "domain": sorted({each["domain"] for each in documents}),
-        "source": sorted(sources - {None}) + [None] * (None in sources),
-        "kind": sorted({each["kind"] for each in documents}),
-    }
-
-
-def cells_of(each: dict[str, Any], categories: dict[str, list[Any]], separator: bool) -> dict[str, Any]:
+def cells_of(each: dict[str, Any], separator: bool) -> dict[str, Any]:
     """The cells of a document, for each key, with a separator behind them or not."""
     count = len(each["tokens"]) + separator
     group = np.minimum(np.arange(count) // GROUP, max(len(each["concepts"]) - 1, 0))
     concepts = each["concepts"][group] if len(each["concepts"]) else np.zeros(count, np.uint16)
     return {
         "tokens": np.append(each["tokens"], np.full(int(separator), 3, np.int32)),
-        "domain": np.full(count, categories["domain"].index(each["domain"]), np.int32),
+        "origin": np.full(count, each["origin"]),
         "quality": np.full(count, each["meta"]["quality"]),
-        "source": np.full(count, categories["source"].index(each["meta"]["source"]), np.int32),
-        "kind": np.full(count, categories["kind"].index(each["kind"]), np.int32),
         "vector": np.repeat(each["vector"][None], count, axis=0),
         "concepts": concepts,
     }
@@ -124,9 +115,7 @@ def test_windows_have_them_for_each_token(
     ref, documents = KINDS[kind][0](refs), KINDS[kind][1](DOCUMENTS)
     view = ref.windows("tokens", length, stride=stride, separator=separator, remainder="pad", **ARGUMENTS)
     plain_view = ref.windows("tokens", length, stride=stride, separator=separator, remainder="pad")
-    categories = categories_of(documents)
-    assert view.categories == categories
-    cells = [cells_of(each, categories, separator is not None) for each in documents]
+    cells = [cells_of(each, separator is not None) for each in documents]
     whole = {key: np.concatenate([each[key] for each in cells]) for key in cells[0]}
     expected = {
         key: np.stack([padded(values[at * stride :][:length], length) for at in range(len(view))])
@@ -149,8 +138,6 @@ def test_windows_have_them_for_each_token(
 def test_packs_have_them_for_each_token(refs: Any, kind: str, long: Any) -> None:
     ref, documents = KINDS[kind][0](refs), KINDS[kind][1](DOCUMENTS)
     view = ref.packed("tokens", 24, max_length=10, long=long, segments=False, **ARGUMENTS)
-    categories = categories_of(documents)
-    assert view.categories == categories
     batch = view.read(slice(None))
     numbered = {each["meta"]["quality"]: each for each in documents}
     for row in range(len(view)):
@@ -158,7 +145,7 @@ def test_packs_have_them_for_each_token(refs: Any, kind: str, long: Any) -> None
         for span in ref.packed("tokens", 24, max_length=10, long=long).sources(row):
             place = slice(span.offset, span.offset + span.end - span.begin)
             each = numbered[batch["quality"][row, span.offset].item()]
-            cells = cells_of(each, categories, False)
+            cells = cells_of(each, False)
             for key, values in cells.items():
                 assert np.array_equal(batch[key][row, place], values[span.begin : span.end]), key
             end = place.stop
@@ -166,10 +153,8 @@ def test_packs_have_them_for_each_token(refs: Any, kind: str, long: Any) -> None
             assert not values[row, end:].any() if values.ndim > 1 else values[row] == end, key
     assert [*batch] == [
         "tokens",
-        "domain",
+        "origin",
         "quality",
-        "source",
-        "kind",
         "vector",
         "concepts",
         "tokens_length",
@@ -180,10 +165,10 @@ def test_packs_have_them_for_each_token(refs: Any, kind: str, long: Any) -> None
 def test_leaves_side_by_side_have_them_too_and_segments(refs: Any) -> None:
     leaves = ("tokens", "labels")
     for kind in ("windows", "packed"):
-        view = getattr(refs["near"], kind)(leaves, 16, segments=True, beside="domain")
+        view = getattr(refs["near"], kind)(leaves, 16, segments=True, beside="origin")
         without = getattr(refs["near"], kind)(leaves, 16, segments=True)
         batch = view.read(slice(None))
-        assert [*batch] == ["tokens", "labels", "domain", "tokens_segment_ids", "tokens_positions"]
+        assert [*batch] == ["tokens", "labels", "origin", "tokens_segment_ids", "tokens_positions"]
         same({key: batch[key] for key in without.element_spec}, without.read(slice(None)))
         # The rows are the same, so a state goes on.
         iterator = iter(without.stream(4, shuffle=True, seed=1))
@@ -196,37 +181,13 @@ def test_leaves_side_by_side_have_them_too_and_segments(refs: Any) -> None:
 def test_references_pickles_and_plans_keep_them(refs: Any) -> None:
     near = refs["near"]
     views = [near.windows("tokens", 9, **ARGUMENTS), near[3:].packed("tokens", 30, **ARGUMENTS)[1:]]
-    views.append(near.packed("tokens", 30, categories={"domain": ["é", "web", "", "books", "rare"]}, **ARGUMENTS))
     digests = {near.packed("tokens", 30, **options).digest for options in ({}, {"segments": False}, ARGUMENTS)}
-    assert len(digests | {view.digest for view in views}) == 6
+    assert len(digests | {view.digest for view in views}) == 5
     for view in views:
         again: Any = cachelayer.open(view.reference)
         for other in (again, pickle.loads(pickle.dumps(view))):
-            assert (other.digest, other.categories) == (view.digest, view.categories)
+            assert other.digest == view.digest
             same(other.read(slice(None)), view.read(slice(None)))
-
-
-def test_categories_that_are_passed_number_the_texts(refs: Any) -> None:
-    near = refs["near"]
-    texts = ["none", "é", "web", "", "books", "rare"]
-    view = near.windows("tokens", 9, beside="domain", categories={"domain": texts})
-    found, by_itself = view.read(slice(None))["domain"], near.windows("tokens", 9, beside="domain")
-    assert view.categories == {"domain": texts}
-    assert [texts[n] for n in found.flat] == [
-        by_itself.categories["domain"][n] for n in by_itself.read(slice(None))["domain"].flat
-    ]
-    with pytest.raises(InvalidArgumentError, match=r"record 7 has 'rare' in 'domain'.*categories"):
-        near.windows("tokens", 9, beside="domain", categories={"domain": texts[:-1]})[0]
-
-
-def test_views_whose_numbers_mean_other_texts_are_not_joined(refs: Any) -> None:
-    parts = [refs["near"][:7].packed("tokens", 30, beside="domain"), refs["near"].packed("tokens", 30, beside="domain")]
-    for join in (cachelayer.concat, lambda parts: cachelayer.mix([(part, 1) for part in parts])):
-        with pytest.raises(InvalidArgumentError, match=r"'domain'.*categories="):
-            join(parts)
-    texts = parts[1].categories
-    both = cachelayer.concat([refs["near"][:7].packed("tokens", 30, beside="domain", categories=texts), parts[1]])
-    assert both.categories == texts
 
 
 def test_mapped_streams_and_shards_have_them(refs: Any) -> None:
@@ -236,13 +197,12 @@ def test_mapped_streams_and_shards_have_them(refs: Any) -> None:
     assert plain(list(stream)) == plain([view.read(stream.record_numbers(t)) for t in range(len(stream))])
     mapped = view.stream(4, **options).map(lambda row: {**row, "quality": row["quality"] * 2})
     assert np.array_equal(mapped[1]["quality"], stream[1]["quality"] * 2)
-    assert np.array_equal(mapped[1]["domain"], stream[1]["domain"])
+    assert np.array_equal(mapped[1]["origin"], stream[1]["origin"])
 
 
 @pytest.mark.parametrize("name", ["windows", "packed"])
 def test_records_are_read_once_for_all_fields(refs: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     view = getattr(refs["far"], name)("tokens", 40, **ARGUMENTS)
-    assert view.categories
     calls: list[Any] = []
     read = VersionRecords.records
 
@@ -260,9 +220,8 @@ def test_erased_documents_have_no_values(refs: Any, tmp_path: Any) -> None:
     storage.cache(DOCUMENTS, "docs", "v1", element_spec=SPEC)
     storage.erase("docs", records=[1, 7], of="v1", reason="asked for", grace=0)
     ref: Any = storage.fetch("docs", "v1")
-    view = ref.windows("tokens", 8, separator=3, beside=("domain", "meta/quality"))
+    view = ref.windows("tokens", 8, separator=3, beside=("origin", "meta/quality"))
     left = [each for number, each in enumerate(DOCUMENTS) if number not in (1, 7)]
-    assert view.categories == {"domain": categories_of(left)["domain"]}
     assert {*np.unique(view.read(slice(None))["quality"])} <= {0, *(each["meta"]["quality"] for each in left)}
 
 
@@ -270,7 +229,7 @@ def test_versions_without_documents_have_no_rows(tmp_path: Any) -> None:
     ref: Any = Storage(tmp_path).cache([], "docs", "v1", element_spec=SPEC, allow_empty=True)
     for name in ("windows", "packed"):
         view = getattr(ref, name)("tokens", 8, **ARGUMENTS)
-        assert (len(view), list(view), view.categories) == (0, [], {"domain": [], "source": [], "kind": []})
+        assert (len(view), list(view)) == (0, [])
         assert view.read([])["vector"].shape == (0, 8, 2)
 
 
@@ -279,19 +238,17 @@ def test_versions_without_documents_have_no_rows(tmp_path: Any) -> None:
     ("options", "error", "named"),
     [
         ({"beside": 3}, InvalidTypeError, "beside"),
-        ({"beside": ("domain", 3)}, InvalidTypeError, "beside"),
+        ({"beside": ("origin", 3)}, InvalidTypeError, "beside"),
         ({"beside": "nobody"}, InvalidArgumentError, "nobody"),
         ({"beside": "labels"}, InvalidArgumentError, "'labels'.*every"),
-        ({"beside": ("domain", "domain")}, InvalidArgumentError, "'domain'.*each once"),
+        ({"beside": ("origin", "origin")}, InvalidArgumentError, "'origin'.*each once"),
+        ({"beside": "domain"}, InvalidArgumentError, "'domain'.*add_columns"),
+        ({"beside": "kind"}, InvalidArgumentError, "'kind'.*add_columns"),
+        ({"beside": ("origin", "meta/source")}, InvalidArgumentError, "'meta/source'.*add_columns"),
         ({"every": "concepts"}, InvalidTypeError, "every"),
         ({"every": {"concepts": 0}}, InvalidArgumentError, "'concepts'"),
         ({"every": {"concepts": "4"}}, InvalidTypeError, "'concepts'"),
         ({"every": {"meta/quality": 4}}, InvalidArgumentError, "'meta/quality'.*beside"),
-        ({"categories": {"domain": ["a"]}}, InvalidArgumentError, "'domain'.*beside"),
-        ({"beside": "domain", "categories": {"domain": ["a", "a"]}}, InvalidArgumentError, "'domain'"),
-        ({"beside": "domain", "categories": {"domain": [b"a"]}}, InvalidArgumentError, "'domain'"),
-        ({"beside": "domain", "categories": ["a"]}, InvalidTypeError, "categories"),
-        ({"beside": "meta/quality", "categories": {"meta/quality": ["a"]}}, InvalidArgumentError, "'meta/quality'"),
         ({"segments": 1}, InvalidTypeError, "segments"),
     ],
 )
