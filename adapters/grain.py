@@ -67,8 +67,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
         return None
     is_map = isinstance(obj, grain.MapDataset)
-    steps = _steps_of(obj) | ({"batch": ""} if unbatch else {})
-    warn_of_steps(f"grain.{'MapDataset' if is_map else 'IterDataset'}", **steps)
+    warn_of_steps(f"grain.{'MapDataset' if is_map else 'IterDataset'}", _steps_of(obj, are_rows=unbatch))
     endless = "remove .repeat() of the MapDataset" if is_map and len(obj) >= _ENDLESS else ""
     if is_map and not (unbatch or endless or _is_filtered(obj)):
         # Grain's own iteration starts threads, which cost many times more than small elements do.
@@ -79,20 +78,13 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     return unbatched(source, declared=element_spec) if unbatch else source
 
 
-def _steps_of(dataset: Any) -> dict[str, str]:
-    """Return the steps of a dataset that shuffle, draw at random, or make batches."""
-    steps: dict[str, str] = {}
+def _steps_of(dataset: Any, *, are_rows: bool) -> Iterator[str]:
+    """Yield the steps of a dataset that shuffle, draw at random, or make batches which are not taken apart."""
     for parent in dataset.parents:
-        steps |= _steps_of(parent)
-    name = type(dataset).__name__
-    for part, kind, step in (
-        ("Shuffle", "shuffle", ".shuffle()"),
-        ("RandomMap", "random", ".random_map()"),
-        ("Batch", "batch", ".batch()"),
-    ):
-        if part in name:
-            steps[kind] = step
-    return steps
+        yield from _steps_of(parent, are_rows=are_rows)
+    for part, step in (("Shuffle", ".shuffle()"), ("RandomMap", ".random_map()"), ("Batch", ".batch()")):
+        if part in type(dataset).__name__ and not (are_rows and part == "Batch"):
+            yield step
 
 
 def _refuse_none(element: Any) -> Any:

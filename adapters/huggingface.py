@@ -81,18 +81,14 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         raise InvalidArgumentError("unbatch=True: rows of a datasets.Dataset are elements already; leave it out")
     if isinstance(obj, datasets.Dataset):
         return _source_of_dataset(_without_format(obj), element_spec)
-    warn_of_steps("IterableDataset", batch=".batch()" if _gives_batches(obj) else "")
+    if getattr(getattr(obj._ex_iterable, "function", None), "__name__", "") == "_batch_fn":
+        warn_of_steps("IterableDataset", [".batch()"])
     if obj._starting_state_dict is not None:
         raise InvalidArgumentError("the IterableDataset continues from a state, so its first rows would be missing")
     if obj._ex_iterable.iter_arrow is None:
         # datasets would turn each row that comes from Python into a table with its own schema.
         return _source_of_python_rows(obj, element_spec)
     return _source_of_tables(obj, element_spec)
-
-
-def _gives_batches(dataset: datasets.IterableDataset) -> bool:
-    """Return whether the last function of a dataset is that of ``batch()``."""
-    return getattr(getattr(dataset._ex_iterable, "function", None), "__name__", "") == "_batch_fn"
 
 
 def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Source:

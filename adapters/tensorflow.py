@@ -59,33 +59,27 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """
     if not isinstance(obj, tf.data.Dataset):
         return None
-    steps = _steps_of(obj) | ({"batch": ""} if unbatch else {})
-    warn_of_steps("tf.data.Dataset", **steps)
+    warn_of_steps("tf.data.Dataset", _steps_of(obj, are_rows=unbatch))
     return source_of_pipeline(unbatched(obj) if unbatch else obj, element_spec)
 
 
-def _steps_of(dataset: Any, *, are_rows: bool = False) -> dict[str, str]:
-    """Return the steps of a pipeline that shuffle, draw at random, or make the batches that it gives.
-
-    Args:
-        are_rows: whether a later step has taken batches apart.
-    """
-    name = type(dataset).__name__.strip("_").lower()
+def _steps_of(dataset: Any, *, are_rows: bool) -> Iterator[str]:
+    """Yield the steps that shuffle, draw at random, or make batches, unless a later step takes those apart."""
+    name = type(dataset).__name__.lower()
     takes_apart = any(part in name for part in ("unbatch", "flatmap", "interleave"))
-    steps: dict[str, str] = {}
     for before in dataset._inputs():
-        steps |= _steps_of(before, are_rows=are_rows or takes_apart)
+        yield from _steps_of(before, are_rows=are_rows or takes_apart)
     if "shuffle" in name:
-        steps["shuffle"] = ".shuffle()"
-    if hasattr(dataset, "_map_func") and _draws(dataset._map_func.function.graph.as_graph_def()):
-        steps["random"] = ".map()"
+        yield ".shuffle()"
+    if hasattr(dataset, "_map_func") and _draws(dataset._map_func.function):
+        yield ".map()"
     if not are_rows and not takes_apart and ("batch" in name or "groupbywindow" in name):
-        steps["batch"] = ".batch()"
-    return steps
+        yield ".batch()"
 
 
-def _draws(graph: Any) -> bool:
+def _draws(function: Any) -> bool:
     """Return whether a function of TensorFlow draws random numbers, in the functions that it calls too."""
+    graph = function.graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     return any(_RANDOM.search(node.op) for node in nodes)
 

@@ -82,10 +82,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if isinstance(obj, data.DataLoader):
         batches, rows = _lengths_of(obj)
         items = map(_copied, _loaded(obj))
-        shuffle = "shuffle=True" if isinstance(obj.sampler, data.RandomSampler) else ""
-        size = obj.batch_size
-        batch = "" if unbatch or size is None else f"batch_size={size} (pass batch_size=None)"
-        warn_of_steps("DataLoader", batch=batch, shuffle=shuffle)
+        if not unbatch and obj.batch_size is not None:
+            shuffle = ["shuffle=True"] if isinstance(obj.sampler, data.RandomSampler) else []
+            warn_of_steps("DataLoader", [*shuffle, f"batch_size={obj.batch_size} (pass batch_size=None)"])
         source = Source("torch", elements=lambda _: items, length=batches)
         if unbatch and obj.batch_size is None and isinstance(obj.dataset, _RefDataset):
             raise InvalidTypeError(

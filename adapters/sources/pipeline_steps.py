@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cachelayer.user_warnings import warn
 
 
-def warn_of_steps(kind: str, *, batch: str = "", random: str = "", shuffle: str = "") -> None:
-    """Warn if a pipeline gives batches, or draws at random; the arguments name its steps, "" if there is none."""
-    if not batch and not random:
-        return
+def warn_of_steps(kind: str, steps: Iterable[str]) -> None:
+    """Warn if steps that should be left out, such as ``.shuffle()``, make batches, or draw at random in a ``map``."""
+    names = ", ".join(dict.fromkeys(steps))
     what = []
-    if batch:
+    if "batch" in names:
         what.append("each of its batches becomes one record")
-    if random:
-        what.append(f"what {random} draws at random is the same in every epoch")
-    steps = ", ".join(dict.fromkeys(filter(None, (shuffle, random, batch))))
-    warn(
-        f"the {kind} is cached as it is: {' and '.join(what)}. Leave out {steps}: a stream shuffles, augments by "
-        f"map(fn, rng=True) and batches anew in every epoch"
-    )
+    if "map" in names:
+        what.append("what it draws at random is the same in every epoch")
+    if what:
+        warn(
+            f"the {kind} is cached as it is: {' and '.join(what)}. Leave out {names}: a stream shuffles, augments by "
+            f"map(fn, rng=True) and batches anew in every epoch"
+        )
