@@ -68,8 +68,6 @@ _PIXEL_NBYTES = 4
 _SAMPLE_NBYTES = 4
 _MOST = 255
 """The largest value of a channel that Pillow reads of colours."""
-_STRETCHED = {("PNG", "L"): 255, ("TIFF", "L"): 255, ("PPM", "L"): 255, ("PPM", "I"): 65535}
-"""To what Pillow stretches the largest value of a grey file, by its format and its mode."""
 _IN_MEMORY = re.compile(" ?<_io.BytesIO object at 0x[0-9a-f]+>")
 _TIFF_BITS = 258
 """The tag of a TIFF file that has the bits of each channel."""
@@ -242,7 +240,9 @@ def _sized_leaf(leaf: LeafSpec, size: ImageSize) -> LeafSpec:
 def decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
     """Return the function that makes an array of the bytes of a file. Several threads may call it at once."""
     if isinstance(spec, ImageSpec):
-        return _image_decoder(spec)
+        with packages_of("image", "images need Pillow"):
+            import PIL.Image  # noqa: F401
+        return lambda data: _pixels(spec, _opened(spec, data))
     if isinstance(spec, AudioSpec):
         return _audio_decoder(spec)
     raise InvalidTypeError(f"no decoder for {spec!r}: use ImageSpec or AudioSpec")
@@ -252,13 +252,6 @@ def check_decoded_nbytes(nbytes: int) -> None:
     """Raise if a file would be decoded to more bytes than a leaf has; called before any of them are."""
     if nbytes >= LEAF_NBYTES:
         raise ValueError(f"they would be {nbytes} bytes when they are decoded, and a leaf has less than {LEAF_NBYTES}")
-
-
-def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
-    with packages_of("image", "images need Pillow"):
-        import PIL.Image  # noqa: F401
-
-    return lambda data: _pixels(spec, _opened(spec, data))
 
 
 def undeclared_image(path: str, data: bytes) -> ImageSpec:
@@ -303,11 +296,8 @@ def _opened(spec: ImageSpec, data: bytes) -> Image.Image:
         grey = ("L",) if spec.mode == "P" else ("L", *_WIDE_MODES)
         if image.mode != spec.mode and image.mode not in grey:
             raise ValueError(f"its pixels are {mode}, which are no values of {spec.mode}: declare ImageSpec({mode!r})")
-        stretched = _STRETCHED.get((str(image.format), image.mode), most)
-        if most not in (0, stretched):
-            raise ValueError(
-                f"its values are at most {most}, which Pillow stretches to {stretched}: store its pixels as an array"
-            )
+        if (image.mode == "L" or image.format == "PPM") and most not in (0, 255, 65535):
+            raise ValueError(f"its values are at most {most}, and Pillow stretches them: store its pixels as an array")
     return image
 
 

@@ -163,7 +163,7 @@ def test_an_mp4_file_that_breaks_off_is_refused(storage: Storage, tmp_path: Path
 
 def test_a_matroska_file_that_breaks_off_is_refused(storage: Storage) -> None:
     file = video_file(container="matroska")
-    with pytest.raises(ElementError, match=r"it is cut: it states 2\.0 seconds, and has 0\.8"):
+    with pytest.raises(ElementError, match=f"it is cut: it states {len(file)} bytes, and has {len(file) // 2}"):
         storage.submit([{"video": file[: len(file) // 2], "label": 0}], "d", "v1", element_spec=SPEC)
 
 
