@@ -83,7 +83,7 @@ class ProcessPool:
         from loky import ProcessPoolExecutor
 
         _refuse_daemon(f"workers={count}", "build with workers=1, or in the program that started it")
-        begin = pickled(function, what, _dumps), os.getpid(), _StandardStreams()
+        begin = pickled(function, what, _dumps), os.getpid()
         self._names: dict[Future[bytes], str] = {}
         """What errors call the work of each call whose result was not asked for yet."""
         _complete_standard_streams()
@@ -203,20 +203,17 @@ _task: list[Any] = []
 """In a worker process: the function, as the bytes that were sent until it is first called."""
 
 
-def _begin(task: bytes, parent: int, _: None) -> None:
+def _begin(task: bytes, parent: int) -> None:
     """Prepare a worker process for a function that was pickled, in the process ``parent``."""
     _task[:] = [task]
     _end_with(parent)
 
 
 def _complete_standard_streams() -> None:
-    """Put the null device in the place of standard streams that this process lacks, as services do.
-
-    loky flushes them, and a file that gets the number of one of them would take what child processes write.
-    """
+    """Put the null device in the place of standard streams that this process lacks: loky and its children need all."""
     for descriptor in range(3):
         try:
-            os.fstat(descriptor)
+            os.set_inheritable(descriptor, True)
         except OSError:
             # This gets the lowest number that is free.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
@@ -224,13 +221,6 @@ def _complete_standard_streams() -> None:
         stream = getattr(sys, name)
         if stream is None or getattr(stream, "closed", False) or not hasattr(stream, "flush"):
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-
-
-class _StandardStreams:
-    """Completes the streams of a worker process when it is unpickled there: loky needs them before it begins."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _complete_standard_streams, ()
 
 
 def _refuse_daemon(what: str, cure: str) -> None:
