@@ -253,9 +253,9 @@ def mix(
             these are 1. A weight may be 0 in some stages.
         stop: None mixes for ever. ``"first"`` ends as soon as one dataset has been read once, ``"all"`` when every
             dataset has been.
-        by: what weights are shares of: ``"records"``; ``"bytes"`` of the elements as they are stored, uncompressed; the
-            length of a field such as ``"tokens"``, in which padding does not count; or a field that is one number, such
-            as a count. The mean over all records of a dataset converts them to shares of records.
+        by: what weights are shares of: ``"records"``; the length of a field such as ``"tokens"``, in which padding does
+            not count; or a field that is one number, such as a count. The mean over all records of a dataset converts
+            them to shares of records.
 
     Raises:
         InvalidArgumentError: if there are no datasets, one is empty, a weight or a position is invalid, element specs

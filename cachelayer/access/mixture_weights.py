@@ -16,9 +16,9 @@ from cachelayer.access.joined import Joined
 from cachelayer.access.sampling import field_of_all, is_one_number
 from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.records import dtypes, tree
-from cachelayer.records.leaf_names import leaf_number, names_of_leaves
-from cachelayer.records.spec import LeafSpec, describe_leaf, is_static
+from cachelayer.records import tree
+from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.spec import describe_leaf, is_static
 from cachelayer.streams.order.mixture import MOST_TURNS, Turns, turns_of
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -111,52 +111,43 @@ def scheduled(stages: Mapping[int, Weights], parts: Sequence[DatasetView], by: s
 
 
 def mean_length(part: DatasetView, by: str) -> Fraction:
-    """Return the mean weight of a record of a part, exactly: 1, its bytes, or the length or number in a field.
+    """Return the mean weight of a record of a part, exactly: 1, or the length or number in a field.
 
     Args:
         part: the part; it has at least one record.
-        by: ``"records"``, ``"bytes"``, or the name of a field.
+        by: ``"records"``, or the name of a field.
     """
     if is_choice(by, ["records"]):
         return Fraction(1)
     if not isinstance(by, str):
-        raise InvalidTypeError(f"by {by!r}: pass 'records', 'bytes', or the name of a field, such as 'tokens'")
+        raise InvalidTypeError(f"by {by!r}: pass 'records', or the name of a field, such as 'tokens'")
     total = _total(part, by)
     if total == 0:
-        what = "bytes" if by == "bytes" else f"values in {by!r}"
-        raise InvalidArgumentError(f"{part!r} has no {what} in any of its records, so by={by!r} cannot weigh it")
+        raise InvalidArgumentError(f"{part!r} has no values in {by!r} in any of its records, so it cannot be weighed")
     return total / len(part)
 
 
 def _total(part: DatasetView, by: str) -> Fraction:
-    """Return the sum over all records of a part of their bytes, or of the lengths or numbers in a field."""
+    """Return the sum over all records of a part of the lengths or numbers in a field."""
     base = part.base
     stored = base.leaves
     if isinstance(base, Joined) and stored is None and part.digests == base.digests:
         return sum((_total(member, by) for member in base.members if len(member)), Fraction(0))
     # As they are stored: images and sounds have the bytes of their files.
     spec = part.element_spec if stored is None else stored.codec.spec
-    leaves = [leaf for _, leaf in tree.leaves(spec)]
-    numbers = range(len(leaves)) if by == "bytes" else [leaf_number(spec, by)]
-    names = names_of_leaves(spec)
-    return sum((_leaf_total(part, names[number], leaves[number], by) for number in numbers), Fraction(0))
-
-
-def _leaf_total(part: DatasetView, name: str, leaf: LeafSpec, by: str) -> Fraction:
-    if by != "bytes" and is_one_number(leaf):
+    _, leaf = tree.leaves(spec)[leaf_number(spec, by)]
+    if is_one_number(leaf):
         # A count that users have computed, such as a column of token counts.
-        values = field_of_all(part, name, "mix(by=)")
+        values = field_of_all(part, by, "mix(by=)")
         if not np.isfinite(values).all() or values.min(initial=0) < 0:
             raise InvalidArgumentError(f"by={by!r}: a value of {part!r} is negative or not finite")
         return Fraction(values.sum(dtype=np.float64 if values.dtype.kind == "f" else object))
-    size = 1 if by != "bytes" or dtypes.is_string(leaf.dtype) else np.dtype(leaf.dtype).itemsize
     if is_static(leaf):
-        padding = sum(part.base.padding(numbers, name) for numbers in part.selection.pieces())
-        return Fraction((len(part) * prod(dim or 0 for dim in leaf.shape) - padding) * size)
-    strings = by == "bytes" and bool(leaf.shape) and dtypes.is_string(leaf.dtype)
-    if strings or part.base.leaves is None:
+        padding = sum(part.base.padding(numbers, by) for numbers in part.selection.pieces())
+        return Fraction(len(part) * prod(dim or 0 for dim in leaf.shape) - padding)
+    if stored is None:
         raise InvalidArgumentError(
-            f"by={by!r}: the length of {name!r}, which is {describe_leaf(leaf)}, is not known in {part!r}: only fields "
+            f"by={by!r}: the length of {by!r}, which is {describe_leaf(leaf)}, is not known in {part!r}: only fields "
             "of fixed shape, and arrays of shape [None], bytes and str of stored records have lengths"
         )
-    return Fraction(part.lengths(name).total * size)
+    return Fraction(part.lengths(by).total)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, overload
 
@@ -27,8 +26,7 @@ from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import check_seed, make_options, takes_stream_options
 from cachelayer.versions.view_calls import ViewCall, ViewName
 
-BALANCED = "balanced:"
-_ACCEPTED = 'pass an array with one number for each record, the name of a field, or "balanced:" and the name of a field'
+_ACCEPTED = "pass an array with one number for each record, or the name of a field"
 _DRAWN = "each position draws a record by its weight"
 Floats = NDArray[np.float64]
 
@@ -170,13 +168,10 @@ def weights_of(view: DatasetView, weights: Any) -> Floats:
         raise InvalidArgumentError("there are no records to draw from: sample() needs at least one")
     if not isinstance(weights, str):
         return _positive(_numbers(weights, len(view)))
-    name = weights.removeprefix(BALANCED)
-    leaf = leaves(view.element_spec)[leaf_number(view.element_spec, name)][1]
-    if name != weights:
-        return _balanced(view, name, leaf)
+    leaf = leaves(view.element_spec)[leaf_number(view.element_spec, weights)][1]
     if not is_one_number(leaf):
-        raise InvalidArgumentError(f"{name!r} is {describe_leaf(leaf)}: a weight is one number, which is not a bool")
-    return _positive(field_of_all(view, name, "sample()").astype(np.float64))
+        raise InvalidArgumentError(f"{weights!r} is {describe_leaf(leaf)}: a weight is one number, which is not a bool")
+    return _positive(field_of_all(view, weights, "sample()").astype(np.float64))
 
 
 def _numbers(weights: Any, records: int) -> Floats:
@@ -219,20 +214,6 @@ def _positive(weights: Floats) -> Floats:
     if not weights.any():
         raise InvalidArgumentError(f"all {len(weights)} weights are 0, so no record can be drawn")
     return weights
-
-
-def _balanced(view: DatasetView, name: str, leaf: LeafSpec) -> Floats:
-    """Return a weight for each record: 1 divided by the number of records of its class."""
-    kind = leaf.dtype.kind if isinstance(leaf.dtype, np.dtype) else "U"
-    if not isinstance(leaf, ArraySpec) or leaf.shape or kind not in "iubSU":
-        raise InvalidArgumentError(
-            f"{name!r} is {describe_leaf(leaf)}: the label of a class is an integer, a string or a bool"
-        )
-    labels = field_of_all(view, name, "sample()")
-    counts = Counter(labels.tolist())
-    if len(counts) == 1:
-        raise InvalidArgumentError(f"all {len(labels)} records have one {name!r}: there are no classes to balance")
-    return np.array([1.0 / counts[label] for label in labels.tolist()])
 
 
 def field_of_all(view: DatasetView, name: str, call: str) -> NDArray[Any]:

@@ -230,8 +230,7 @@ class View(ReadableView[T]):
 
         Args:
             weights: a number for each record, 0 or more; or the name of the field that has these numbers, such as
-                ``"meta/weight"``; or ``"balanced:"`` and the name of a field with labels, such as ``"balanced:label"``:
-                then all classes are drawn equally often, and so are all records of a class.
+                ``"meta/weight"``.
             seed: an integer in [0, 2**64), which decides all draws.
 
         Raises:
@@ -243,9 +242,6 @@ class View(ReadableView[T]):
             >>> ref = cachelayer.Storage(folder).submit([{"label": label} for label in (0, 1, 1, 1)], "labels", "v1")
             >>> ref.sample([0, 1, 1, 0], seed=0).stream(8).record_numbers(0).tolist()
             [2, 2, 2, 1, 1, 1, 2, 1]
-            >>> batch = ref.sample("balanced:label", seed=0).stream(1000)[0]
-            >>> int((batch["label"] == 0).sum())
-            504
         """
         from cachelayer.access.sampling import sampled_of
 

@@ -1,4 +1,4 @@
-"""Mixtures: exact proportions that may change, endless or with an end, shares of bytes and tokens, elastic."""
+"""Mixtures: exact proportions that may change, endless or with an end, shares of tokens, elastic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from document_views import ELEMENTS, LEAVES, document_views, values_of
+from document_views import ELEMENTS, document_views, values_of
 from order_page import reference
 
 import cachelayer
@@ -156,14 +156,11 @@ def test_a_mixture_that_ends_has_remainders_states_and_epochs(refs: list[Any]) -
 
 
 def mean_of(elements: list[Any], by: str) -> Fraction:
-    nbytes = {"tokens": 4, "meta/weights": 4, "meta/text": 1, "maybe": 2}
-    if by == "bytes":
-        return 8 + sum((nbytes[leaf] * mean_of(elements, leaf) for leaf in LEAVES), Fraction())
     return Fraction(sum(map(len, values_of(elements, by))), len(elements))
 
 
-@pytest.mark.parametrize("by", ["tokens", "meta/text", "maybe", "bytes"])
-def test_weights_are_shares_of_values_and_of_bytes_as_stored_uncompressed(tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize("by", ["tokens", "meta/text", "maybe"])
+def test_weights_are_shares_of_values(tmp_path: Path, by: str) -> None:
     views = document_views(tmp_path)
     parts = [views[kind] for kind in ("one", "slice", "chosen")]
     parts.append((views["zstd"][0][20:50], ELEMENTS[20:50]))
@@ -258,8 +255,9 @@ def test_what_cannot_be_mixed_says_so(refs: list[Any], make: Any, error: type[Ex
 
 def test_what_has_no_lengths_says_so(storage: Storage) -> None:
     wrapped = cachelayer.wrap(["a", "bc"], identity="texts")
-    with pytest.raises(InvalidArgumentError, match="bytes"):
-        cachelayer.mix([(wrapped, 1), (wrapped, 1)], by="bytes")
+    for by in ("", "bytes"):
+        with pytest.raises(InvalidArgumentError, match=f"'{by}'"):
+            cachelayer.mix([(wrapped, 1), (wrapped, 1)], by=by)
     spec = {"tokens": ArraySpec("int32", (None,)), "text": ArraySpec(str)}
     ref = storage.cache([{"tokens": np.ones(0, np.int32), "text": "x"}] * 3, "empty", "v1", element_spec=spec)
     for part, leaf in ((ref, "tokens"), (ref.padded({"tokens": 5}), "text")):
