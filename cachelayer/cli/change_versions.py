@@ -32,6 +32,8 @@ from cachelayer.cli.output import Result, version_result
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.progress import size
+from cachelayer.provenance.environment import checked_metadata
+from cachelayer.provenance.stored_values import without_url_secrets
 from cachelayer.storage.storage import AS_BASE, Storage
 from cachelayer.versions.gc import PendingDeletion, collect_all, pending_in_dataset, pending_in_storage
 from cachelayer.versions.reference import Reference, names_version
@@ -46,12 +48,10 @@ from cachelayer.versions.reference import Reference, names_version
 )
 @argument("function", "MODULE:FUNCTION", "A function that returns a source, or FILE.py:FUNCTION.")
 @options.target
-@options.call_arguments
+@options.arguments
 @options.storage_access
 @options.build_options
-def build(
-    function: str, target: str, arg: Pairs, record: tuple[str, ...], option: Pairs, local_cache: Any, **submit: Any
-) -> Result:
+def build(function: str, target: str, arg: Pairs, option: Pairs, local_cache: Any, **submit: Any) -> Result:
     """Call a function that returns a source, and publish its elements as a version.
 
     A version that exists is not built again: its arguments and code are compared.
@@ -60,7 +60,7 @@ def build(
     arguments = arguments_of(source, arg)
     storage, name = open_address(target, option, local_cache=local_cache)
     before = versions_of(storage, name)
-    ref = storage.cacheable(name, record=record, **submit)(source)(**arguments)
+    ref = storage.cacheable(name, **submit)(source)(**arguments)
     return version_result(ref, "published", before)
 
 
@@ -78,6 +78,7 @@ def import_files(
     types: tuple[tuple[str, Any], ...],
     option: Pairs,
     local_cache: Any,
+    metadata: Any,
     **submit: Any,
 ) -> Result:
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
@@ -85,10 +86,10 @@ def import_files(
     before = versions_of(storage, name)
     _refuse_own_folder(files, storage)
     spec = _spec_of(once("--type", types)) or None
-    submitted = storage.cacheable(name, record=("kind", "files"), element_spec=spec, **submit)(named_files.imported)
-    return version_result(
-        submitted(kind=named_files.format_of(list(files), kind), files=list(files)), "published", before
-    )
+    kind = named_files.format_of(list(files), kind)
+    metadata = {"format": kind, "files": without_url_secrets(list(files)), **checked_metadata(metadata)}
+    submitted = storage.cacheable(name, element_spec=spec, metadata=metadata, **submit)(named_files.imported)
+    return version_result(submitted(kind=kind, files=list(files)), "published", before)
 
 
 def _spec_of(types: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -244,10 +244,6 @@ build_options = options(
 )
 rebuild_options = options(record_options(is_known=True), parallel_build)
 arguments = option("arg", "NAME=VALUE", "An argument of the function.", type=pair, multiple=True)
-call_arguments = options(
-    arguments,
-    option("record", "NAME", "Store this argument with the version in clear.", multiple=True),
-)
 file_format = option("kind", "FORMAT", f"{', '.join(named_files.FORMATS)}; by default from the file names.", "--format")
 field_types = option(
     "types",

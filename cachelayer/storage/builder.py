@@ -15,7 +15,7 @@ A source with splits, such as a ``DatasetDict``, is several datasets: each metho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -51,13 +51,12 @@ class Builder:
         dataset_id: str,
         version: str,
         options: BuildOptions,
-        record: Iterable[str],
         pack: PackArguments | None,
     ) -> DataRef[Any]:
         """Build a version from a source; see :meth:`cachelayer.Storage.submit`."""
 
         def build_split(split: Any, split_id: str) -> DataRef[Any]:
-            recipe = Recipe.of(split, options, record)
+            recipe = Recipe.of(split, options)
             ref = self.build(self.request(split, split_id, version, recipe, options))
             store_packs(ref, pack)
             return ref
@@ -70,7 +69,6 @@ class Builder:
         base: Reference,
         version: str,
         options: BuildOptions,
-        record: Iterable[str],
         fill: Mapping[str, Any],
         pack: PackArguments | None,
     ) -> DataRef[Any]:
@@ -78,7 +76,7 @@ class Builder:
 
         def append_split(split: Any, split_id: str) -> DataRef[Any]:
             before = self.catalog.open(self.catalog.resolve(replace(base, dataset_id=split_id)))._base.version
-            recipe = Recipe.of(split, options, record)
+            recipe = Recipe.of(split, options)
             extension = Appending(before, fill)
             try:
                 ref = self.build(self.request(split, split_id, version, recipe, options, extension))
@@ -97,7 +95,6 @@ class Builder:
         dataset_id: str,
         version: str,
         options: BuildOptions,
-        record: Iterable[str],
         *,
         on_change: OnChange,
         hosts: tuple[int, int] | None,
@@ -113,7 +110,7 @@ class Builder:
             log = Log(self.catalog.dataset(split_id))
             ref = self.catalog.find(log, version) if on_change == "ignore" else None
             if ref is None:
-                recipe = Recipe.of(split, options, record)
+                recipe = Recipe.of(split, options)
                 request = self.request(split, split_id, version, recipe, options)
                 find = self.compare_or_build if wait else self.compare_or_begin
                 ref = find(request, on_change, hosts)

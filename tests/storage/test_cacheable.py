@@ -51,37 +51,21 @@ def test_other_arguments_are_refused_with_both(storage: cachelayer.Storage) -> N
     assert list(without_a_name()) == [0, 1, 2]
 
 
-def test_arguments_are_stored_in_clear_only_if_they_are_numbers_or_named(
-    storage: cachelayer.Storage, tmp_path: Path
-) -> None:
-    @storage.cacheable("rows", "v1", record=("split",))
+def test_arguments_are_stored_in_clear_only_if_they_are_numbers(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    @storage.cacheable("rows", "v1")
     def rows(url: str, split: str, size: int, headers: dict[str, str]) -> list[int]:
         return [1]
 
     secret = ("postgresql://me:hunter2@host/db", "train", 3, {"Authorization": "Bearer hunter3"})
     arguments = rows(*secret).provenance["arguments"]
-    assert (arguments["split"], arguments["size"]) == ("train", 3)
+    assert (arguments["split"].isalpha(), arguments["size"]) == (False, 3)
     assert not any(b"hunter" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert list(rows(*secret)) == [1]
     with pytest.raises(cachelayer.ArgumentsMismatchError, match="url changed") as caught:
         rows(secret[0].replace("2", "4"), *secret[1:])
     assert "hunter" not in str(caught.value)
-    with pytest.raises(cachelayer.ArgumentsMismatchError, match="'train'"):
+    with pytest.raises(cachelayer.ArgumentsMismatchError, match="split changed"):
         rows(secret[0], "test", *secret[2:])
-
-
-def test_what_cannot_be_recorded_is_refused_with_what_can(storage: cachelayer.Storage) -> None:
-    def rows(split: Any) -> list[int]:
-        return [1]
-
-    with pytest.raises(cachelayer.InvalidArgumentError, match="'spilt'"):
-        storage.cacheable("rows", "v1", record=("spilt",))(rows)
-    with pytest.raises(cachelayer.InvalidTypeError, match=r"record=\(\"split\",\)"):
-        storage.cacheable("rows", "v1", record="split")
-    with pytest.raises(cachelayer.InvalidTypeError, match="'split'"):
-        storage.cacheable("rows", "v1", record=["split"])(rows)(object())
-    with pytest.raises(cachelayer.InvalidArgumentError, match="list has no argument 'split'"):
-        storage.cache([1], "rows", "v1", record=["split"])
 
 
 Load = Callable[..., dict[str, Any]]
