@@ -142,7 +142,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "padded": lambda ref: ref.padded("x", 90),
     "packed": lambda ref: ref.packed("x", 64),
     "windows": lambda ref: ref.windows("x", 32, separator=1, remainder="pad"),
-    "beside tokens": lambda ref: ref.packed("x", 64, beside=("n", "y")),
+    "beside tokens": lambda ref: ref.packed("x", 64, beside="n"),
     "rolling": lambda ref: ref.rolling(4, order="n"),
     "joined": lambda ref: cachelayer.concat([ref, ref[:100]]),
 }
