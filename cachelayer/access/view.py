@@ -575,10 +575,10 @@ class View(ReadableView[T]):
     ) -> Rolling:
         """Return windows of consecutive records of a series, such as the measurements of one sensor.
 
-        Records with equal values of ``by`` are one series; None is a value too. Window i of a series begins at its
-        record ``i * stride``. The windows of a series follow one another, and series come by their values, ascending. A
-        series shorter than a window has none: :attr:`Rolling.short_series` counts such series. Erased records are in no
-        series. Which records a series has is found once, and stored beside the version.
+        Records with equal values of ``by`` are one series. Window i of a series begins at its record ``i * stride``.
+        The windows of a series follow one another, and series come by their values, ascending. A series shorter than a
+        window has none: :attr:`Rolling.short_series` counts such series. Erased records are in no series. Which records
+        a series has is found once, and stored beside the version.
 
         Args:
             length: the number of records of a window.
@@ -590,13 +590,12 @@ class View(ReadableView[T]):
         Returns:
             A view whose elements have the structure of a record, with the records of a window stacked on a leading
             axis: a number becomes ``[length]``, an array ``[length, *shape]``, a text an array of texts ``[length]``,
-            an array of any length a :class:`cachelayer.Ragged` with ``length`` rows. A number, an array of known shape
-            or a text that may be None becomes a :class:`cachelayer.Nullable`.
+            an array of any length a :class:`cachelayer.Ragged` with ``length`` rows.
 
         Raises:
             InvalidArgumentError: if there is no such field, it has several values a record, or an argument is invalid;
-                if a field does not stack, such as images of several sizes, or arrays of any length that may be None;
-                when the series are found, if ``order`` is None or NaN in a record.
+                if a field does not stack, such as images of several sizes, a sparse tensor, or what may be None; when
+                the series are found, if ``order`` is NaN in a record.
             InvalidTypeError: if an argument has the wrong type.
 
         Examples:

@@ -1,7 +1,7 @@
 """Groups: the records of a view that have the same values of some fields, found once and stored as a plan.
 
 The plan is int64 of shape ``[2, records]``. Groups are numbered by their values, ascending; NaN comes after all other
-values, and None after NaN::
+values::
 
     sensor of each record     7  9  7  7  (erased)  9
     group of each record      0  1  0  0  -1        1       the first row of the plan
@@ -27,7 +27,6 @@ from cachelayer.records.dtypes import is_string, number_kind
 from cachelayer.records.keys import sortable
 from cachelayer.records.leaf_names import in_condition, leaf_number
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.values import Nullable
 
 _ROWS = 2
 
@@ -130,9 +129,6 @@ class RecordGroups(PickledByFields):
     def _sort_keys(self, reader: FieldReader, name: str) -> NDArray[Any]:
         """Return the values of the field that orders records."""
         column = reader.column(name)
-        if isinstance(column, Nullable):
-            self._refuse(reader.rows[~column.valid], name, "None")
-            column = column.values
         keys = sortable(np.asarray(column))
         if keys.dtype.kind == "f":
             self._refuse(reader.rows[np.isnan(keys)], name, "NaN")
@@ -145,7 +141,7 @@ class RecordGroups(PickledByFields):
         if len(numbers):
             field = in_condition(name)
             # Only NaN and NaT differ from themselves.
-            condition = f"{field} is not None" if value == "None" else f"{field} == {field}"
+            condition = f"{field} == {field}"
             others = f" (and {len(numbers) - 1:,} more)" if len(numbers) > 1 else ""
             raise InvalidArgumentError(
                 f"{self.call}: record {numbers[0]}{others} has {value} in {name!r}, which has no place in an order: "
@@ -158,9 +154,7 @@ def _sort_key(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """Return what a value is sorted by: NaN comes after all others, and None last."""
-    if value is None:
-        return 2, 0
+    """Return what a value is sorted by: NaN comes after all others."""
     if value != value:
         return 1, 0
     return 0, value

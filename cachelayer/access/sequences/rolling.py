@@ -21,7 +21,7 @@ from cachelayer.records.memory import Ints, distinct, splits_of
 from cachelayer.records.null_marks import NullBits
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.records.values import Ragged
 
 _LENGTHS_TOGETHER = 4
 """A block has windows over at least so many times their length."""
@@ -149,25 +149,9 @@ class SeriesWindows(RowsOfRecords):
     def _windows_of_leaf(self, values: Any, count: int) -> Any:
         if isinstance(values, list):
             return [values[at : at + self.length] for at in range(0, len(values), self.length)]
-        if isinstance(values, Nullable):
-            return self._windows_with_nulls(values, count)
         if isinstance(values, Ragged):
             return Ragged(values, np.arange(count + 1) * self.length)
-        if isinstance(values, Sparse):
-            window, place = np.divmod(values.indices[:, 0], self.length)
-            shape = np.array([count, self.length, *values.dense_shape[1:]], np.int64)
-            return Sparse(np.column_stack([window, place, values.indices[:, 1:]]), values.values, shape)
         return values.reshape(count, self.length, *values.shape[1:])
-
-    def _windows_with_nulls(self, values: Nullable, count: int) -> Nullable:
-        """Return windows of a leaf with nulls: all values of a record are null if the leaf is None in the record."""
-        windows = self._windows_of_leaf(values.values, count)
-        valid = values.valid.reshape(count, self.length, *values.valid.shape[1:])
-        inner = windows.values if isinstance(windows, Nullable) else windows
-        valid = valid.reshape(*valid.shape, *(1,) * (inner.ndim - valid.ndim))
-        if isinstance(windows, Nullable):
-            return Nullable(inner, windows.valid & valid)
-        return Nullable(inner, np.broadcast_to(valid, inner.shape).copy())
 
 
 def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
@@ -181,28 +165,18 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
     shape = (length, *leaf.shape)
     has_nulls = leaf.nullable or leaf.nullable_values
     if isinstance(leaf, RaggedSpec):
-        stacks = None not in leaf.shape[leaf.ragged_rank + 1 :] and not leaf.nullable
-        stacked: LeafSpec = replace(leaf, shape=shape, ragged_rank=leaf.ragged_rank + 1)
-    elif isinstance(leaf, SparseSpec):
-        stacks = None not in leaf.shape and not leaf.nullable
-        stacked = replace(leaf, shape=shape)
-    elif isinstance(leaf, VideoSpec):
-        stacks = False
-    elif None in leaf.shape:
-        stacks = None not in leaf.shape[1:] and not leaf.nullable
-        stacked = RaggedSpec(leaf.dtype, shape, nullable_values=leaf.nullable_values, timezone=leaf.timezone)
-    else:
-        stacks = True
-        stacked = ArraySpec(leaf.dtype, shape, nullable_values=has_nulls, timezone=leaf.timezone)
-    if stacks:
-        return stacked
+        if not has_nulls and None not in leaf.shape[leaf.ragged_rank + 1 :]:
+            return replace(leaf, shape=shape, ragged_rank=leaf.ragged_rank + 1)
+    elif not has_nulls and not isinstance(leaf, (SparseSpec, VideoSpec)) and None not in leaf.shape[1:]:
+        spec = RaggedSpec if None in leaf.shape else ArraySpec
+        return spec(leaf.dtype, shape, timezone=leaf.timezone)
     cure = "leave it out with fields(), before rolling()"
     if isinstance(leaf, VideoSpec):
         cure = "clips() gives frames of one video; else " + cure
     if len(leaf.shape) > 1 and leaf.shape[:2] == (None, None):
         cure = "if it holds images, call decoded(size=...) before rolling(); else " + cure
-    if leaf.nullable:
-        cure = "store a value in place of None, with add_columns(), or " + cure
+    if has_nulls:
+        cure = "store a value in place of None, with add_columns(replace=True), or " + cure
     raise InvalidArgumentError(f"rolling() stacks the records of a window, and {name!r} is {leaf!r}: {cure}")
 
 
