@@ -28,7 +28,7 @@ def rows(count: int, *, scale: float = 1.0) -> Iterator[Row]:
     yield {}
 
 
-@storage.cacheable("rows", lambda count: f"size-{count}")
+@storage.cacheable("rows", "size-{count}")
 def sized(count: int) -> list[str]:
     return []
 

@@ -20,7 +20,6 @@ from cachelayer.builds.sharded_source import Sharded
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
-from cachelayer.provenance.call_arguments import name_of
 from cachelayer.storage.builder import Builder, store_packs
 from cachelayer.storage.staleness import warn_of_varying_values
 from cachelayer.versions.reference import AUTO, Reference
@@ -45,7 +44,7 @@ class Cacheable(Protocol):
 def cacheable(
     builder: Builder,
     dataset_id: str,
-    version: str | Callable[..., str],
+    version: str,
     options: BuildOptions,
     *,
     on_change: OnChange,
@@ -53,7 +52,7 @@ def cacheable(
     pack: PackArguments | None,
 ) -> Cacheable:
     """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
-    if version != AUTO and not _is_format(version) and not callable(version):
+    if version != AUTO and not _is_format(version):
         paths.check_name("version", version)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
@@ -66,7 +65,7 @@ def cacheable(
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
             call = functools.update_wrapper(functools.partial(function, *args, **kwargs), function)
             recipe = Recipe.of(call, options, is_call=True)
-            name = _version_of_call(version, recipe, args, kwargs)
+            name = _version_of_call(version, recipe)
             name = Reference.parse(dataset_id, name, "new").name
             request = builder.request(call, dataset_id, name, recipe, options)
             warn_of_varying_values(request)
@@ -79,30 +78,24 @@ def cacheable(
     return cast(Cacheable, decorate)
 
 
-def _version_of_call(
-    version: str | Callable[..., str], recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> str:
+def _version_of_call(version: str, recipe: Recipe) -> str:
     """Return the name of the version of a call.
 
     Args:
-        version: what the user says of names: ``"auto"``, a format string, a function or a name.
+        version: what the user says of names: ``"auto"``, a format string or a name.
     """
     if version == AUTO:
         return _automatic(recipe)
-    if callable(version):
-        name = version(*args, **kwargs)
-        origin = f"that {name_of(version)} returns"
-    elif _is_format(version):
-        name = _formatted(version, recipe)
-        origin = f"that {version!r} gives"
-    else:
+    if not _is_format(version):
         return version
+    name = _formatted(version, recipe)
+    origin = f"that {version!r} gives"
     if name == AUTO:
         raise InvalidNameError(f"version {name!r} {origin}: choose another name")
     return paths.check_name(f"version {origin}:", name)
 
 
-def _is_format(version: object) -> bool:
+def _is_format(version: str) -> bool:
     return isinstance(version, str) and ("{" in version or "}" in version)
 
 

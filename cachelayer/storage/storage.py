@@ -323,7 +323,7 @@ class Storage:
     def cacheable(
         self,
         dataset_id: str,
-        version: str | Callable[..., str] | None = None,
+        version: str | None = None,
         *,
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
@@ -337,9 +337,8 @@ class Storage:
 
         Args:
             dataset_id: as in :meth:`submit`; or ``"cifar10@<version>"``, with a version as described below.
-            version: a name; a format string such as ``"size-{size}"``, with parameters of the function in braces; a
-                function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
-                a hash of the code and the arguments.
+            version: a name; a format string such as ``"size-{size}"``, with parameters of the function in braces; or
+                ``"auto"`` for ``auto-<12 hex digits>``, a hash of the code and the arguments.
             hosts, on_change: as in :meth:`cache`; but a call with other arguments raises, whatever ``on_change`` is.
             pack, options: as in :meth:`submit`.
 
