@@ -22,7 +22,6 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -35,15 +34,13 @@ from numpy.typing import NDArray
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader, distinct_rows, refuse_made_of_records
 from cachelayer.arguments import integer, required
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records.leaf_names import field_names, one_or_several
 from cachelayer.records.memory import Ints, groups_of, splits_of
 from cachelayer.records.selection import Selection
 from cachelayer.streams.order.permutation import places_of
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.user_warnings import warn
-from cachelayer.versions.log import Log
-from cachelayer.versions.stored_version import StoredVersion
 
 _AT_ONCE = 1 << 16
 """The number of records that are dealt at a time."""
@@ -70,7 +67,7 @@ def split(
         seed: the seed of the random split.
         by: a field, or several, whose values are dealt; None to deal records.
         stratify: a field, or several: of the records with one value, a part gets its fraction.
-        warns: whether to warn of parts that are not what the user expects.
+        warns: whether to warn of a part without records.
     """
     fractions = tuple(_checked(shares))
     key = check_seed(required("seed", seed))
@@ -85,10 +82,8 @@ def split(
         part_of = dealt = _parts_of_view(view, fractions, key, strata)
     else:
         part_of = dealt = _parts_by_number(view, fractions, key)
-    if warns and by is None:
-        _warn_of_new_numbers(view)
     if warns:
-        _warn_of_parts(dealt, dict(zip(shares, fractions, strict=True)), key, by, is_exact=stratify is not None)
+        _warn_of_empty_parts(dealt, list(shares), key, by)
     return {name: view.selection.select(part_of == part) for part, name in enumerate(shares)}
 
 
@@ -134,70 +129,24 @@ def _refuse_both(by: Any, stratify: Any) -> None:
         )
 
 
-def _warn_of_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed: int, by: Any, *, is_exact: bool) -> None:
-    """Warn if parts are far from their shares, or a part has no record, such as a validation set that checks nothing.
+def _warn_of_empty_parts(dealt: NDArray[Any], names: Sequence[str], seed: int, by: Any) -> None:
+    """Warn if a part has no record, such as a validation set that checks nothing.
 
-    Parts are far from their shares if the view is itself a part of a split with the same seed. ``dealt`` has the number
-    of the part of each record, or of each value of ``by``; if ``is_exact``, each part has its share of them.
+    ``dealt`` has the number of the part of each record, or of each value of ``by``.
     """
     # Erased records have no value, and are in no part.
     dealt = dealt[dealt >= 0]
-    total = len(dealt)
-    counts = np.bincount(dealt, minlength=len(shares)).tolist()
-    for (name, share), count in zip(shares.items(), counts, strict=True):
-        expected = total * share
-        # Chance alone brings a count so far from its mean, five standard deviations, once in a million times.
-        if not is_exact and abs(count - expected) > 5 * math.sqrt(expected * (1 - share)) + 5:
-            warn(
-                f"split(seed={seed}): the part {name!r} has {count:,} of {total:,} in place of about {expected:,.0f}: "
-                "a split with this seed chose these records before, and both deal them alike. Pass another seed"
-            )
-            return
-        if total and not count:
-            has_none = f"split(seed={seed}): the part {name!r} has none of the {total:,}"
-            if by is None:
-                warn(f"{has_none} records: pass a larger share")
-            else:
-                warn(
-                    f"{has_none} values of {by!r}, which are dealt one by one. Pass another seed, or use folds(by=), "
-                    "which deals values evenly"
-                )
-            return
-
-
-def _warn_of_new_numbers(view: DatasetView) -> None:
-    """Warn if another version may have the same records under other numbers, so that its split would differ."""
-    leaves = view.base.leaves
-    home = None if leaves is None else leaves.home
-    if home is None:
+    counts = np.bincount(dealt, minlength=len(names)).tolist()
+    if not len(dealt) or all(counts):
         return
-    base = home.manifest.provenance.get("base") or {}
-    earlier = None if base else _built_before(home)
-    why = ""
-    if base.get("references"):
-        why = "its records were written from those of another version (windows, packs and the like share some)"
-    elif earlier is not None:
-        why = f"it was built by itself, and so was {home.dataset_id}@{earlier}"
-    if why:
+    has_none = f"split(seed={seed}): the part {names[counts.index(0)]!r} has none of the {len(dealt):,}"
+    if by is None:
+        warn(f"{has_none} records: pass a larger share, or another seed to split a part of a split once more")
+    else:
         warn(
-            f"split() deals the records of {home.name} by their numbers in it, and {why}: a record of both may go to "
-            "train in one and to val in the other. Pass by=, a field that tells records apart, to both splits; "
-            "derive() and append() keep the numbers"
+            f"{has_none} values of {by!r}, which are dealt one by one. Pass another seed, or use folds(by=), "
+            "which deals values evenly"
         )
-
-
-def _built_before(home: StoredVersion) -> str | None:
-    """Return the name of the first version of the dataset, if it has other records than this version.
-
-    An erasure replaces a version under its name.
-    """
-    # A log that cannot be read is no reason to fail: this is for a warning.
-    with suppress(StorageError):
-        versions = Log(home.folder).head().versions
-        first = next(iter(versions.values()), home.info)
-        is_other = first.version != home.info.version and first.digest != home.info.digest
-        return first.version if is_other else None
-    return None
 
 
 def _parts_by_number(view: DatasetView, fractions: tuple[float, ...], key: int) -> Ints:

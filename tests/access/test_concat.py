@@ -88,7 +88,6 @@ def test_what_cannot_be_joined_is_refused(tmp_path: Path, refs: Any, make: Any, 
         cachelayer.concat(make(refs[0], lambda rows: Storage(tmp_path).cache(rows, "e", "v1")))
 
 
-@pytest.mark.filterwarnings("ignore:split")
 def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: list[DataRef[Any]]) -> None:
     nothing: Any = Storage(tmp_path).submit([], "none", "v1", allow_empty=True)
     assert nothing.element_spec is None

@@ -24,7 +24,6 @@ from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.stream import reader_of, step_of
 
 # The versions of the documents are built one by one.
-pytestmark = pytest.mark.filterwarnings("ignore:split")
 
 Views = dict[str, tuple[Any, list[Any]]]
 Make = Callable[..., Any]
