@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeAlias, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ from cachelayer.records import tree
 from cachelayer.records.selection import sliced
 from cachelayer.records.tree import Tree
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.steps import Unmasked
-from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
+from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import StreamArguments, blocks_of, make_options, takes_stream_options
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from cachelayer.versions.verify import VerifyReport
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
-WithoutMask: TypeAlias = Unmasked | None
-"""The rules for a shorter last step of an epoch with which batches have no mask."""
 
 
 @explains_options
@@ -103,16 +100,6 @@ class ReadableView(Generic[T]):
         """
         return self._readable.base.elements(self._readable.selection.take(indices))
 
-    @overload
-    def read(self: ReadableView[Untyped], indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
-    @overload
-    def read(
-        self: ReadableView[dict[str, Any]], indices: Indices, fields: Sequence[str] | None = ...
-    ) -> dict[str, Any]: ...
-    @overload
-    def read(self: Scalars, indices: Indices, fields: None = ...) -> NDArray[Any]: ...
-    @overload
-    def read(self, indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
     def read(self, indices: Indices, fields: Sequence[str] | None = None) -> Any:
         """Return many elements at once, in the structure of one element, with leaves stacked on a leading axis.
 
@@ -172,43 +159,15 @@ class ReadableView(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self.stream())
 
-    # The last overload must be of one class with those before it: else a call with `**options` would be Any.
+    # The last overload must be of one class with the one before it: else a call with `**options` would be Any.
     @overload
     def stream(  # type: ignore[overload-overlap]
-        self, global_batch_size: None = ..., *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
+        self, global_batch_size: None = ..., **options: Unpack[StreamArguments]
     ) -> Stream[T]: ...
     @overload
-    def stream(
-        self, global_batch_size: int, *, remainder: Literal["pad"], **options: Unpack[StreamArguments]
-    ) -> BatchStream[T, tuple[Any, NDArray[np.bool_]]]: ...
+    def stream(self, global_batch_size: int, **options: Unpack[StreamArguments]) -> BatchStream[T, Any]: ...
     @overload
-    def stream(
-        self: ReadableView[Untyped],
-        global_batch_size: int,
-        *,
-        remainder: WithoutMask = ...,
-        **options: Unpack[StreamArguments],
-    ) -> BatchStream[T, Any]: ...
-    @overload
-    def stream(
-        self: ReadableView[dict[str, Any]],
-        global_batch_size: int,
-        *,
-        remainder: WithoutMask = ...,
-        **options: Unpack[StreamArguments],
-    ) -> BatchStream[T, dict[str, Any]]: ...
-    @overload
-    def stream(
-        self: Scalars, global_batch_size: int, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
-    ) -> BatchStream[T, NDArray[Any]]: ...
-    @overload
-    def stream(
-        self, global_batch_size: int, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
-    ) -> BatchStream[T, Any]: ...
-    @overload
-    def stream(
-        self, global_batch_size: int | None, *, remainder: WithoutMask = ..., **options: Unpack[StreamArguments]
-    ) -> BatchStream[Any, Any]: ...
+    def stream(self, global_batch_size: int | None, **options: Unpack[StreamArguments]) -> BatchStream[Any, Any]: ...
     @takes_stream_options()
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
         """Return the elements as a sequence of steps: the same for any number of shards, resumable at any position.
@@ -520,17 +479,6 @@ class ReadableView(Generic[T]):
         records = self._current
         digest = "being built" if records.published(wait=False) is None else f"sha256:{self.digest}"
         return ref_html(records.title, [*records.size_texts.items(), ("digest", digest)], self.element_spec)
-
-
-Scalars: TypeAlias = (
-    ReadableView[int]
-    | ReadableView[float]
-    | ReadableView[bool]
-    | ReadableView[complex]
-    | ReadableView[str]
-    | ReadableView[bytes]
-)
-"""Views whose batches are arrays."""
 
 
 def check_keys(spec: Tree, names: Any) -> None:

@@ -50,8 +50,6 @@ MOST_POSITIONS = 1 << 62
 """Positions are added and multiplied as signed 64-bit integers."""
 
 Remainder = Literal["drop", "keep", "pad", "wrap"]
-Unmasked = Literal["drop", "keep", "wrap"]
-"""The remainders with which batches have no mask."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,6 @@ U = TypeVar("U")
 OnError = Literal["raise", "replace"]
 _MOST_LEFT_OUT = 1024
 """The most ranges of steps that a stream leaves out: states carry them."""
-
-
-class Untyped:
-    """Stands for ``Any`` as a type argument: it is no other type, so a first overload that takes it is that of Any."""
 
 
 @explains_options
@@ -79,38 +75,16 @@ class Stream(Generic[T]):
         declared = None if reader.batch_maps else reader.maps[-1].declared
         return None if declared is None else declared.spec
 
-    @overload
     def map(
         self,
-        fn: Callable[[T], U],
-        *,
-        rng: Literal[False] = ...,
-        threads: int = ...,
-        element_spec: Any = ...,
-        on_error: OnError = ...,
-        max_failures: int = ...,
-    ) -> Stream[U]: ...
-    @overload
-    def map(
-        self,
-        fn: Callable[[T, Any], U],
-        *,
-        rng: Literal[True, "torch"],
-        threads: int = ...,
-        element_spec: Any = ...,
-        on_error: OnError = ...,
-        max_failures: int = ...,
-    ) -> Stream[U]: ...
-    def map(
-        self,
-        fn: Callable[..., Any],
+        fn: Callable[[T], U] | Callable[[T, Any], U],
         *,
         rng: bool | Literal["torch"] = False,
         threads: int = 0,
         element_spec: Any = None,
         on_error: OnError = "raise",
         max_failures: int = MOST_FAILURES,
-    ) -> Stream[Any]:
+    ) -> Stream[U]:
         """Return the stream with a function applied to each element, before elements are stacked to batches.
 
         The function is called once for each element. If it raises, ``next()`` raises this error in place of the step
@@ -174,7 +148,7 @@ class Stream(Generic[T]):
         added = ElementMap(_checked_function(fn), generators, integer("threads", threads, 0), declared, limit)
         return stream_of(replace(self._reader, maps=(*self._reader.maps, added), learned=Learned()))
 
-    def map_batches(self, fn: Callable[[T], U], *, on_error: Literal["raise"] = "raise") -> Stream[U]:
+    def map_batches(self, fn: Callable[[T], Any], *, on_error: Literal["raise"] = "raise") -> Stream[Any]:
         """Return the stream with a function applied to each batch.
 
         Examples:
@@ -409,9 +383,8 @@ class Stream(Generic[T]):
 class BatchStream(Stream[B], Generic[T, B]):
     """A :class:`Stream` of batches, for type checkers: ``T`` is an element, which ``map`` takes, and ``B`` a batch.
 
-    A batch has the structure of an element. If elements are dicts, type checkers take it for a ``dict[str, Any]``; if
-    they are numbers or strings, for an array; else, and if the elements have no type, for ``Any``. To name the type
-    yourself, annotate the stream: ``stream: Stream[MyBatch] = ref.stream(64)``.
+    Type checkers take a batch for ``Any``. To name its type, annotate the stream:
+    ``stream: Stream[MyBatch] = ref.stream(64)``.
 
     Examples:
         >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
@@ -421,55 +394,21 @@ class BatchStream(Stream[B], Generic[T, B]):
 
     if TYPE_CHECKING:
 
-        @overload  # type: ignore[override]
-        def map(
+        def map(  # type: ignore[override]
             self,
-            fn: Callable[[T], U],
+            fn: Callable[[T], U] | Callable[[T, Any], U],
             *,
-            rng: Literal[False] = ...,
+            rng: bool | Literal["torch"] = ...,
             threads: int = ...,
             element_spec: Any = ...,
             on_error: OnError = ...,
             max_failures: int = ...,
-        ) -> BatchStream[U, Any]: ...
-        @overload
-        def map(
-            self,
-            fn: Callable[[T, Any], U],
-            *,
-            rng: Literal[True, "torch"],
-            threads: int = ...,
-            element_spec: Any = ...,
-            on_error: OnError = ...,
-            max_failures: int = ...,
-        ) -> BatchStream[U, Any]: ...
-        def map(self, fn: Callable[..., Any], **options: Any) -> BatchStream[Any, Any]:
+        ) -> BatchStream[U, Any]:
             """Return the stream with a function applied to each element; see :meth:`Stream.map`.
 
             Examples:
                 >>> cachelayer.wrap(["a", "b"], identity="texts").stream(2).map(str.upper)[0].tolist()
                 ['A', 'B']
-            """
-
-        @overload
-        def map_batches(
-            self: BatchStream[Any, Untyped], fn: Callable[[Any], U], *, on_error: Literal["raise"] = ...
-        ) -> BatchStream[T, U]: ...
-        @overload
-        def map_batches(
-            self: BatchStream[Any, tuple[Any, NDArray[np.bool_]]],
-            fn: Callable[[Any], U],
-            *,
-            on_error: Literal["raise"] = ...,
-        ) -> BatchStream[T, tuple[U, NDArray[np.bool_]]]: ...
-        @overload
-        def map_batches(self, fn: Callable[[B], U], *, on_error: Literal["raise"] = ...) -> BatchStream[T, U]: ...
-        def map_batches(self, fn: Callable[..., Any], *, on_error: Any = "raise") -> BatchStream[Any, Any]:
-            """Return the stream with a function applied to each batch; see :meth:`Stream.map_batches`.
-
-            Examples:
-                >>> cachelayer.wrap(["a", "b"], identity="texts").stream(2).map_batches("".join)[0]
-                'ab'
             """
 
 

@@ -63,8 +63,9 @@ class MixtureArguments(TypedDict, total=False):
 
 
 class StreamArguments(MixtureArguments, total=False):
-    """The keyword arguments of a stream that is not a mixture, except ``remainder``, which decides its type."""
+    """The keyword arguments of a stream that is not a mixture."""
 
+    remainder: Remainder | None
     num_epochs: int | None
     buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None
 
