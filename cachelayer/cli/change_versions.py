@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,42 +188,30 @@ def copy(whole: str, to: str, option: Pairs, to_option: Pairs, progress: bool | 
     "repair",
     "Check",
     "gs://bucket/caches/cifar10@v2 --from s3://other/caches",
-    "cache/cifar10@v2 --source pipeline:train",
     "cache/cifar10@v2 --dry-run",
 )
 @options.whole_version
 @option("from_", "STORAGE[/ID@VERSION]", "Where the version is too, with the same digest.", "--from")
-@option("source", "MODULE:FUNCTION|FILES", "A function that returns its source, or its files: it is built again.")
 @flag("dry_run", "Only tell what is damaged. Exit code 1 if anything is.")
-@options.arguments
 @options.storage_access
 @options.from_client_options
-@options.rebuild_options
+@options.progress
 def repair(
     whole: str,
     from_: str | None,
-    source: str | None,
-    arg: Pairs,
     option: Pairs,
     from_option: Pairs,
     local_cache: Any,
     dry_run: bool,
-    **rebuilding: Any,
+    progress: bool | None,
 ) -> Result:
-    """Find what is missing or damaged of a version, and put it again from another storage, or from its source.
+    """Find what is missing or damaged of a version, and put it again from another storage.
 
-    Nothing is put that is not what was published. Options of a source are by default those of its build.
+    Nothing is put that is not what was published.
     """
     storage, text = open_address(whole, option, local_cache=local_cache)
     place = None if from_ is None else _place(from_.rstrip("/"), from_option)
-    made_from: Any = source
-    if source is not None and ":" in Path(source).name:
-        function = load(source)
-        made_from = partial(function, **arguments_of(function, arg))
-    elif arg:
-        raise InvalidArgumentError("--arg is for the function that --source names: leave it out")
-    given = {name: value for name, value in rebuilding.items() if value is not None}
-    report = storage.repair(text, from_=place, source=made_from, dry_run=dry_run, **given)
+    report = storage.repair(text, from_=place, dry_run=dry_run, progress=progress)
     shown = [*map(str, report.damaged), *(f"{path}: a damaged local copy" for path in report.local_copies)]
     objects = counted(len(report.damaged), "object")
     verdict = f"{objects} {'repaired' if report.repaired else 'damaged'}" if report.damaged else "nothing is damaged"

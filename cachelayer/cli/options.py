@@ -209,40 +209,30 @@ def compression(**settings: Any) -> Callable[[F], F]:
     return option("compression", "KIND", "none, zstd or zstd:LEVEL, for each record.", **settings)
 
 
-def record_options(*, is_known: bool) -> Callable[[F], F]:
-    """Declare the options about the elements that are taken from a source, and the storing of their records.
-
-    Args:
-        is_known: whether an option that is not given is as in an existing version.
-    """
-    no, default = (None, None) if is_known else (False, "raise")
-    return options(
-        option("unbatch", None, "Take batches of the source apart into records.", is_flag=True, default=no),
-        compression(),
-        shard_bytes(default=None if is_known else _SHARD_BYTES),
-        option("max_records", "N", "Take at most this many records.", type=click.IntRange(0)),
-        option(
-            "on_error",
-            None,
-            "Fail at elements that do not fit, or leave them out.",
-            type=click.Choice(["raise", "skip"]),
-            default=default,
-        ),
-    )
-
-
+record_options = options(
+    option("unbatch", None, "Take batches of the source apart into records.", is_flag=True, default=False),
+    compression(),
+    shard_bytes(default=_SHARD_BYTES),
+    option("max_records", "N", "Take at most this many records.", type=click.IntRange(0)),
+    option(
+        "on_error",
+        None,
+        "Fail at elements that do not fit, or leave them out.",
+        type=click.Choice(["raise", "skip"]),
+        default="raise",
+    ),
+)
 build_hosts = option(
     "hosts", "INDEX/COUNT", "Build with other hosts that run this command: 0/4 on the first of four.", type=hosts
 )
 build_options = options(
-    record_options(is_known=False),
+    record_options,
     parallel_build,
     build_hosts,
     flag("allow_empty", "Publish a version even if it has no records."),
     option("description", "TEXT", "A text to store with the version."),
     option("metadata", "JSON", "A JSON object to store with the version.", type=json_or_text),
 )
-rebuild_options = options(record_options(is_known=True), parallel_build)
 arguments = option("arg", "NAME=VALUE", "An argument of the function.", type=pair, multiple=True)
 file_format = option("kind", "FORMAT", f"{', '.join(named_files.FORMATS)}; by default from the file names.", "--format")
 field_types = option(

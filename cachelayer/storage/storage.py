@@ -989,9 +989,8 @@ class Storage:
         version: str | None = None,
         from_: Storage | DataRef[Any] | str | os.PathLike[str] | None = None,
         *,
-        source: Any = None,
         dry_run: bool = False,
-        **options: Unpack[SubmitOptions],
+        progress: bool | None = None,
     ) -> RepairReport:
         """Find the objects of a version that are missing or damaged, and put good ones from elsewhere in their places.
 
@@ -1003,39 +1002,34 @@ class Storage:
             dataset_id, version: as in :meth:`fetch`.
             from_: another storage that has the version, or its URL; or a version there, as a :class:`DataRef` or a
                 reference. That may have another name, but must have the same digest.
-            source: in place of ``from_``, the source of the version, as in :meth:`submit`. The version is built again
-                in a working folder, which needs as much room as the version.
             dry_run: only find what is damaged.
-            options: as in :meth:`submit`, for the build of a source: by default as the version was built; and
-                ``progress``.
+            progress: as in :meth:`submit`.
 
         Returns:
-            What was damaged. If nothing was, nothing is built or put.
+            What was damaged. If nothing was, nothing is put.
 
         Raises:
             NotFoundError: if there is no such version, here or there, or it is deleted or erased from meanwhile.
-            DigestMismatchError: if the version there, or what the source gives, has another digest: then nothing is
-                put.
-            InvalidArgumentError: if both or none of ``from_`` and ``source`` are passed; a dry run needs none.
+            DigestMismatchError: if the version there has another digest: then nothing is put.
+            InvalidArgumentError: if ``from_`` is not passed; a dry run needs none.
             CorruptionError: if an object is damaged there too; all others are repaired.
-            CacheLayerError: as in :meth:`submit`, for a source.
 
         Examples:
-            >>> storage = cachelayer.Storage(folder)
+            >>> storage, backup = cachelayer.Storage(folder / "cache"), cachelayer.Storage(folder / "backup")
             >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> next(folder.glob("numbers/shards/*.array_record")).unlink()
+            >>> ref = storage.copy("numbers@v1", to=backup)
+            >>> next(folder.glob("cache/numbers/shards/*.array_record")).unlink()
             >>> len(storage.repair("numbers@v1", dry_run=True).damaged)
             1
-            >>> storage.repair("numbers@v1", source=range(3)).repaired, storage.fetch("numbers@v1")[2]
+            >>> storage.repair("numbers@v1", from_=backup).repaired, storage.fetch("numbers@v1")[2]
             (True, np.int64(2))
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.repair import repair_version
 
-        BuildOptions.of(options, "version", "from_", "source", "dry_run")
         is_dry = boolean("dry_run", dry_run)
+        shows = None if progress is None else boolean("progress", progress)
         damaged = self._catalog.parse(dataset_id, version, "version")
-        return repair_version(self._catalog, damaged, from_, source=source, dry_run=is_dry, options=options)
+        return repair_version(self._catalog, damaged, from_, dry_run=is_dry, progress=shows)
 
     def diff(
         self,

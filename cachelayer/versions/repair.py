@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
 from typing import Any
 
 from cachelayer.errors import CorruptionError, VersionNotFoundError
@@ -33,10 +31,11 @@ class RepairReport:
     """A report of the damage that a repair found, and of what it did.
 
     Examples:
-        >>> storage = cachelayer.Storage(folder)
+        >>> storage, backup = cachelayer.Storage(folder / "cache"), cachelayer.Storage(folder / "backup")
         >>> ref = storage.cache(range(3), "numbers", "v1")
-        >>> next((folder / "numbers" / "shards").glob("*.index")).unlink()
-        >>> report = storage.repair("numbers@v1", source=range(3))
+        >>> ref = storage.copy("numbers@v1", to=backup)
+        >>> next((folder / "cache" / "numbers" / "shards").glob("*.index")).unlink()
+        >>> report = storage.repair("numbers@v1", from_=backup)
         >>> len(report.damaged), report.repaired, storage.verify("numbers@v1").ok
         (1, True, True)
     """
@@ -82,7 +81,7 @@ class RepairReport:
 
 def repair(
     version: StoredVersion,
-    opened: AbstractContextManager[StoredVersion] | None,
+    source: StoredVersion | None,
     *,
     local_copies: tuple[str, ...] = (),
     progress: bool | None = None,
@@ -90,8 +89,7 @@ def repair(
     """Find the missing or damaged objects of a version, and put them again.
 
     Args:
-        opened: opens a version with the same records, or builds it; entered only if something is damaged. None for a
-            dry run.
+        source: a version with the same digest; None for a dry run.
         local_copies: the damaged local copies that were removed.
     """
     claims = Claims(version.folder.folder(paths.builds(version.info.version)))
@@ -99,10 +97,10 @@ def repair(
         damage = damage_of(version, shown)
         for damaged in damage:
             _log.warning("damage in %s: %s is %s", version.name, damaged.name, damaged.problem)
-        if not damage or opened is None:
+        if not damage or source is None:
             return RepairReport(version.name, tuple(damage), False, None, local_copies)
         # The claim shows gc that the repair is at work.
-        with opened as source, claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"):
+        with claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"):
             damage = mend(version, source, damage, shown)[1]
             _log.info("%s: %d objects were put again from %s", version.name, len(damage), source.reference)
             return RepairReport(version.name, tuple(damage), True, source.reference, local_copies)
@@ -117,7 +115,7 @@ def mend(
     file: then the version gets another manifest, which names that file. So it does if its own manifest is lost.
 
     Args:
-        source: a version with the same digest; or with the same shards, and without the columns that were added.
+        source: a version with the same digest.
         damage: the missing or damaged objects. If the manifest is one of them, others may be found on the way.
 
     Raises:
@@ -210,10 +208,8 @@ def _same_records(manifest: Manifest, source: Manifest) -> dict[int, StoredFile]
     """Return the files of a source that have the same records as files of a manifest, by the places of the latter."""
     same: dict[int, StoredFile] = {}
     first = 0
-    for stored, stored_in_source in zip_longest(manifest.sets, source.sets):
-        if stored is None:
-            break
-        if stored_in_source is not None and stored_in_source.identity == stored.identity:
+    for stored, stored_in_source in zip(manifest.sets, source.sets, strict=False):
+        if stored_in_source.identity == stored.identity:
             same |= dict(enumerate(stored_in_source.files, first))
         first += len(stored.files)
     return same

@@ -160,16 +160,6 @@ def test_without_validation_files_are_stored_as_they_are(storage: Storage) -> No
         storage.submit([cut], "d", "v2", element_spec=spec, validate="header")  # type: ignore[arg-type]
 
 
-def test_a_version_that_was_not_validated_is_repaired_from_its_source(storage: Storage, tmp_path: Path) -> None:
-    rows = [{"image": IMAGES["png"]}, {"image": IMAGES["png"][:-200]}]
-    ref = storage.submit(rows, "d", "v1", element_spec={"image": ImageSpec()}, validate=False)
-    [shard] = [path for path in (tmp_path / "d").rglob("*.array_record") if path.is_file()]
-    shard.write_bytes(b"")
-    storage.repair("d", "v1", source=rows)
-    assert storage.fetch("d", "v1").raw()[1] == rows[1]
-    assert ref.digest == storage.fetch("d", "v1").digest
-
-
 def test_a_file_may_have_the_name_of_another_kind_and_bytes_after_its_end(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "root" / "a").mkdir(parents=True)
     for number, file in enumerate((IMAGES["jpeg"], IMAGES["png"] + b"garbage", IMAGES["jpeg"] + b"garbage" * 100)):

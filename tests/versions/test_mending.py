@@ -59,7 +59,6 @@ MEND: dict[str, Callable[[Place], object]] = {
     "copy under another name": copy_under_another_name,
     "delete and copy": delete_and_copy,
     "repair": lambda place: place.storage.repair("d", "v1", place.whole),
-    "repair from the source": lambda place: place.storage.repair("d@v1", source=ROWS),
 }
 DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
     "flipped": lambda raw: raw[: len(raw) // 2] + bytes([raw[len(raw) // 2] ^ 1]) + raw[len(raw) // 2 + 1 :],
