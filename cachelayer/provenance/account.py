@@ -63,18 +63,18 @@ from cachelayer.provenance.values import (
     text_of,
 )
 
-_OF_MODULES = frozenset({
+_OF_MODULES = {
     "__name__", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__builtins__", "__cached__",
-    "__path__", "__annotations__", "__dict__",
-})  # fmt: skip
+    "__path__",
+}  # fmt: skip
 """The names that Python itself gives to every module."""
 _OF_CLASSES = frozenset({"__module__", "__qualname__", "__doc__", "__firstlineno__", "_abc_impl"})
 """The attributes that Python itself gives to classes."""
 _OF_FIELDS = frozenset({"__dataclass_fields__", "__attrs_attrs__"})
 """The attributes of classes that have methods which a library generated from the fields."""
 _SPECIAL = _OF_FIELDS | {
-    "__slots__", "__orig_bases__", "__dataclass_params__", "__pydantic_fields__", "__pydantic_decorators__",
-    "__private_attributes__", "__required_keys__", "__optional_keys__",
+    "__slots__", "__orig_bases__", "__dataclass_params__", "__required_keys__", "__optional_keys__",
+    "__pydantic_fields__", "__pydantic_decorators__", "__private_attributes__",
 }  # fmt: skip
 """The special attributes of classes that say what the user wrote. Libraries may make others when they are used."""
 _ASK_FOR_ALL = {"vars", "dir"}
@@ -126,13 +126,12 @@ def account_of(
     elements: object = None,
     has_state: bool = False,
 ) -> Account:
-    """Walk from a function that makes a source, or from a source object, and return everything that was found.
+    """Walk from a function that makes a source and its arguments, or from a source object, and return what was found.
 
     Args:
-        arguments: the arguments that are bound to the function, by name.
         look: asks the adapters what an object holds.
         elements: the elements of the source, if they are in memory.
-        has_state: whether what an object of a library holds counts.
+        has_state: whether what a source object of a library holds counts.
     """
     walk = _Walk(innermost(maker), look)
     for name, value in (arguments or {}).items():
@@ -162,11 +161,9 @@ class _Walk:
         self._pending: deque[tuple[str, Any]] = deque()
         self._modules: list[tuple[str, ModuleType]] = []
         self._imported: set[str] = set()
-        """The modules that functions import when they run, whose own imports are followed."""
         self._globals: dict[tuple[int, str], str] = {}
         """The way to each global, by the id of its module's names and its own."""
         self._codes: list[tuple[Code, Mapping[str, Any]]] = []
-        """All code, each with the names of its module."""
         self._texts: set[str] = set()
         """The texts that are bound to names: they may be names of attributes or modules."""
         self._again: list[tuple[str, Any, Budget]] = []

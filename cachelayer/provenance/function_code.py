@@ -42,20 +42,18 @@ Import = tuple[int, str, tuple[str, ...]]
 
 
 class Code(NamedTuple):
-    """What code does, and the names that it uses, also within the functions that it defines."""
+    """What code does, as a hash of 12 digits, and the names that it uses, also within the functions that it defines.
+
+    It reads and stores names of its module and of functions around it, asks any object for attributes, has texts that
+    may be names, and imports when it runs. The hash is the same in every process of one release of Python.
+    """
 
     hash: str
-    """A hash of what it does in 12 hexadecimal digits, the same in every process of one release of Python."""
     read: frozenset[str]
-    """The names of its module that it reads."""
     stored: frozenset[str]
-    """The names of its module, and of functions around it, that it assigns: these values change while it runs."""
     attributes: frozenset[str]
-    """The attributes that it asks of any object."""
     texts: frozenset[str]
-    """The texts among its constants, which may be names of attributes and modules."""
     imports: frozenset[Import]
-    """The imports that it makes when it runs."""
 
 
 @lru_cache(maxsize=4096)

@@ -73,9 +73,7 @@ _STATES: Mapping[str, Callable[[Any], Any]] = {
 }
 """Functions that return the state of objects that pickle does not keep, or not alike in each process."""
 _MOST_ITEMS = 5_000
-"""How many items of a value are read, over all of its levels."""
-_MOST_ITEMS_OF_ALL = 3 * _MOST_ITEMS
-"""How many items of all values of an account are read."""
+"""How many items of a value are read over all of its levels; of all values of an account, three times as many."""
 _PLAIN_ITEMS = 64
 """How many numbers and texts count as one item: they are hashed many times quicker."""
 _SAMPLED_ITEMS = 1_500
@@ -107,7 +105,7 @@ class Content(NamedTuple):
 class Budget(NamedTuple):
     """How much may be read yet."""
 
-    items: int = _MOST_ITEMS_OF_ALL
+    items: int = 3 * _MOST_ITEMS
     nbytes: int = _MOST_NBYTES
     sampled: int = 2 * _SAMPLED_ELEMENTS
     """The elements of arrays that may be read in samples."""
