@@ -81,6 +81,8 @@ _ASK_FOR_ALL = {"vars", "dir"}
 _ASK_BY_NAME = {"getattr", "attrgetter", "methodcaller"}
 _IMPORT_BY_NAME = {"import_module", "__import__"}
 _NAMES = re.compile(r"[^\W\d]\w*")
+SOURCE = "the source"
+"""The way to a source object of a library."""
 VARIES = "varies"
 """What is stored of a value that the build has changed: another call finds another value, which is no change."""
 
@@ -199,7 +201,7 @@ class _Walk:
         if self._reader.has_attributes(cls) and not (is_code(owner) or is_ours(cls)):
             self.refer("attribute", owner)
         elif has_state and not (is_code(owner) or is_ours(cls) or owner is None):
-            self.refer("source", owner)
+            self.refer(SOURCE, owner)
 
     @contextmanager
     def _naming(self, key: str, value: object) -> Iterator[None]:

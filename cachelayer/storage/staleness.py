@@ -21,6 +21,7 @@ from cachelayer.errors import (
     StaleVersionError,
     StaleVersionWarning,
 )
+from cachelayer.provenance.account import SOURCE
 from cachelayer.user_warnings import warn
 from cachelayer.versions.reference import AUTO
 from cachelayer.versions.stored_version import StoredVersion
@@ -78,10 +79,12 @@ def warn_of_incomparable(ref: DataRef[Any], recipe: Recipe, on_change: OnChange)
     """Warn, once a process, of the parts of a recipe that are not compared, or only by a sample."""
     if on_change == "ignore":
         return
-    if recipe.account.not_compared:
+    # Of many sources of libraries nothing but the length is known, which docs and provenance say.
+    unseen = [each for each in recipe.account.not_compared if not each.startswith(SOURCE)]
+    if unseen:
         _warn_once(
             ref,
-            f"is compared without this, so changes to it go unnoticed: {', '.join(recipe.account.not_compared)}. Make "
+            f"is compared without this, so changes to it go unnoticed: {', '.join(unseen)}. Make "
             "an object without comparable content inside the function, or pass plain values",
         )
     if recipe.identity.sampled_rows:

@@ -354,8 +354,9 @@ def test_a_source_of_a_library_is_compared_by_what_pickle_would_keep_or_named(st
     storage.cache(source(3), "d", "v1", on_change="error")
     with pytest.raises(StaleVersionError, match="source"):
         storage.cache(source(4), "d", "v1", on_change="error")
-    with Path(__file__).open() as file, pytest.warns(CacheLayerWarning, match=r"source \(TextIOWrapper\)"):
-        storage.cache(file, "e", "v1", max_records=2)
+    with Path(__file__).open() as file:
+        ref = storage.cache(file, "e", "v1", max_records=2)
+    assert ref.provenance["not_compared"] == ["the source (TextIOWrapper)"]
 
 
 class Numbers(Sequence[int]):
