@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,6 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceErro
 from cachelayer.extras import packages_of
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
-from cachelayer.user_warnings import warn
 
 __all__ = ["from_tfrecord"]
 
@@ -44,7 +42,7 @@ def from_tfrecord(
         paths: paths, patterns such as ``"train-*.tfrecord"``, or URLs.
         features: the features of each ``tf.train.Example``, as ``tf.io.parse_single_example`` takes them. If None,
             records are stored as raw bytes, and TensorFlow is not needed.
-        compression_type: None, ``"GZIP"`` or ``"ZLIB"``; reading a file with any other compression fails.
+        compression_type: None or ``"GZIP"``; reading a file with any other compression fails.
         storage_options: options of fsspec's client.
 
     Raises:
@@ -64,7 +62,7 @@ def from_tfrecord(
         {'label': np.int64(7)}
     """
     if (compression_type or None) not in _DECOMPRESSED:
-        raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")
+        raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None or 'GZIP'")
     files = Files(paths, storage_options)
     compression = compression_type or None
     if features is None:
@@ -100,24 +98,20 @@ class _Examples:
 
     def _read(self, declared: Tree | None, _: int, stop: int | None) -> Iterator[Batch]:
         damage: list[SourceError] = []
-        names = _Names(self.features)
         try:
-            yield from self._parsed(partial(self._chunks, damage, names), declared).batches(0, stop)
+            yield from self._parsed(partial(self._chunks, damage), declared).batches(0, stop)
         except SourceError:
             self._raise_located()
             raise
         if damage:
             raise damage[0]
-        names.warn()
 
-    def _chunks(self, damage: list[SourceError], names: _Names) -> Iterator[list[bytes]]:
+    def _chunks(self, damage: list[SourceError]) -> Iterator[list[bytes]]:
         """Yield the records in lists; end before one that is damaged, and add the error to a list."""
 
         def undamaged() -> Iterator[bytes]:
             try:
-                for record in _records(self.files, self.compression):
-                    names.look_at(record)
-                    yield record
+                yield from _records(self.files, self.compression)
             except SourceError as error:
                 damage.append(error)
 
@@ -154,44 +148,6 @@ class _Examples:
         return source_of_pipeline(unbatched(parsed) if is_batched else parsed, declared)
 
 
-class _Names:
-    """Looks for each feature in the records, until one has it: TensorFlow makes empty columns of wrong names."""
-
-    def __init__(self, features: Mapping[str, Any]) -> None:
-        self._missing = {name: getattr(feature, "value_key", None) or name for name, feature in features.items()}
-        self._last = b""
-        self._records = 0
-
-    def look_at(self, record: bytes) -> None:
-        self._records += 1
-        if not self._missing:
-            return
-        import tensorflow as tf
-
-        self._last = record
-        try:
-            there = tf.train.Example.FromString(record).features.feature.keys()
-        except Exception:  # noqa: BLE001
-            # TensorFlow says below what is wrong with it.
-            return
-        self._missing = {name: key for name, key in self._missing.items() if key not in there}
-
-    def warn(self) -> None:
-        """Warn of features that no record has."""
-        if not self._missing or not self._records:
-            return
-        import tensorflow as tf
-
-        example = tf.train.SequenceExample.FromString(self._last)
-        names = sorted(example.context.feature)
-        lists = sorted(example.feature_lists.feature_list)
-        of_lists = f", and the feature lists {lists}, which only tf.io.parse_sequence_example reads" if lists else ""
-        warn(
-            f"no record has the features {sorted(self._missing)}, so their columns are empty: the last one has the "
-            f"features {names}{of_lists}"
-        )
-
-
 def _records(files: Files, compression: str | None) -> Iterator[bytes]:
     return (record for file in files.find() for record in _records_of(file, compression))
 
@@ -222,16 +178,7 @@ def _checksum(data: bytes) -> bytes:
     return int.to_bytes(masked, 4, "little")
 
 
-def _inflated(file: Any) -> io.BytesIO:
-    stream = zlib.decompressobj()
-    data = stream.decompress(file.read())
-    if not stream.eof or stream.unused_data:
-        raise EOFError("it does not end with its zlib stream")
-    return io.BytesIO(data)
-
-
 _DECOMPRESSED: dict[Any, Callable[[Any], Any]] = {
     None: io.BufferedReader,
     "GZIP": lambda file: io.BufferedReader(gzip.GzipFile(fileobj=file)),
-    "ZLIB": _inflated,
 }
