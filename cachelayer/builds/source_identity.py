@@ -29,7 +29,7 @@ from cachelayer.builds.source_files import identity_of_files, local_files
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import has_records, records_of
 from cachelayer.provenance.stored_values import hashed, stored
-from cachelayer.provenance.values import content_of, crc32c
+from cachelayer.provenance.values import crc32c, hash_of
 from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.leaf_columns import Column, FlatRows
@@ -112,7 +112,7 @@ def identity_of_source(source: Source) -> Identity:
         return _identity_of_table(source.table, 0 if has_files else MOST_NBYTES)
     if type(source.items) not in _ITEMS:
         return Identity()
-    return Identity({"elements": stored(content_of(source.items, look).value)})
+    return Identity({"elements": stored(hash_of(source.items, look))})
 
 
 def _identity_of_table(table: Table, most_nbytes: int) -> Identity:

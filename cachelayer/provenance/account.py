@@ -101,7 +101,7 @@ class Account:
     values: Mapping[str, Any] = field(default_factory=dict)
     """All other values that the code uses, and the attributes of a source object."""
     elements: Any = None
-    """What the elements of the source hold; None if they are not in memory."""
+    """A hash of the elements of the source, which are never stored in clear; None if they are not in memory."""
     in_part: tuple[str, ...] = ()
     """The values of which a sample was hashed, each with the size of the sample."""
     not_compared: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ class _Walk:
 
     def account(self, elements: object) -> Account:
         """Follow all code that is reached, and return everything that was found."""
-        content = None if elements is None else self.content("elements", elements)
+        content = None if elements is None else self.content("elements", elements, self._reader.read)
         while self._pending or self._ask_modules():
             key, value = self._pending.popleft()
             with self._naming(key, value):
@@ -420,7 +420,8 @@ class _Walk:
     def _contents(self, key: str, value: Any) -> dict[str, Any]:
         """Return what a value holds; of an object of a class of the user, its class and each attribute."""
         if not self._reader.has_attributes(type(value)):
-            return {key: self.content(key, value)}
+            # What a source gives is never stored in clear.
+            return {key: self.content(key, value, self._reader.read if key == SOURCE else None)}
         sign = " " if key == "attribute" else "."
         contents = {key: self.content(key, value, self._reader.without_attributes)}
         for name, each in attributes_of(value).items():

@@ -159,6 +159,11 @@ def content_of(value: object, look: Look = lambda _: None) -> Content:
     return Reader(_name_of_code, look).content(value, "")
 
 
+def hash_of(value: object, look: Look) -> Any:
+    """Return the hash of what a value holds, whatever it is."""
+    return Reader(_name_of_code, look).hash(value, "").value
+
+
 def _name_of_code(_: Path, value: Any) -> Any:
     """Return a name for code that does not depend on the place where it is held, nor on the file that defines it."""
     if is_kind(value, FunctionType) and is_users(value.__code__.co_filename):
