@@ -619,7 +619,6 @@ def test_no_secret_is_written_anywhere_and_one_that_changed_is_noticed(storage: 
 def test_no_record_is_written_outside_shards(storage: Storage) -> None:
     for version, source in (("v1", [271_828, 314_159]), ("v2", lambda: [271_828, 314_159])):
         assert "271828" not in str(storage.cache(source, "d", version).provenance)
-    assert "271828" not in str(storage.cache([[271_828], [1]], "d", "v3", unbatch=True).provenance)
 
 
 def test_no_secret_is_written_while_a_build_is_unfinished(storage: Storage, tmp_path: Path) -> None:
