@@ -219,6 +219,15 @@ class StoredSource(Protocol):
             numbers: the numbers of the records, ascending and without repeats.
         """
 
+    def prepare(self, numbers: NDArray[np.int64], later: NDArray[np.int64], readers: int, /) -> None:
+        """Get ready to read records, as part of an epoch of all; this may wait, and begin copies of what comes later.
+
+        Args:
+            numbers: the numbers of the records.
+            later: the numbers of some records that are read later in the epoch.
+            readers: the number of processes that take turns at reading.
+        """
+
 
 Needed = Mapping[StoredSource, NDArray[np.int64]]
 """The numbers of the records that some elements are made of, and that take requests, ascending, by their source."""

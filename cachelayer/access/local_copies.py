@@ -3,7 +3,7 @@
 A shard is in one of these states::
 
     unknown    no copy is known       find() looks for one that another process made
-    wanted     in the queue           a thread downloads its files, checks them, and puts them into the cache
+    wanted     copied soon            a thread downloads its files, checks them, and puts them into the cache
     here       there is a copy        records are read from it
     refused    a copy failed          its records come over the network as long as this process lives
 """
@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.counting import count
+from cachelayer.arrayrecord.ranged import KEPT_NBYTES
+from cachelayer.counting import Timed, count
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.logs import logger_of
@@ -41,8 +42,15 @@ _THREADS = 3
 """While one thread checks a copy and writes it to the disk, the others download the next copies."""
 _MOST_FAILURES = 3
 """After so many failures one after another, no more copies are tried."""
-_BUSY_SECONDS = 0.1
+_BUSY_SECONDS = 0.02
 """How long to wait for another process that makes the same copy."""
+_PATIENCE_SECONDS = 5.0
+_LEAST_RATE = 10_000_000
+"""If no copy came for so long, and in the time that so many bytes a second take, nobody waits for copies."""
+_BY_RANGES = 0.1
+"""The part of the bytes of a version that streams ask for by ranges before they wait for copies."""
+_NEAR = 1 << 18
+"""A store is asked for a whole shard if the records that are wanted of it lie so near each other."""
 
 
 class LocalCopies:
@@ -70,8 +78,15 @@ class LocalCopies:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._queue: deque[int] = deque()
+        self._queue: dict[int, None] = {}
         self._wanted: set[int] = set()
+        # Wanted shards that a thread has yet to finish.
+        self._pending: set[int] = set()
+        # How many records streams needed of each shard.
+        self._needed = Counter[int]()
+        # Bytes that streams ask for by ranges: first the indices, if they are kept.
+        self._ranges_nbytes = min(self._shards.index_nbytes, KEPT_NBYTES)
+        self._last_made = 0.0
         self._threads: set[threading.Thread] = set()
         self._failures = 0
         self._last_failure: CacheLayerError | None = None
@@ -153,8 +168,11 @@ class LocalCopies:
             if self._failures >= _MOST_FAILURES:
                 return
             new = [number for number in shards if number not in self._wanted and not self._is_refused[number]]
+            if not self._pending:
+                self._last_made = time.monotonic()
             self._wanted.update(new)
-            self._queue.extend(new)
+            self._pending.update(new)
+            self._queue.update(dict.fromkeys(new))
             for _ in range(min(len(self._queue), _THREADS - len(self._threads))):
                 thread = threading.Thread(target=self._run, name="cachelayer-copy", daemon=True)
                 try:
@@ -163,6 +181,34 @@ class LocalCopies:
                     self._warn_once(error)
                     return
                 self._threads.add(thread)
+
+    def prepare(self, shard_of: Ints, later: Ints, readers: int) -> None:
+        """Copy the shards of records that are read next, and of some later ones, if there is room for all shards.
+
+        Wait for the copies if ``readers`` processes that read an epoch together would ask for too much by ranges.
+        """
+        shards, counts = np.unique(shard_of[~self.find(shard_of)], return_counts=True)
+        has_room = False
+        # A thread that copies meets the error too, and reports it.
+        with suppress(StorageError):
+            has_room = len(shards) > 0 and bool(self._has_room.all())
+        if not has_room:
+            return
+        self.copy_in_background([*shards.tolist(), *distinct(later[~self.find(later)]).tolist()])
+        sizes = np.array(self._shards.shard_nbytes, np.int64)
+        nbytes = sizes[shards]
+        by_ranges = np.where(counts * _NEAR < nbytes, counts * nbytes // self._shards.records[shards], nbytes).sum()
+        with self._lock.of_process():
+            self._needed.update(dict(zip(shards.tolist(), counts.tolist(), strict=True)))
+            if readers * (self._ranges_nbytes + by_ranges) <= _BY_RANGES * sizes.sum():
+                self._ranges_nbytes += int(by_ranges)
+                return
+        patience = max(_PATIENCE_SECONDS, _THREADS * int(sizes.max()) / _LEAST_RATE)
+        with Timed("reading"):
+            while self._threads and not program_ends() and not self._pending.isdisjoint(shards.tolist()):
+                if time.monotonic() - self._last_made > patience:
+                    return
+                time.sleep(_BUSY_SECONDS / 4)
 
     def wait(self) -> None:
         """Wait until all wanted copies are made or have failed."""
@@ -178,7 +224,8 @@ class LocalCopies:
                 if not self._queue:
                     self._threads.discard(threading.current_thread())
                     return
-                number = self._queue.popleft()
+                number = max(self._queue, key=self._needed.__getitem__)
+                del self._queue[number]
             try:
                 outcome = self._copy(number)
             except (CacheLayerError, RuntimeError) as error:
@@ -189,17 +236,25 @@ class LocalCopies:
                     raise
                 self._note_failure(number, error)
                 continue
-            self._failures = 0
             if outcome is CopyOutcome.BUSY:
                 time.sleep(_BUSY_SECONDS)
-                self._queue.append(number)
+            with self._lock.of_process():
+                self._failures = 0
+                if outcome is CopyOutcome.BUSY:
+                    self._needed[number] = 0
+                    self._queue[number] = None
+                else:
+                    self._pending.discard(number)
+                    self._last_made = time.monotonic()
 
     def _note_failure(self, number: int, error: CacheLayerError) -> None:
         """Note that a copy could not be made, for the thread that reads to warn of."""
         with self._lock.of_process():
             self._failures += 1
+            self._pending.discard(number)
             if self._failures >= _MOST_FAILURES:
                 self._queue.clear()
+                self._pending.clear()
             # A damaged object stays damaged. After another error, a copy may be made when the shard is wanted again.
             self._is_refused[number] |= isinstance(error, CorruptionError)
             _log.warning("%s/%s: no local copy is made: %s", self._dataset.url, self._shards[number].name, error)

@@ -27,8 +27,8 @@ _FEW_RECORDS = 64
 class RemoteShards:
     """Random access to the records of remote shards. Thread-safe.
 
-    Records come over the network by exact ranges. After some records, the shards are copied to this host in the
-    background, and each shard is read from its copy as soon as there is one.
+    Records come over the network by exact ranges. After some records, or when a stream says what it needs next, shards
+    are copied to this host in the background, and each shard is read from its copy as soon as there is one.
 
     Args:
         records: the number of records of each shard.
@@ -75,6 +75,13 @@ class RemoteShards:
             if self._read_remotely >= _FEW_RECORDS:
                 self.copies.copy_in_background(distinct(shard_of[~is_local]).tolist())
         return records
+
+    def prepare(self, numbers: Ints, later: Ints, readers: int) -> None:
+        """Get ready to read records; see :meth:`StoredSource.prepare`."""
+        if self.copies is not None:
+            ends = self._splits[1:]
+            shard_of = ends.searchsorted(numbers, side="right")
+            self.copies.prepare(shard_of, ends.searchsorted(later, side="right"), readers)
 
     def fetch_block(self, numbers: Ints) -> HeldBlock:
         """Fetch a block of records; shards that have copies are read there.

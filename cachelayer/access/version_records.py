@@ -215,6 +215,11 @@ class VersionRecords(PickledByFields, RowOrigins):
     def fetch_block(self, numbers: Ints) -> HeldBlock:
         return cast("RemoteShards | ColumnRows", self.shards).fetch_block(numbers)
 
+    def prepare(self, numbers: Ints, later: Ints, readers: int) -> None:
+        # Columns are not copied.
+        if self.shard_set.array is None:
+            cast("RemoteShards", self.shards).prepare(numbers, later, readers)
+
     @property
     def takes_requests(self) -> bool:
         # Local files are not opened for this.

@@ -34,7 +34,7 @@ from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Dataset, Held, StoredSource
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf, plan_chunk, plan_step, read_in_place
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf, plan_chunk, plan_step
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.step_numbers import next_step_of_worker
@@ -282,6 +282,7 @@ class WorkerSteps:
 
     def __init__(self, reader: StepReader, workers: int) -> None:
         self._reader = reader
+        self._workers = workers
         self._feed = feed_of(reader, workers)
 
     def item(self, step: Step) -> Any:
@@ -292,10 +293,11 @@ class WorkerSteps:
         return self._reader.item_and_failures(step, self._held_of(step))
 
     def _held_of(self, step: Step) -> HeldOf:
+        plan = plan_step(self._reader.options, step)
         if self._feed is None:
-            return read_in_place
+            return self._reader.preparing(plan, self._workers)
         self._feed.reached(step.begin)
-        return self._feed.load(plan_step(self._reader.options, step)).held
+        return self._feed.load(plan).held
 
 
 def warn_of_workers(reader: StepReader, workers: int, fix: str) -> None:

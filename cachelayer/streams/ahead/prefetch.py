@@ -26,7 +26,7 @@ from cachelayer.counting import Counters, of_thread
 from cachelayer.leases import MemoryPool
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import Background
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, read_in_place
 from cachelayer.streams.reading.failures import Failure, ReadContext, clear_callers
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import StepRange
@@ -149,7 +149,7 @@ class Prefetcher(Generic[T]):
 
             self._feed = feed_of(reader, at_once=self._steps_at_once)
         is_stored = not reader.is_mapped and reader.records.info.reading_cost == "stored"
-        takes_requests = reader.records.takes_requests
+        self._takes_requests = takes_requests = reader.records.takes_requests
         # Requests wait for a network, most of the time.
         self._threads = 2 if is_stored and takes_requests else 1
         self._caller_reads = is_stored and not takes_requests
@@ -242,9 +242,9 @@ class Prefetcher(Generic[T]):
 
     def _held_of(self, plan: ChunkPlan) -> HeldOf:
         """Have the blocks of a chunk fetched, unless its records are read where they lie; return what holds them."""
-        from cachelayer.streams.reading.chunk_plan import read_in_place
-
-        return read_in_place if self._feed is None else self._feed.load(plan).held
+        if self._feed is not None:
+            return self._feed.load(plan).held
+        return self._reader.preparing(plan) if self._takes_requests else read_in_place
 
     def _read_in_background(self, position: int, plan: ChunkPlan) -> _Planned[T]:
         held = self._held_of(plan)

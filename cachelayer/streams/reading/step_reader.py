@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, repeat
+from itertools import pairwise, repeat, takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Stacker, identity_of_records
 from cachelayer.streams.order.orders import GROUP
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step, read_in_place
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_step, read_in_place
 from cachelayer.streams.reading.failures import (
     Failure,
     ReadContext,
@@ -160,6 +160,31 @@ class StepReader:
                 # This frame is in the traceback of the error, and must not refer to it.
                 del error
         return items[0], tuple(context.failures)
+
+    def preparing(self, plan: ChunkPlan, workers: int = 1) -> HeldOf:
+        """Return what has stores prepare records of a chunk, and of later steps, before they are read where they lie.
+
+        Only a stream that reads whole epochs does this: copies of all shards on each of many hosts that share an epoch
+        would multiply its bytes.
+
+        Args:
+            workers: the number of processes that take turns at the steps.
+        """
+        steps = self.options.steps
+        if self.options.order.in_blocks or self.rows_per_step < steps.global_batch or not self.records.takes_requests:
+            return read_in_place
+
+        def prepare(rows: slice) -> None:
+            # Ever more sparsely, up to an epoch ahead.
+            distances = (steps.global_batch << power for power in range(64))
+            begins = (plan.after[-1] + each for each in takewhile(lambda each: each < steps.records, distances))
+            plans = [plan_chunk(self.options, begin, 1) for begin in begins]
+            numbers = [plan.numbers[:0], *(each.numbers for each in plans if each is not None)]
+            later = self.records.needed(np.unique(np.concatenate(numbers)))
+            for source, needed in self.records.needed(plan.numbers[rows]).items():
+                source.prepare(needed, later.get(source, needed[:0]), workers)
+
+        return prepare
 
     def read(
         self, plan: ChunkPlan, context: ReadContext, held: HeldOf = read_in_place
