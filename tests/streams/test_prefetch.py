@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from threads_denied import no_threads
 
 import cachelayer
 from cachelayer import SourceError, StorageError
+from cachelayer.streams.ahead.background import Background
 
 DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
 
@@ -272,3 +273,25 @@ def test_without_any_thread_reading_ahead_is_an_error_and_goes_on_when_there_are
     with no_threads(), pytest.raises(StorageError, match="no thread to read in: can't start new thread"):
         found.extend(iterator)
     assert [*found, *iterator] == [bytes([number]) for number in range(20)]
+
+
+def test_a_task_that_comes_after_the_threads_were_told_to_end_is_dropped() -> None:
+    background = Background("cachelayer-late", 2)
+    assert [background.submit(int).result(60) for _ in range(2)] == [0, 0]
+    background.close()
+    with pytest.raises(CancelledError):
+        background.submit(int).result(60)
+
+
+LEFT_EARLY = """
+import time
+import cachelayer
+
+rows = cachelayer.wrap(list(range(10_000)), identity="rows")
+for _ in range(20):
+    next(iter(rows.stream(8).map(lambda row: time.sleep(1e-4) or row, threads=4)))
+"""
+
+
+def test_a_program_ends_that_left_streams_early_whose_functions_have_threads() -> None:
+    subprocess.run([sys.executable, "-c", LEFT_EARLY], check=True, timeout=120)

@@ -50,6 +50,9 @@ class Background:
             self._started += 1
         future: Future[R] = Future()
         self._tasks.put((future, counted(task)))
+        # A task that came before the end is dropped by a thread; one that comes later finds no thread.
+        if self.closed.is_set():
+            future.cancel()
         return future
 
     def close(self) -> None:
