@@ -50,9 +50,9 @@ class Background:
             self._started += 1
         future: Future[R] = Future()
         self._tasks.put((future, counted(task)))
-        # A task that came before the end is dropped by a thread; one that comes later finds no thread.
         if self.closed.is_set():
-            future.cancel()
+            # There may be no thread left that would drop it.
+            _run_all(self._tasks, self.closed)
         return future
 
     def close(self) -> None:
@@ -67,12 +67,16 @@ _running: dict[threading.Thread, Callable[[], None]] = {}
 
 def _work(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
     try:
-        while _run_one(tasks.get(), closed):
-            pass
-        # Pass the end on to the other threads, one of which an interrupt may have left uncounted.
-        tasks.put(None)
+        _run_all(tasks, closed)
     finally:
         _running.pop(threading.current_thread(), None)
+
+
+def _run_all(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
+    while _run_one(tasks.get(), closed):
+        pass
+    # Pass the end on to the other threads, one of which an interrupt may have left uncounted.
+    tasks.put(None)
 
 
 # A function of its own: the loop must not hold a task or its result while it waits for the next task.
@@ -83,7 +87,8 @@ def _run_one(item: _Task | None, closed: threading.Event) -> bool:
     future, task = item
     if closed.is_set():
         future.cancel()
-    elif future.set_running_or_notify_cancel():
+    # Without this call, who waits for the end of a cancelled task would wait for ever.
+    if future.set_running_or_notify_cancel():
         try:
             future.set_result(task())
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
