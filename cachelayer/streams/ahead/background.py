@@ -7,7 +7,8 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from cachelayer.counting import counted
@@ -52,7 +53,10 @@ class Background:
         self._tasks.put((future, counted(task)))
         if self.closed.is_set():
             # There may be no thread left that would drop it.
-            _run_all(self._tasks, self.closed)
+            with suppress(Empty):
+                while True:
+                    _run_one(self._tasks.get_nowait(), self.closed)
+            self._tasks.put(None)
         return future
 
     def close(self) -> None:
@@ -67,16 +71,12 @@ _running: dict[threading.Thread, Callable[[], None]] = {}
 
 def _work(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
     try:
-        _run_all(tasks, closed)
+        while _run_one(tasks.get(), closed):
+            pass
+        # Pass the end on to the other threads, one of which an interrupt may have left uncounted.
+        tasks.put(None)
     finally:
         _running.pop(threading.current_thread(), None)
-
-
-def _run_all(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
-    while _run_one(tasks.get(), closed):
-        pass
-    # Pass the end on to the other threads, one of which an interrupt may have left uncounted.
-    tasks.put(None)
 
 
 # A function of its own: the loop must not hold a task or its result while it waits for the next task.
