@@ -318,11 +318,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         return {**self._iterator.get_state(), "workers": self._workers}
 
     def set_state(self, state: Any) -> None:
-        """Continue where an iterator of the same records in the same order was.
-
-        Raises:
-            StateError: if the state belongs to other records, another order, or another number of workers.
-        """
+        """Continue where an iterator of the same records in the same order, with as many workers, was."""
         self._go_on_as(reader_of(continued(self._stream, state, self._workers)))
 
     def _go_on_as(self, reader: StepReader) -> None:

@@ -68,7 +68,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if not isinstance(obj, keras.utils.PyDataset):
         return None
     endless = "give the PyDataset a __len__" if _batch_count(obj) is None else ""
-    batches = map(_with_arrays, _epoch(obj))
+    batches = (snapshot(_without_weight(batch)) for batch in _epoch(obj))
     return unbatched(Source("keras", elements=lambda _: batches, endless=endless), declared=element_spec)
 
 
@@ -80,11 +80,6 @@ def _batch_count(dataset: Any) -> int | None:
         # Python raises a TypeError if __len__ returns None.
         return None
     return count
-
-
-def _with_arrays(batch: Any) -> Tree:
-    """Return a batch with arrays for tensors, without a ``sample_weight`` that is None."""
-    return snapshot(_without_weight(batch))
 
 
 def _without_weight(batch: Any) -> Any:

@@ -160,11 +160,7 @@ def _loaded(file: File, arrays: Sequence[str] | Mapping[str, str] | None) -> dic
 
 
 def read_array(file: IO[bytes]) -> NDArray[Any]:
-    """Return the array in an open ``.npy`` file.
-
-    Raises:
-        ValueError: if the file holds anything else, such as objects or two arrays.
-    """
+    """Return the array in an open ``.npy`` file; raise a ValueError if it holds anything else, as objects."""
     array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     if file.read(1):
         raise ValueError("other bytes follow the array")

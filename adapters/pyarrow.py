@@ -388,11 +388,7 @@ def _with_texts(batch: pa.RecordBatch, schema: pa.Schema, texts: Mapping[str, st
 
 
 def partition_of(path: str) -> dict[str, str | None]:
-    """Return the keys and values of the folders directly above a file, the outermost first; None for null.
-
-    Raises:
-        InvalidArgumentError: if two of the folders have the same key.
-    """
+    """Return the keys and values of the folders directly above a file, the outermost first; None for null."""
     folders = path.replace("\\", "/").split("/")[:-1]
     pairs = [folder.split("=", 1) for folder in takewhile(lambda folder: folder.find("=") > 0, reversed(folders))]
     partition = {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, value in reversed(pairs)}

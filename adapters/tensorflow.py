@@ -88,9 +88,6 @@ def unbatched(batches: Any) -> Any:
     """Return the rows of a dataset's batches.
 
     TensorFlow's own ``unbatch`` crashes the process if rows are empty arrays.
-
-    Raises:
-        InvalidArgumentError: if the elements are not batches.
     """
     is_tuple = type(batches.element_spec) is tuple
 
@@ -110,15 +107,7 @@ def unbatched(batches: Any) -> Any:
 
 
 def source_of_pipeline(dataset: Any, declared: Tree | None) -> Source:
-    """Return the source of a ``tf.data.Dataset``.
-
-    Args:
-        declared: the element spec that the user declares, in place of the dataset's own.
-
-    Raises:
-        InvalidTypeError: if a leaf cannot be stored; names its path.
-        InvalidArgumentError: if the declared spec does not fit the dataset.
-    """
+    """Return the source of a ``tf.data.Dataset``, in the spec that a user declares, or its own."""
     own = _from_tf_spec(dataset.element_spec, dataset)
     spec = overlaid(declared, own)
     if declared is not None:

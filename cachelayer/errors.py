@@ -43,6 +43,7 @@ Each also derives from the built-in exception beside it, so code that knows noth
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 _LONGEST = 1000
@@ -325,7 +326,8 @@ class ElementError(CacheLayerError, ValueError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _element_error, (self.expected, self.got, self.path, self.record, self.hint, self.place)
+        located = partial(ElementError, path=self.path, record=self.record, hint=self.hint, place=self.place)
+        return located, (self.expected, self.got)
 
     def __str__(self) -> str:
         where = "element" if self.record is None else f"record {self.record}"
@@ -333,10 +335,6 @@ class ElementError(CacheLayerError, ValueError):
         leaf = f", leaf {self.path}" if self.path else ""
         hint = f" {self.hint}" if self.hint else ""
         return f"{where}{leaf}: expected {self.expected}, got {self.got}.{hint}"
-
-
-def _element_error(expected: str, got: str, path: str, record: int | None, hint: str, place: str = "") -> ElementError:
-    return ElementError(expected, got, path=path, record=record, hint=hint, place=place)
 
 
 class SourceError(CacheLayerError, RuntimeError):

@@ -35,9 +35,7 @@ Nulls = NDArray[np.bool_] | None
 def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -> tuple[pa.Schema, Any, int]:
     """Read records as columns; all records if ``indices`` is None. Images and sounds stay the bytes of their files.
 
-    Returns:
-        The Arrow types, which are those that the columns came with, where they still fit; the batch, and its number of
-        rows.
+    Return the Arrow types that the columns came with, where they still fit; the batch, and its number of rows.
     """
     check_ref(ref)
     records = records_of(ref)
@@ -97,13 +95,6 @@ def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
     """Return the values of a batch as an Arrow array of a type that fits its spec.
 
     A dict of lists may become lists of structs, and bytes structs of bytes and a path, if the type says so.
-
-    Args:
-        values: an array, a :class:`cachelayer.Ragged`, a :class:`cachelayer.Nullable` of either, or a dict of these; a
-            list if they are JSON.
-
-    Raises:
-        InvalidTypeError: if Arrow cannot hold a value, such as text that is not UTF-8; names the leaf.
     """
     if kinds.is_null(kind):
         return pa.nulls(rows)

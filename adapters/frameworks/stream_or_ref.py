@@ -41,18 +41,14 @@ def check_no_videos(stream: Stream[Any], framework: str) -> None:
 
 
 def _refuse_leaves(stream: Stream[Any], kind: type[LeafSpec], framework: str, cure: str) -> None:
-    for path, leaf in _leaves_of_batches(stream):
+    reader = reader_of(stream)
+    # A record of a wrapped object is not read for this.
+    for path, leaf in tree.leaves(stream.element_spec if reader.is_mapped else reader.records.declared_spec):
         if isinstance(leaf, kind):
             raise InvalidTypeError(
                 f"{tree.leaf_title(path)} is {describe_leaf(leaf)}, which {framework} has no array for: {cure}, "
                 "or leave it out with ref.fields()"
             )
-
-
-def _leaves_of_batches(stream: Stream[Any]) -> list[tuple[str, LeafSpec]]:
-    reader = reader_of(stream)
-    # A record of a wrapped object is not read for this.
-    return tree.leaves(stream.element_spec if reader.is_mapped else reader.records.declared_spec)
 
 
 def rows_of_batches(stream: Stream[Any]) -> int | None:

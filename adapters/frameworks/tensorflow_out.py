@@ -354,7 +354,7 @@ class _Outward:
         if not _fits(leaf, value) or (is_fixed and np.shape(value)[int(self._are_batches) :] != leaf.shape):
             hint = "Pass the element_spec= of all items to wrap()."
             raise ElementError(describe_leaf(leaf), tree.describe(value), path=path, hint=hint)
-        if not _is_text(leaf):
+        if leaf.dtype is not str and getattr(leaf.dtype, "kind", "") != "U":
             return value
         if not isinstance(value, np.ndarray):
             return self._utf8(path, str(value))
@@ -374,10 +374,6 @@ class _Outward:
                 f"{raw[:40]!r}, which .decode('utf-8', 'surrogatepass') turns back into text"
             )
         return raw
-
-
-def _is_text(leaf: LeafSpec) -> bool:
-    return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "U")
 
 
 def _fits(leaf: LeafSpec, value: Any) -> bool:

@@ -20,15 +20,7 @@ from cachelayer.streams.stream import Stream, reader_of, step_of, stream_of, wit
 
 
 class WorkerChunks:
-    """Gives the steps of a stream one by one, read by the worker processes of a ``DataLoader``.
-
-    Args:
-        workers: the number of processes.
-        context: the multiprocessing context that starts them.
-
-    Raises:
-        StateError: if the stream has advanced to more records: then steps have no numbers.
-    """
+    """Gives the steps of a stream one by one, read by the worker processes of a ``DataLoader``."""
 
     def __init__(self, reader: StepReader, workers: int, context: Any) -> None:
         if reader.options.steps.earlier:

@@ -108,11 +108,9 @@ def spec_of(kind: pa.DataType, files: FileLeaves) -> Tree:
 
 
 def with_declared(own: Tree, declared: Tree | None) -> Tree:
-    """Return the spec of a schema with what a user declares in place of it.
+    """Return the spec of a schema with what a user declares in place of it; raise if that contradicts it.
 
-    Raises:
-        InvalidArgumentError: if the declared spec contradicts the schema. Lengths of lists, the decoding of bytes, and
-            the dtypes of numbers may differ, and it may lack keys.
+    Lengths of lists, the decoding of bytes, and the dtypes of numbers may differ, and it may lack keys.
     """
     spec = overlaid(declared, own)
     try:
@@ -273,14 +271,7 @@ class Lists:
 
 
 def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str] = (), depth: int = 0) -> Tree:
-    """Return the leaves of nested values, in the structure of an element.
-
-    Args:
-        path: the place of the values in an element.
-        files: the structs that stand for files.
-        whole: the paths of values that are one leaf, whatever they are.
-        depth: how many dicts are around them.
-    """
+    """Return the leaves of nested values, in the structure of an element; values at ``whole`` paths are one leaf."""
     if path in whole:
         return lists
     kind = lists.values.type

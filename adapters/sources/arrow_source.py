@@ -74,15 +74,7 @@ def source_of_rows(
 ) -> Source:
     """Return the source of a table or frame, whose rows can be read from any place at little cost.
 
-    Args:
-        kind: what it is, for the provenance.
-        length: the number of rows.
-        nbytes: their approximate size.
-        fetch: returns the rows of a slice, or of a sequence of numbers, as a table.
-        columns_of: returns the columns of such a table.
-        element_spec: the spec of the columns.
-        metadata: what the metadata of the version keep.
-        nbytes_of: returns the size of such a table, if it is no table of Arrow.
+    ``fetch`` returns rows as a table, ``columns_of`` the columns of it, ``nbytes_of`` its size if it is none of Arrow.
     """
     most = _BATCHES_AT_ONCE * batch_records(nbytes / max(1, length))
 
@@ -152,14 +144,8 @@ def source_of_parts(
 ) -> Source:
     """Return the source of record batches. An element is a dict whose keys are the column names.
 
-    If all parts have starts, it can be read from each of them.
-
-    Args:
-        kind: what it is, for the provenance.
-        declared: the element spec that the user declares, in place of the one that the schema implies.
-        leaves: the structs that stand for files.
-        metadata: what the metadata of the version keep, in place of the types of the columns.
-        casts: whether a user declares types, so that each batch is cast to the schema of its part.
+    If all parts have starts, it can be read from each of them. Metadata stand in place of the types of the columns. If
+    it ``casts``, because a user declares types, each batch is cast to the schema of its part.
     """
     for part in parts:
         _check_schema(parts[0], part.name, part.schema)
@@ -247,12 +233,7 @@ def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves,
 
 
 def columns_of(spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, rows: pa.RecordBatch) -> list[Column]:
-    """Return the columns of some rows.
-
-    Args:
-        leaves: the structs that stand for files.
-        schema: the types to cast the rows to, if a user declares them.
-    """
+    """Return the columns of some rows, cast to a schema if a user declares types."""
     cast = rows if schema is None else cast_rows(rows, schema)
     wanted = tree.leaves(spec)
     whole = {path for path, leaf in wanted if isinstance(leaf, JsonSpec)}

@@ -100,12 +100,7 @@ class Files:
 def source_of_files(
     files: Files, make: Callable[[Tree | None], Source], options: Mapping[str, Any] | None = None
 ) -> FileSource:
-    """Return the source of files, which is made when it is asked for.
-
-    Args:
-        make: opens them, and returns the source for the element spec that a user declares, or for None.
-        options: how they are read, by name: a version that was built with others is stale.
-    """
+    """Return the source of files, which ``make`` opens when it is asked for; with other options, a version is stale."""
     return FileSource([*map(str, files.paths)], make, files.facts, options or {})
 
 

@@ -46,11 +46,7 @@ def needs_first_row(features: Any, declared: Tree | None) -> bool:
 
 
 def leaves_and_spec(features: Any, declared: Tree | None, first: Any = None) -> tuple[FileLeaves, Tree]:
-    """Return the leaves that are images, sounds and videos, and the declared spec or the one that features imply.
-
-    Args:
-        first: the first row, if :func:`needs_first_row` asks for it.
-    """
+    """Return the leaves that are files, and the declared spec, or that of the features and perhaps a first row."""
     leaves = dict(_file_leaves(dict(features), "", first))
     own = spec_of(pa.struct(list(datasets.Features(features).arrow_schema)), leaves)
     return leaves, with_declared(own, declared)

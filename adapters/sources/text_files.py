@@ -216,11 +216,7 @@ def _values(column: pa.Array, convert: Any) -> pa.Array:
 
 
 class _Text:
-    """A stream that never ends a read within a line break, of which pyarrow would drop the second half.
-
-    Args:
-        last_row: a row to add at its end.
-    """
+    """A stream, and a last row, which ends no read within a line break: pyarrow would drop the second half."""
 
     closed = False
 

@@ -67,12 +67,7 @@ class Compression:
 
 
 def decompress_some(stored: Spans, is_compressed: NDArray[np.bool_], broken: set[int] | None = None) -> Spans:
-    """Return records, some of which are stored compressed and are decompressed.
-
-    Args:
-        is_compressed: whether each record is compressed.
-        broken: as in :func:`decompress`.
-    """
+    """Return records, of which those that are stored compressed are decompressed, as by :func:`decompress`."""
     if not is_compressed.any():
         return stored
     compressed = np.flatnonzero(is_compressed)
@@ -88,9 +83,7 @@ def decompress_some(stored: Spans, is_compressed: NDArray[np.bool_], broken: set
 def decompress(stored: Spans, broken: set[int] | None = None) -> Spans:
     """Return records decompressed, all in one call that releases the interpreter lock.
 
-    Args:
-        broken: receives the rows of records that do not decompress, which are empty in the result; None to raise an
-            error that names the first of them.
+    ``broken`` receives the rows that do not decompress, which are empty then; without it, the first is an error.
     """
     try:
         return _decompress_at_once(stored)

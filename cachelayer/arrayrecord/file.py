@@ -130,12 +130,7 @@ class StockReader:
 
 
 class RangedFile:
-    """A file in an object store, read by ranges. Its end is kept in memory, because the footer is there.
-
-    Args:
-        path: the name of the file in errors.
-        name: the name of the object.
-    """
+    """A file in an object store, read by ranges. Its end is kept in memory, because the footer is there."""
 
     def __init__(self, path: str, name: str, nbytes: int, read_ranges: ReadRanges) -> None:
         self.path = path

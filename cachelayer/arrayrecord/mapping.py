@@ -116,15 +116,7 @@ class MappedFile:
 
     @classmethod
     def open(cls, path: Path, *, nbytes: int | None = None) -> MappedFile:
-        """Open a file and map it.
-
-        Args:
-            nbytes: the size that the file must have; None for any size.
-
-        Raises:
-            CorruptionError: if the file is missing or has another size.
-            StorageError: if the file cannot be read or mapped.
-        """
+        """Open a file and map it; raise a CorruptionError if it is missing or has another size than ``nbytes``."""
         with opened(path) as descriptor:
             return cls.of(path, descriptor, os.fstat(descriptor).st_size if nbytes is None else nbytes)
 

@@ -89,12 +89,7 @@ def fetch_ranges(
 ) -> Spans:
     """Fetch ranges of ArrayRecord files, all at once. Ranges that lie together are one request.
 
-    Args:
-        names: the names of the objects.
-        file_of: for each range, which of ``names`` it is in.
-        logical: the logical offset of each range. All ranges lie in their files.
-        lengths: the bytes of each range, without block headers.
-        name: returns what errors call a range, by its number.
+    Offsets and lengths are logical, without block headers. ``file_of`` says for each range which of ``names`` it is in.
     """
     if len(logical) == 0:
         return Spans.of_bytes([])

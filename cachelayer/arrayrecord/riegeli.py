@@ -83,15 +83,7 @@ def buffers_of_ranges(ranges: Sequence[Any], begins: Ints, first: int = 0) -> Bu
 
 
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str], first: int = 0) -> None:
-    """Raise if a range does not lie in its file.
-
-    Args:
-        logical: the logical offset of each range.
-        lengths: the bytes of each range, without block headers.
-        room: the bytes of its file, without block headers: ``to_logical(nbytes)``.
-        name: returns what errors call a range, given its number.
-        first: the least logical offset that a range may have.
-    """
+    """Raise if a range does not lie in its file, from ``first`` on. All numbers are without block headers."""
     wrong = lie_outside(logical, lengths, room) | (logical < first)
     if wrong.any():
         raise CorruptionError(f"{name(int(wrong.argmax()))} does not lie in its file: the file or its index is damaged")
@@ -109,15 +101,7 @@ class ByteFile(Protocol):
         """The size of the file."""
 
     def records(self, logical: Ints, lengths: Ints) -> Records:
-        """Return ranges as records, without a copy if the file is mapped.
-
-        Args:
-            logical: the logical offset of each range.
-            lengths: the bytes of each range, without block headers.
-
-        Raises:
-            CorruptionError: if a range reaches past the end of the file.
-        """
+        """Return ranges as records, without a copy if the file is mapped; raise if one reaches past its end."""
 
 
 @dataclass(frozen=True, eq=False)

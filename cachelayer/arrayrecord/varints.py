@@ -52,13 +52,7 @@ def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
 
 
 def decode_each(buffer: Bytes, offsets: Ints, ends: Ints | int) -> tuple[Ints, Ints]:
-    """Return the value of the varint at each offset, and the offset after it.
-
-    Args:
-        buffer: holds the varints.
-        offsets: where each varint begins.
-        ends: where each varint must end at the latest; nothing is read after that.
-    """
+    """Return the value of the varint at each offset, and the offset after it; none is read past its end in ``ends``."""
     stops = np.broadcast_to(ends, len(offsets))
     after = np.array(offsets, np.int64)
     values = np.zeros(len(after), np.int64)

@@ -152,14 +152,7 @@ class DrawnRecord:
 def drawn_records(
     stored: Any, numbers: Sequence[int], options: DrawOptions, most: int = GRID_NBYTES
 ) -> list[DrawnRecord]:
-    """Draw records. A record that cannot be read says why.
-
-    Args:
-        stored: a ref, ``raw()``.
-        numbers: the numbers of the records.
-        options: how they are drawn.
-        most: the most bytes of all records together; those after it are not read, and say so.
-    """
+    """Draw records. A record that cannot be read says why; those after ``most`` bytes are not read, and say so."""
     try:
         return _drawn_together(stored, np.asarray(numbers, np.int64), options, most) if numbers else []
     except StorageError:

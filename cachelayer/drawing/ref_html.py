@@ -29,14 +29,7 @@ def first_records(stored: Any, names: Names) -> list[DrawnRecord]:
 
 
 def ref_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree, records: Sequence[DrawnRecord] = ()) -> str:
-    """Return an HTML table with a row for each field: its spec, and its values in some records. All texts are escaped.
-
-    Args:
-        title: the line above the table.
-        facts: names and values, below the title.
-        spec: the element spec.
-        records: the records; none for a view that reads much for one element.
-    """
+    """Return an HTML table with a row for each field: its spec, and its values in records. All texts are escaped."""
     leaves = tree.leaves(spec)
     heads = "".join(f"<th>record {record.number:,}</th>" for record in records)
     rows = [f"<tr><th>field</th><th>spec</th>{heads}</tr>"]

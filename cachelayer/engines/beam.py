@@ -37,11 +37,7 @@ class Beam(Engine):
         return f"Beam({'' if self._options is None else self._options})"
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
-        """See :meth:`cachelayer.engines.Engine.run`.
-
-        Raises:
-            MissingDependencyError: if Beam is not installed.
-        """
+        """See :meth:`cachelayer.engines.Engine.run`."""
         function = pickled(task)
         with packages_of("beam", "engine='beam' needs Apache Beam"):
             import apache_beam

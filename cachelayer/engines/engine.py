@@ -90,11 +90,7 @@ def name_of(task: Callable[[int], object], number: int) -> str:
 
 @contextmanager
 def errors_of(name: str) -> Iterator[None]:
-    """Raise errors as ``Engine.run`` does: a CacheLayerError unchanged, any other as a SourceError.
-
-    Args:
-        name: what errors call the work that is done meanwhile.
-    """
+    """Raise errors as ``Engine.run`` does: a CacheLayerError unchanged, any other as a SourceError of ``name``."""
     try:
         yield
     except CacheLayerError:
@@ -115,10 +111,8 @@ def pickled(
 ) -> bytes:
     """Return a task as bytes for other processes, with this process's search path of modules.
 
-    Args:
-        task: the task. What the main program defines is pickled by value, because other processes cannot import it.
-        what: what errors call the task.
-        otherwise: what a user does if the task cannot be pickled.
+    What the main program defines is pickled by value, because other processes cannot import it. An error calls the task
+    ``what``, and says what to do ``otherwise``.
     """
     try:
         return pickle.dumps((sys.path, dumps(task)))

@@ -72,12 +72,7 @@ class Processes(Engine):
 
 
 class ProcessPool:
-    """Processes that call one function, for a ``with`` statement, which kills them at its end, even during a call.
-
-    Args:
-        function: the function, which is pickled once to each process.
-        what: what errors call the function.
-    """
+    """Processes that call one function, for a ``with`` statement, which kills them at its end, even during a call."""
 
     def __init__(self, function: Callable[..., Any], count: int, what: str) -> None:
         from loky import ProcessPoolExecutor
@@ -130,11 +125,7 @@ class ProcessPool:
 
 
 class ChildProcess:
-    """A process that makes one call, and ends with the process that started it.
-
-    Args:
-        name: what errors call its work.
-    """
+    """A process that makes one call, and ends with the process that started it."""
 
     def __init__(self, call: Callable[[], object], name: str) -> None:
         from loky.backend import get_context
@@ -147,11 +138,7 @@ class ChildProcess:
         self._process = context.Process(target=_call_once, args=(message, os.getpid(), self._sender))
 
     def start(self) -> None:
-        """Start the process.
-
-        Raises:
-            StorageError: if the system refuses.
-        """
+        """Start the process; raise a StorageError if the system refuses."""
         _complete_standard_streams()
         try:
             self._process.start()
@@ -161,12 +148,7 @@ class ChildProcess:
             self._sender.close()
 
     def result(self) -> Any:
-        """Wait for the process, and return what the call has returned; None if something killed the process.
-
-        Raises:
-            CacheLayerError: if the call has raised it.
-            SourceError: if it has raised any other error.
-        """
+        """Wait for the process; return what the call has returned, or raise its error; None if something killed it."""
         with errors_of(self._name):
             connection.wait([self._reply, self._process.sentinel])
             try:

@@ -41,11 +41,7 @@ class Ray(Engine):
         return f"Ray({', '.join(f'{name}={value!r}' for name, value in self._options.items())})"
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
-        """See :meth:`cachelayer.engines.Engine.run`. Two tasks are submitted for each CPU of the cluster.
-
-        Raises:
-            MissingDependencyError: if Ray is not installed.
-        """
+        """See :meth:`cachelayer.engines.Engine.run`. Two tasks are submitted for each CPU of the cluster."""
         function = pickled(task)
         not_begun = iter(numbers)
         with _connected() as ray:

@@ -25,12 +25,7 @@ OpenBucket = Callable[[str, dict[str, Any]], Any]
 
 
 class CloudBuckets:
-    """The buckets of a store, which obstore opens when they are first used. Threads may share it.
-
-    Args:
-        open_bucket: opens a bucket.
-        read_timeout: seconds after which a server that sends nothing counts as away.
-    """
+    """The buckets of a store, which obstore opens when they are first used. Threads may share it."""
 
     def __init__(self, open_bucket: OpenBucket, read_timeout: float) -> None:
         self._open_bucket = open_bucket
@@ -74,13 +69,7 @@ class Cloud(Protocol):
     """The options of the file system that obstore takes too. With any other option, obstore is not used."""
 
     def open_client(self, url: str, options: Mapping[str, Any], read_timeout: float, /) -> CloudClient:
-        """Open the file system of a URL.
-
-        Args:
-            url: any URL in it.
-            options: the keyword arguments of its class, such as credentials and endpoint.
-            read_timeout: seconds after which a server that sends nothing counts as away.
-        """
+        """Open the file system of a URL; a server that sends nothing for the timeout counts as away."""
 
     def open_obstore(self, fs: Any, options: Mapping[str, Any], /) -> OpenBucket | None:
         """Return a function that opens buckets by obstore like the file system does; None if obstore cannot."""

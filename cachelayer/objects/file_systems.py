@@ -47,13 +47,7 @@ _MOST_REFUSED = 3
 
 
 class FileSystem:
-    """A file system of fsspec, and obstore for ranges of its objects if possible. Threads may share it.
-
-    Args:
-        url: any URL in it.
-        options: the keyword arguments of its class.
-        timeout: seconds after which an operation fails if the store does not answer.
-    """
+    """A file system of fsspec, and obstore for ranges of its objects if possible. Threads may share it."""
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         scheme = url.partition("://")[0]
@@ -243,11 +237,7 @@ def forget(fs: FileSystem) -> None:
 
 
 def in_order(calls: Iterable[Callable[[], T]], ahead: int | None = None) -> Iterator[T]:
-    """Make calls in the threads of this process for requests, and yield their results in the order of the calls.
-
-    Args:
-        ahead: how many calls are made at once; None for all.
-    """
+    """Make calls in threads, ``ahead`` or all at once, and yield their results in the order of the calls."""
     if not _pool:
         # Threads of a pool end before the interpreter does: those of obstore must not ask for it afterwards.
         _pool.append(Pool(CONNECTIONS, "cachelayer-requests"))

@@ -38,12 +38,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 
 
 def absolute(what: str, path: str) -> Path:
-    """Return the absolute path.
-
-    Args:
-        what: the name of the path in errors.
-        path: any path; ``~`` is a home folder.
-    """
+    """Return the absolute path; ``~`` is a home folder. Errors call it ``what``."""
     try:
         absolute_path = Path(path).expanduser().absolute()
         str(absolute_path).encode()
@@ -311,11 +306,7 @@ def file_crc32c(path: Path) -> int:
 
 
 def write_in_place(path: Path, bodies: Iterable[Buffer]) -> int:
-    """Overwrite a file in place, because another process may hold a lock on it; make it if need be.
-
-    Returns:
-        The CRC32C of the file.
-    """
+    """Overwrite a file in place, because another process may hold a lock on it, or make it; return its CRC32C."""
     checksum = 0
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
         for body in bodies:

@@ -95,13 +95,9 @@ class CacheFolder:
                     self._remove(self.sizes(), math.inf)
 
     def make_room(self, nbytes: int, keep: Path) -> bool:
-        """Remove copies of other groups that no process uses until so many bytes fit; return whether they do.
+        """Remove copies of groups but ``keep`` that no process uses until so many bytes fit; return whether they do.
 
         The caller holds the lock. The copies of the group that was used longest ago are removed first.
-
-        Args:
-            nbytes: the bytes that are about to be written.
-            keep: the group that they belong to, of which no copy is removed.
         """
         sizes = self.sizes()
         for group, files in sizes.items():
@@ -220,11 +216,7 @@ class CopyGroup:
             return self._folder.name()
 
     def move_in(self, files: Mapping[Path, str]) -> None:
-        """Turn durable files of the folder of all copies into copies of objects, if there is room.
-
-        Args:
-            files: the path of each file, and the name of the object.
-        """
+        """Turn durable files of the folder of all copies into copies of objects, by their names, if there is room."""
         with storage_errors(_WRITING, self._path), self._folder.locked():
             if self._folder.make_room(sum(path.stat().st_size for path in files), self._path):
                 for path, name in files.items():
@@ -253,14 +245,7 @@ class CopyGroup:
             self.path(name).unlink(missing_ok=True)
 
     def make(self, name: str, nbytes: int, fill: Callable[[Path], None]) -> CopyOutcome:
-        """Make a copy unless it exists.
-
-        Args:
-            fill: writes the copy into the existing file at the path that it is given, and checks it.
-
-        Returns:
-            Whether it is there now.
-        """
+        """Make a copy, which ``fill`` writes and checks, unless it exists; return whether it is there now."""
         final = self.path(name)
         part = final.with_name(final.name + _PART)
         with storage_errors(_WRITING, final):

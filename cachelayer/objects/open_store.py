@@ -46,7 +46,11 @@ def open_store(
         raise InvalidArgumentError(f"a storage is a path or a URL, not {url!r}")
     refuse_credentials(text)
     if "://" not in text and "::" not in text:
-        _refuse_lost_slash(text)
+        if match := _LOST_SLASH.match(text):
+            # Builds would go to a folder of that name.
+            raise InvalidArgumentError(
+                f"storage {text!r}: write {match[1]}://{text[match.end() :]} for a URL, or ./{text} for a folder"
+            )
         return _local(text, text, options)
     parts = _checked_url(text)
     if parts.scheme in LOCAL_SCHEMES:
@@ -65,14 +69,6 @@ def open_store(
     from cachelayer.objects.bucket_store import BucketStore
 
     return BucketStore(parts.scheme, root, options, timeout)
-
-
-def _refuse_lost_slash(text: str) -> None:
-    """Raise if a path looks like a URL that lost a slash: builds would go to a folder of that name."""
-    if match := _LOST_SLASH.match(text):
-        raise InvalidArgumentError(
-            f"storage {text!r}: write {match[1]}://{text[match.end() :]} for a URL, or ./{text} for a folder"
-        )
 
 
 def names_no_bucket(url: str) -> bool:

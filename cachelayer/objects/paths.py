@@ -46,11 +46,7 @@ LOG_RESERVE = f"{LOG}/reserve"
 
 
 def check_name(kind: str, name: object) -> str:
-    """Return the name if it is valid.
-
-    Args:
-        kind: what it names, for the message: ``dataset id``, ``version`` or ``tag``.
-    """
+    """Return the name of a ``dataset id``, a ``version`` or a ``tag`` if it is valid."""
     if not isinstance(name, str):
         raise InvalidNameError(
             f"{kind} {name!r} of type {type(name).__name__}: pass a str, such as {_suggested(name)!r}"
@@ -86,13 +82,7 @@ def log_entry(sequence: int) -> str:
 
 
 def file(folder: str, content: str, generation: int) -> str:
-    """Return the name of a file without its suffix.
-
-    Args:
-        folder: ``shards`` or ``manifests``.
-        content: the hash of its content, in hexadecimal.
-        generation: the generation of the log when it is put.
-    """
+    """Return the name of a file without its suffix, from the hash of its content and the generation of its put."""
     return f"{folder}/{content[:32]}-{generation}"
 
 

@@ -65,12 +65,7 @@ def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
 
 
 def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[Buffer]) -> list[Buffer]:
-    """Return the bytes of each range.
-
-    Args:
-        spans: the spans that :func:`coalesce` returned for these ranges.
-        bodies: the bytes of each span.
-    """
+    """Return the bytes of each range, given the spans that :func:`coalesce` returned, and the bytes of these."""
     pieces: list[Buffer] = [b""] * len(ranges)
     for span, body in zip(spans, bodies, strict=True):
         if len(span.members) == 1:

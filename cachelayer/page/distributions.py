@@ -33,11 +33,7 @@ class Surveys:
         self._asked: WeakKeyDictionary[DataRef[Any], int] = WeakKeyDictionary()
 
     def of(self, ref: DataRef[Any], records: int | None = None) -> Statistics | None:
-        """Return the statistics of some records of a version; None if nobody has asked for any yet.
-
-        Args:
-            records: how many records; None for as many as the last time, or for all records of a small version.
-        """
+        """Return the statistics of some records of a version, or of as many as last time; None if nobody asked yet."""
         is_small = 0 < len(ref) <= SMALL_RECORDS and ref.nbytes <= SMALL_NBYTES
         records = records or self._asked.get(ref) or (len(ref) if is_small else None)
         if records is None:

@@ -91,11 +91,7 @@ def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
 
 
 def query_integer(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """Return the integer that a query has for a name; the default if it has none.
-
-    Raises:
-        InvalidArgumentError: if it has anything but an integer from ``least`` to ``most``.
-    """
+    """Return the integer that a query has for a name, from ``least`` to ``most``; the default if it has none."""
     text = query.get(name, "").strip()
     if not text:
         return default
@@ -107,12 +103,7 @@ def query_integer(query: Mapping[str, str], name: str, default: int, least: int,
 
 
 class OpenVersions:
-    """A storage, and its versions that were opened lately.
-
-    Args:
-        storage: the storage.
-        detokenize: turns a list of tokens into a text; None shows tokens as numbers.
-    """
+    """A storage, and its versions that were opened lately. Without ``detokenize``, tokens are shown as numbers."""
 
     def __init__(self, storage: Storage, detokenize: Detokenize | None = None) -> None:
         self.storage = storage
@@ -120,12 +111,7 @@ class OpenVersions:
         self._open = lru_cache(64)(self._opened)
 
     def draw_options(self, ref: DataRef[Any], side: int, leaves: int) -> DrawOptions:
-        """Return the options for drawing records of a version.
-
-        Args:
-            side: the most pixels of a side of a picture.
-            leaves: the most leaves of a record.
-        """
+        """Return the options for drawing at most so many leaves of a record, and pixels of a side of a picture."""
         return DrawOptions(side, leaves, self._detokenize, class_names(ref.metadata))
 
     def ref(self, dataset_id: str, version: str | None) -> DataRef[Any]:

@@ -139,7 +139,8 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD"):
             return _refusal(405, "This page only reads.")
         given = request.query_params.get(TOKEN)
-        if not self._is_token(request.cookies.get(self._cookie, "") if given is None else given):
+        shown = request.cookies.get(self._cookie, "") if given is None else given
+        if not secrets.compare_digest(shown.encode("utf-8", "surrogatepass"), self._token.encode()):
             return _refusal(403, _ASK)
         return None if given is None else self._moved(request)
 
@@ -151,9 +152,6 @@ class Guard:
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         answer.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="lax")
         return answer
-
-    def _is_token(self, text: str) -> bool:
-        return secrets.compare_digest(text.encode("utf-8", "surrogatepass"), self._token.encode())
 
     def _is_name_of_this_machine(self, host: str) -> bool:
         """Return whether a Host header is an address, or a name of this machine.

@@ -178,11 +178,7 @@ class Codec:
     # Elements and batches into records
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
-        """Return the column of each leaf.
-
-        Raises:
-            ElementError: if an element does not fit the spec; the record of the error is the index in ``elements``.
-        """
+        """Return the column of each leaf; the record of an ElementError is the index in ``elements``."""
         return list(map(column_of, self.plans, tree.flatten_rows(self.spec, elements)))
 
     def batch_columns(self, batch: Any) -> list[Column]:
@@ -283,16 +279,9 @@ class Codec:
     # Records into elements and batches
 
     def decode(self, records: Records, numbers: Ints | None = None, *, separate_rows: bool = False) -> list[Column]:
-        """Return the column of each leaf.
+        """Return the column of each leaf; the record of an ElementError is the index in ``records``.
 
-        Args:
-            records: the records.
-            numbers: the numbers of the records, by which videos name them in errors; None if they have none.
-            separate_rows: True if :meth:`elements` makes elements of the columns, which are then kept one by one.
-
-        Raises:
-            ElementError: if an image or sound does not decode; the record of the error is the index in ``records``.
-            CorruptionError: if a record is not as the spec says.
+        Errors of videos have the ``numbers``. With ``separate_rows``, rows are kept one by one, for :meth:`elements`.
         """
         from cachelayer.records.files_in_records import StoredBytes
 
@@ -407,11 +396,7 @@ class Codec:
     # Videos, without the bytes of their files
 
     def video_files(self, records: Records) -> list[tuple[Ints, Ints, Ints]]:
-        """Return the begins of the files of videos, their bytes and their CRC32C, leaf by leaf.
-
-        Args:
-            records: the records; their fixed parts are read.
-        """
+        """Return the begins of the files of videos, their bytes and their CRC32C, leaf by leaf; reads fixed parts."""
         places = self._varying_places(records)
         places_of_parts = sorted((plan.parts[-1][0], plan.parts[0][0]) for plan in self.plans if plan.has_file)
         files = []

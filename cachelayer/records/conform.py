@@ -53,14 +53,8 @@ _VARYING = "Declare this leaf in element_spec=, with None for what varies: the f
 def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     """Return a value as the spec stores it: an array of its dtype and of a shape that it allows, or bytes or str.
 
-    Args:
-        spec: the spec of the leaf.
-        value: the value. A path or URL stands for the bytes of a file if the spec is of images or sounds. A Python
-            number becomes the dtype of the spec if that holds it. An array must have the dtype.
-        row: the record, which errors name.
-
-    Raises:
-        ElementError: if the value does not fit.
+    A path or URL stands for the bytes of a file if the spec is of images or sounds. A Python number becomes the dtype
+    of the spec if that holds it; an array must have it. Errors have the record ``row``.
     """
     if isinstance(spec, EncodedSpec) and isinstance(value, (str, os.PathLike)):
         return _file_bytes(spec, os.fspath(builtin(value)), row)
@@ -175,11 +169,7 @@ def _time_of(dtype: np.dtype[Any], value: Any) -> Any:
 
 
 def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
-    """Stack rows on a leading axis, if all are of one type that fits the spec without a look at single rows.
-
-    Returns:
-        The stacked rows; None if :func:`conform` must look at each row.
-    """
+    """Stack rows, if all are of one type that fits the spec; None if :func:`conform` must look at each row."""
     kinds = set(map(type, rows))
     if len(kinds) != 1:
         return None
@@ -297,16 +287,9 @@ def _mismatch(spec: LeafSpec, value: Any, leaf: np.ndarray[Any, Any], row: int) 
 
 
 def separate_nulls(spec: LeafSpec, rows: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]] | None:
-    """Return the rows of a leaf with fillers in place of nulls within them, and which values are null.
+    """Return the rows of a leaf with fillers for the nulls within them, and which values are null; None if none is.
 
     ``[[1, None], [2]]`` gives the rows ``[[1, 0], [2]]`` and the bools ``[False, True, False]``.
-
-    Args:
-        spec: the spec of the leaf, which has values within it.
-        rows: arrays, nested lists, Nullables, and Raggeds of Nullables.
-
-    Returns:
-        The rows, and a bool for each value of all rows, one after another; None if no value is null.
     """
     nulls: list[Any] = []
     filler = _filler_of(spec)

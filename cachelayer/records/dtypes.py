@@ -53,11 +53,7 @@ def is_string(dtype: DType) -> bool:
 
 
 def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a dtype as it is stored: little-endian.
-
-    Raises:
-        InvalidTypeError: if arrays of this dtype cannot be stored.
-    """
+    """Return a dtype as it is stored, little-endian; raise if arrays of it cannot be stored."""
     dtype = dtype.newbyteorder("<")
     if dtype.name in _ML_DTYPES and dtype.kind in "VWfiu":
         return dtype

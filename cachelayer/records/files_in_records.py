@@ -60,12 +60,7 @@ class PartialRecords(Records):
 
 
 def join_records(count: int, groups: Sequence[tuple[Ints, Records]]) -> Records:
-    """Return records that were read in groups, in the order of their rows.
-
-    Args:
-        count: the number of records.
-        groups: for each group, the rows of its records, and these records.
-    """
+    """Return records that were read in groups, each with the rows of its records, in the order of all rows."""
     if len(groups) == 1:
         return groups[0][1]
     spans = [(rows, records) for rows, records in groups if isinstance(records, Spans)]

@@ -38,12 +38,7 @@ class Frames:
 
     @classmethod
     def allocate(cls, lengths: Ints, *, zeros: bool = True) -> Frames:
-        """Return frames for records of these lengths, into which the records can be written.
-
-        Args:
-            lengths: the bytes of each record.
-            zeros: whether the records hold zeros until then; else anything.
-        """
+        """Return frames for records of these lengths, to be written into: they hold zeros until then, or anything."""
         splits = splits_of(lengths + PREFIX)
         allocate = np.zeros if zeros else np.empty
         buffer = allocate(int(splits[-1]), np.uint8)

@@ -223,7 +223,9 @@ def _spec_of(values: Iterable[Any], declared: Tree | None, path: str, depth: int
 def _changes(values: list[Any], depth: int) -> bool:
     """Return whether the values of one place, within ``depth`` levels of lists, differ in structure."""
     has_none = any(value is None for value in values)
-    filled = [value for value in values if value is not None and (depth or not _is_empty(value))]
+    filled = [value for value in values if value is not None]
+    if not depth:
+        filled = [value for value in filled if not isinstance(value, (Mapping, list)) or value]
     kinds = {"list" if _is_list(value) else _kind_of_type(type(value)) for value in filled}
     # A number that meets a structure of one kind is more likely a mistake, which is refused.
     if len(kinds) > 1 and (depth or (kinds & {"dict", "list"} and len(kinds - {"number", "flag"}) > 1)):
@@ -236,10 +238,6 @@ def _changes(values: list[Any], depth: int) -> bool:
     if depth:
         return any(keys_of_dict != keys[0] for keys_of_dict in keys)
     return not set.intersection(*keys)
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, (Mapping, list)) and not value
 
 
 def _spec_of_dicts(dicts: list[Mapping[Any, Any]], declared: Tree | None, path: str, depth: int, as_json: bool) -> Tree:
@@ -379,13 +377,7 @@ def _with_dims_of(spec: LeafSpec, value: Any) -> LeafSpec:
 
 
 def nested_spec(dtype: Any, dims: tuple[int | None, ...], timezone: str | None = None) -> LeafSpec:
-    """Return the spec of nested lists: an array if only the outermost dimension varies, else a ragged array.
-
-    Args:
-        dtype: the dtype of the innermost items.
-        dims: the length of the lists at each level, outermost first; None if lengths differ.
-        timezone: the time zone of the items.
-    """
+    """Return the spec of nested lists of some dims: an array if only the outermost one varies, else a ragged array."""
     unknown = max((axis for axis, dim in enumerate(dims) if dim is None), default=0)
     if unknown == 0:
         return ArraySpec(dtype, dims, timezone=timezone)
@@ -408,14 +400,7 @@ def approximate_nbytes(value: Any) -> int:
 
 
 def common_spec(specs: Sequence[tuple[str, Tree]]) -> Tree:
-    """Return the spec that fits the elements of several datasets.
-
-    Args:
-        specs: the name of each dataset, and its spec; at least one.
-
-    Raises:
-        InvalidArgumentError: if the specs differ in more than what may be None.
-    """
+    """Return the spec that fits the elements of named datasets; only what may be None may differ among them."""
     (first, common), *others = specs
     for name, spec in others:
         common = _common(first, common, name, spec)

@@ -26,12 +26,9 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True,
 
 
 def text_of(value: Any) -> str:
-    """Return a value as JSON text, with sorted keys and without spaces.
+    """Return a value as JSON text, with sorted keys and without spaces; raise if JSON has no such value.
 
     Tuples and arrays become lists, and numpy's numbers become Python's.
-
-    Raises:
-        InvalidTypeError: if JSON has no such value; the message says which, and where it is.
     """
     try:
         text = _ENCODER.encode(value)
@@ -43,11 +40,7 @@ def text_of(value: Any) -> str:
 
 
 def value_of(text: str | bytes | memoryview) -> Any:
-    """Return the value of a text that :func:`text_of` wrote.
-
-    Raises:
-        ValueError: if it is no JSON, or is nested too deep.
-    """
+    """Return the value of a text that :func:`text_of` wrote; raise a ValueError if it is no such text."""
     try:
         return json.loads(text if isinstance(text, str) else str(text, "utf-8", "surrogatepass"))
     except RecursionError as error:
@@ -55,11 +48,7 @@ def value_of(text: str | bytes | memoryview) -> Any:
 
 
 def value_of_any(text: str) -> Any:
-    """Return the value of JSON text that somebody else wrote.
-
-    Raises:
-        InvalidTypeError: if it is not JSON, or a dict in it has a key twice.
-    """
+    """Return the value of JSON text that somebody else wrote; raise if a dict in it has a key twice."""
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates)
     except ValueError as error:
@@ -78,7 +67,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _plain(value: Any, path: str) -> Any:
     """Return a value as dicts, lists and scalars of Python's own types; the path names it in errors."""
     if isinstance(value, (np.ndarray, np.generic)):
-        value = _python_value(value, path)
+        if value.dtype.kind not in "biufUO":
+            raise _refused(path, f"has dtype {value.dtype}, which JSON does not have: convert it to numbers or str")
+        value = value.tolist()
     value = builtin(value)
     if isinstance(value, Mapping):
         return {_key(key, path): _plain(child, f"{path}[{key!r}]") for key, child in value.items()}
@@ -101,12 +92,6 @@ def _key(key: Any, path: str) -> str:
     if not isinstance(key, str):
         raise _refused(path, f"has the key {key!r} of type {type(key).__name__}: keys are str")
     return str(builtin(key))
-
-
-def _python_value(value: Any, path: str) -> Any:
-    if value.dtype.kind not in "biufUO":
-        raise _refused(path, f"has dtype {value.dtype}, which JSON does not have: convert it to numbers or str")
-    return value.tolist()
 
 
 def _refused(path: str, reason: str) -> InvalidTypeError:

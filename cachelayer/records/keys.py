@@ -33,17 +33,7 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 def key_leaf(argument: str, name: str, leaf: Tree, where: str) -> ArraySpec:
-    """Return the spec of a field of a key.
-
-    Args:
-        argument: the argument that names the key, for messages.
-        name: the name of the field.
-        leaf: the spec of the field, which may be a structure.
-        where: the table that has the field, for messages.
-
-    Raises:
-        InvalidArgumentError: if a row has not one number, text or bytes there.
-    """
+    """Return the spec of a field of a key; raise if a row has not one number, text or bytes there."""
     if type(leaf) is not ArraySpec or leaf.shape != ():
         raise InvalidArgumentError(
             f"{argument}={name!r}: a key is one number, text or bytes in each row; {where} has {describe(leaf)}"
@@ -127,11 +117,7 @@ class Keys:
 
 
 def numbered(one: Keys, other: Keys) -> tuple[Ints, Ints]:
-    """Return a number from 0 on for each row of two tables: rows have one number if, and only if, their keys are equal.
-
-    Raises:
-        InvalidArgumentError: if a field has values of different kinds in the two tables.
-    """
+    """Return a number from 0 on for each row of two tables: rows have the same one if, and only if, keys are equal."""
     columns = []
     for name, column in one.columns.items():
         other_column = other.columns[name]
@@ -194,16 +180,7 @@ def _ranks(values: NDArray[Any]) -> Ints:
 
 
 def rows_by_number(keys: Keys, numbers: Ints, count: int) -> Ints:
-    """Return the place of the row whose key has a number, for each number below a count; -1 for no row.
-
-    Args:
-        keys: the keys of a table.
-        numbers: the number of each key, as :func:`numbered` returns it.
-        count: more than the largest number.
-
-    Raises:
-        InvalidArgumentError: if two rows have the same key; the error names the first two.
-    """
+    """Return the place of the row whose key has a number, for each number below a count; -1 for none. Raise for two."""
     rows: Ints = np.full(count, -1, np.int64)
     # The last of several assignments stays, so the first row of each number wins.
     rows[numbers[::-1]] = np.arange(len(numbers))[::-1]

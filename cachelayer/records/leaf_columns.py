@@ -115,11 +115,7 @@ class LeafCodec(Protocol):
         """Return the value that is stored in place of None."""
 
     def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
-        """Return the parts of the values of some rows.
-
-        Raises:
-            ElementError: if a value does not fit; the record of the error is the index of the value.
-        """
+        """Return the parts of the values of some rows; the record of an ElementError is the index of the value."""
 
     def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
         """Return the parts of the rows of a batch: values stacked on a leading axis."""
@@ -173,13 +169,7 @@ def packed_bits(null_values: FlatRows) -> FlatRows:
 
 
 def unpacked_bits(raw: NDArray[np.uint8], splits: Ints, nbytes: Ints) -> FlatRows:
-    """Return a bool for each value, from the bytes that :func:`packed_bits` returned.
-
-    Args:
-        raw: the bytes of all rows, one after another.
-        splits: where the values of each row begin, and the end.
-        nbytes: the bytes of each row; 0 for a row without nulls.
-    """
+    """Return a bool for each value from what :func:`packed_bits` returned; a row without nulls has 0 bytes."""
     bits = np.unpackbits(raw, bitorder="little").view(np.bool_)
     null_values = np.zeros(splits[-1], np.bool_)
     have_bits, places = _places_of_bits(splits, nbytes)

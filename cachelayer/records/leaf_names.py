@@ -37,11 +37,7 @@ def field_names(fields: Any) -> tuple[str, ...]:
 
 
 def one_or_several(argument: str, names: Any) -> tuple[str, ...]:
-    """Return the names of fields that a user passed as an argument: one name, or a list of different names.
-
-    Raises:
-        InvalidTypeError, InvalidArgumentError: if the names are anything else.
-    """
+    """Return the names of fields that a user passed as an argument: one name, or a list of different names."""
     listed = (names,) if isinstance(names, str) else names
     if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
         raise InvalidTypeError(f"{argument}={names!r}: pass the name of a field, or a list of names")
@@ -51,11 +47,7 @@ def one_or_several(argument: str, names: Any) -> tuple[str, ...]:
 
 
 def leaf_number(spec: Tree, name: Any) -> int:
-    """Return the number of the leaf of this name.
-
-    Raises:
-        InvalidArgumentError: if no leaf, or more than one, has this name.
-    """
+    """Return the number of the leaf of this name; raise if no leaf, or more than one, has it."""
     leaves = _leaves_of(spec, name)
     if len(leaves) == 1 and name in names_of_leaves(spec):
         return leaves[0]
@@ -72,11 +64,7 @@ def varying_leaves(spec: Tree) -> list[int]:
 
 
 def varying_leaf(spec: Tree, name: Any) -> int:
-    """Return the number of the leaf of this name.
-
-    Raises:
-        InvalidArgumentError: if the leaf has no lengths.
-    """
+    """Return the number of the leaf of this name; raise if it has no lengths."""
     number = leaf_number(spec, name)
     leaf = tree.leaves(spec)[number][1]
     if not _has_length(leaf):

@@ -137,11 +137,7 @@ class LeafPlan:
 
 
 def column_of(plan: LeafPlan, values: Any) -> Column:
-    """Return the column of a leaf from a list of its values, or from its values in a batch.
-
-    Raises:
-        ElementError: if a value does not fit; the record of the error is the row.
-    """
+    """Return the column of a leaf from its values, in a list or a batch; the record of an ElementError is the row."""
     nulls = None
     if isinstance(values, Nullable) and values.valid.ndim == 1:
         values, nulls = _without_null_rows(values)

@@ -79,12 +79,7 @@ _TURNED_BY_90_DEGREES = (5, 6, 7, 8)
 
 
 class MediaFiles:
-    """Decodes the files of one leaf; many files in several threads.
-
-    Args:
-        path: the path of the leaf, for errors.
-        spec: the spec of the leaf.
-    """
+    """Decodes the files of one leaf; many files in several threads."""
 
     def __init__(self, path: str, spec: EncodedSpec) -> None:
         self._path = path
@@ -98,13 +93,7 @@ class MediaFiles:
         return decoder(self._spec)
 
     def decode(self, files: Column, numbers: Ints | None = None, *, separate_rows: bool) -> Column:  # noqa: ARG002
-        """Return the column of what files hold.
-
-        Args:
-            files: the column of files.
-            numbers: the numbers of the records; an error has the row, which the caller replaces.
-            separate_rows: True for a column of a list of arrays, which share no memory, for :meth:`Codec.elements`.
-        """
+        """Return the column of what files hold; an error has the row. Arrays of ``separate_rows`` share no memory."""
         [flat] = files.parts
         nulls = files.nulls
         rows = range(len(flat.splits) - 1)
@@ -122,13 +111,7 @@ class MediaFiles:
         return self._array(parts[0].tobytes(), 0, self._decode)
 
     def samples(self, data: bytes, numbers: Ints, record: int) -> NDArray[Any]:
-        """Return some samples of a sound file; no others are decoded if its format allows that.
-
-        Args:
-            data: the bytes of the file.
-            numbers: the numbers of the samples, ascending.
-            record: the number of the record, for errors.
-        """
+        """Return some samples of a sound file, ascending; no others are decoded if its format allows that."""
         return self._array(data, record, partial(_decode_samples, cast(AudioSpec, self._spec), numbers))
 
     def check(self, files: Column) -> None:
@@ -178,12 +161,9 @@ def files_of(path: str, spec: EncodedSpec) -> Files:
 
 
 def check_files(spec: Tree, columns: Sequence[Column]) -> None:
-    """Raise unless every image and sound in the columns decodes.
+    """Raise unless every image and sound in the columns decodes; the record of the error is the row.
 
     Videos were read when their index was made. Without the packages that decode files, there is a warning.
-
-    Raises:
-        ElementError: names the leaf; its record is the row.
     """
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
         if isinstance(leaf, EncodedSpec) and not isinstance(leaf, VideoSpec):
@@ -255,11 +235,7 @@ def check_decoded_nbytes(nbytes: int) -> None:
 
 
 def undeclared_image(path: str, data: bytes) -> ImageSpec:
-    """Return how the images of a leaf are read if nobody declares it: as RGB, or as values if RGB has no room for them.
-
-    Args:
-        data: the file of the first image.
-    """
+    """Return how images are read if nobody declares it, by the first: as RGB, or as values that RGB does not hold."""
     try:
         from PIL import Image
 

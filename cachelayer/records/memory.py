@@ -88,12 +88,7 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def groups_of(group_of: Ints, groups: int) -> Iterator[tuple[int, Ints]]:
-    """Yield the number of each group that has rows, and its rows, ascending.
-
-    Args:
-        group_of: the group of each row.
-        groups: the number of groups.
-    """
+    """Yield the number of each group that has rows, and its rows, ascending."""
     if groups == 1 and len(group_of):
         yield 0, np.arange(len(group_of))
         return

@@ -171,11 +171,7 @@ class Selection:
         return Selection(bitmap if numbers[0] < numbers[-1] else bitmap[::-1])
 
     def segment_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return how many rows lie in each segment of the base; the number of all rows if they mix the segments.
-
-        Args:
-            sizes: the number of records of each segment; together they are the whole base.
-        """
+        """Return how many rows lie in each segment of the base, of such sizes; of all if they mix the segments."""
         records = len(self)
         if len(sizes) == 1:
             return (records,)

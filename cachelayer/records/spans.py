@@ -63,32 +63,14 @@ class Records(ABC):
         """Copy ranges that lie within their records."""
 
     def take(self, offset: int, nbytes: int) -> Bytes:
-        """Return the same range of all records.
-
-        Returns:
-            A new uint8 array of shape ``[rows, nbytes]``: bytes ``offset`` to ``offset + nbytes`` of each record.
-
-        Raises:
-            CorruptionError: if a record is shorter.
-        """
+        """Return the same range of all records, uint8 of shape ``[rows, nbytes]``; raise if a record is shorter."""
         self._refuse_shorter(offset, nbytes)
         out = empty((len(self), nbytes))
         self._take(offset, nbytes, out)
         return out
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        """Return a range of its own of each record.
-
-        Args:
-            starts: where the range of each record begins, counted from the first byte of the record.
-            lengths: the bytes of the range of each record.
-
-        Returns:
-            A new one-dimensional uint8 array: the ranges one after another.
-
-        Raises:
-            CorruptionError: if a record is shorter.
-        """
+        """Return a range of its own of each record, one after another; raise if a record is shorter."""
         self._refuse_short(lie_outside(starts, lengths, self.lengths))
         splits = splits_of(lengths)
         out = empty((int(splits[-1]),))
@@ -96,13 +78,7 @@ class Records(ABC):
         return out
 
     def move(self, starts: Ints, lengths: Ints, out: Bytes, places: Ints) -> None:
-        """Copy a range of its own of each record to a place of its own.
-
-        Args:
-            starts, lengths: as for :meth:`ranges`.
-            out: uint8, one-dimensional: receives the ranges.
-            places: where each range begins in ``out``.
-        """
+        """Copy a range of its own of each record, as in :meth:`ranges`, to a place of its own in ``out``, of uint8."""
         self._refuse_short(lie_outside(starts, lengths, self.lengths))
         self._move(starts, lengths, out, places)
 
@@ -210,12 +186,7 @@ class Spans(Records):
 
 
 def joined_spans(count: int, groups: Sequence[tuple[Ints, Spans]]) -> Spans:
-    """Return records of several groups in the order of their rows.
-
-    Args:
-        count: the number of records.
-        groups: for each group, the rows of its records, and these records.
-    """
+    """Return records of several groups, each with the rows of its records, in the order of all rows."""
     if len(groups) == 1:
         return groups[0][1]
     starts = np.empty(count, np.int64)

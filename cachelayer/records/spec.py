@@ -38,6 +38,7 @@ from cachelayer.records.dtypes import DType
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
 _OF_ALL_LEAVES = ("dtype", "shape", "nullable", "nullable_values", "timezone")
+_MOMENTS = ("<M8[s]", "<M8[ms]", "<M8[us]", "<M8[ns]")
 Shape = tuple[int | None, ...]
 L = TypeVar("L", bound="LeafSpec")
 IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -71,10 +72,6 @@ def _dtype(dtype: DTypeLike | type) -> DType:
         if isinstance(error, InvalidTypeError):
             raise
         raise InvalidTypeError(f"{dtype!r} is not a dtype") from error
-
-
-def _is_moment(dtype: DType) -> bool:
-    return isinstance(dtype, np.dtype) and dtype.str in ("<M8[s]", "<M8[ms]", "<M8[us]", "<M8[ns]")
 
 
 def _shape(shape: Iterable[Any]) -> Shape:
@@ -120,7 +117,7 @@ class LeafSpec:
         object.__setattr__(self, "shape", _shape(self.shape))
         object.__setattr__(self, "nullable", boolean("nullable", self.nullable))
         object.__setattr__(self, "nullable_values", boolean("nullable_values", self.nullable_values))
-        if self.timezone is not None and not (isinstance(self.timezone, str) and _is_moment(self.dtype)):
+        if self.timezone is not None and not (isinstance(self.timezone, str) and np.dtype(self.dtype).str in _MOMENTS):
             raise InvalidArgumentError(
                 f"timezone {self.timezone!r} of {self.dtype}: a name, for datetime64[s, ms, us, ns]"
             )

@@ -163,12 +163,7 @@ def flatten_batch(spec: Tree, batch: Any) -> list[Any]:
 def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
     """Return a list of the values of all rows for each leaf, in the order of ``leaves(spec)``.
 
-    Args:
-        spec: the spec of the elements.
-        rows: the elements; their dicts may lack keys whose leaves may be None.
-
-    Raises:
-        ElementError: if an element has another structure; the record of the error is the index in ``rows``.
+    Dicts may lack keys whose leaves may be None. The record of an ElementError is the index in ``rows``.
     """
     # Rows that have exactly the structure of the spec are split column by column, which is quick. For the others, what
     # may be lacking is filled in. What then still differs is found row by row.
@@ -193,11 +188,7 @@ def completed(spec: Tree, value: Any, *, fill: bool = False) -> Any:
 
     A part that does not fit the spec stays as it is. With the spec ``{"a": x, "b": y}`` of which y may be None, ``{"a":
     1}`` becomes ``{"a": 1, "b": None}``, and ``[{"a": 1}, {"a": 2}]`` becomes ``{"a": [1, 2], "b": [None, None]}``.
-
-    Args:
-        spec: the spec of the element.
-        value: the element.
-        fill: whether any key may be lacking; else only keys that may be None.
+    With ``fill``, any key may be lacking; else only keys that may be None.
     """
     if isinstance(spec, dict):
         fields = _fields_of(spec, value)
@@ -352,16 +343,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def packer(spec: Tree, depth: int = 0) -> Callable[[Iterator[Any]], Any]:
-    """Return a function that packs the values of all leaves into an element, or into a batch if they are stacked.
-
-    Args:
-        spec: the spec.
-        depth: how many dicts are around the spec.
-
-    Returns:
-        A function of an iterator over the values, in the order of ``leaves(spec)``. It takes as many as there are
-        leaves.
-    """
+    """Return a function that packs the values of all leaves, in order, into an element, or if stacked a batch."""
     if isinstance(spec, LeafSpec):
         return next
     if spec is None:

@@ -77,11 +77,7 @@ def leaf_spec(value: Any) -> LeafSpec:
 
 
 def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
-    """Return a value as a numpy array, bytes or str.
-
-    Raises:
-        InvalidTypeError: if it is none, or would lose something; the error says how to convert it.
-    """
+    """Return a value as a numpy array, bytes or str; raise if it is none, or would lose something."""
     if isinstance(value, np.ndarray):
         if isinstance(value, np.ma.MaskedArray):
             raise InvalidTypeError("a masked array would lose its mask: use filled(), or None, or a second array")

@@ -464,11 +464,7 @@ def _listed(value: Any) -> Any:
 
 
 class BadValue:
-    """Stands for a value that a source cannot read, so that the build refuses its record alone.
-
-    Args:
-        reason: why the value cannot be read.
-    """
+    """Stands for a value that a source cannot read, and why, so that the build refuses its record alone."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

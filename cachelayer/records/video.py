@@ -43,11 +43,7 @@ _TOLERANCE = 1e-4
 
 
 def decoded_frames(index: VideoIndex, ranges: Sequence[PacketRange], read: ReadBytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each frame of these ranges that is asked for, ascending, and the frame of PyAV.
-
-    Raises:
-        ValueError: if a frame does not decode.
-    """
+    """Yield the number of each frame of these ranges that is asked for, ascending, and the frame of PyAV."""
     av = pyav()
     context = index.decoder()
     for packets in ranges:
@@ -112,11 +108,7 @@ class VideoFile:
 
     @cached_property
     def checked_index(self) -> VideoIndex:
-        """The index of the file, checked before it is used: a stranger may have written the record.
-
-        Raises:
-            CorruptionError: if it is no index of a file of this size.
-        """
+        """The index of the file, checked before it is used: a stranger may have written the record."""
         with decoding(self.name, "index of a video"):
             self.index.check(self.stored.nbytes)
         return self.index
@@ -186,11 +178,7 @@ class VideoClip:
         )
 
     def pictures(self, bodies: Sequence[memoryview]) -> Iterator[tuple[int, Frames]]:
-        """Yield the number of each different frame, ascending, and its pixels.
-
-        Raises:
-            ElementError: if a frame does not decode.
-        """
+        """Yield the number of each different frame, ascending, and its pixels."""
         index = self.video.checked_index
         reformat = pyav().video.reformatter.VideoReformatter().reformat
         turns = index.format["rotation"] // 90
@@ -243,11 +231,7 @@ def _middle(pixels: Frames, size: ImageSize) -> Frames:
 
 
 def read_clips(clips: Sequence[VideoClip]) -> list[list[memoryview]]:
-    """Return the bytes of the spans of each clip, all read at once. Spans that come damaged are read once more.
-
-    Raises:
-        CorruptionError: if spans come damaged again.
-    """
+    """Return the bytes of the spans of each clip, all read at once. Spans that come damaged are read once more."""
     wanted = [FileRanges(clip.video.stored, *clip.spans) for clip in clips]
     bodies = read_together(wanted)
     broken = [place for place, clip in enumerate(clips) if not clip.matches(bodies[place])]

@@ -74,12 +74,7 @@ class VideoLeafCodec(LeafCodec):
 
 
 class VideoReaders:
-    """Makes a :class:`Video` of each file of a leaf. No frame is decoded yet.
-
-    Args:
-        path: the path of the leaf, for errors.
-        spec: the spec of the leaf.
-    """
+    """Makes a :class:`Video` of each file of a leaf. No frame is decoded yet."""
 
     def __init__(self, path: str, spec: VideoSpec) -> None:
         self._path = path
@@ -87,13 +82,7 @@ class VideoReaders:
         self.codec = _Readers(spec)
 
     def decode(self, files: Column, numbers: Ints | None, *, separate_rows: bool) -> Column:  # noqa: ARG002
-        """Return the column of Videos, from the column of their indices and of files that are not read yet.
-
-        Args:
-            files: the column of indices and files.
-            numbers: the numbers of the records, for errors; None if they have none.
-            separate_rows: Videos are separate in any case.
-        """
+        """Return the column of Videos, from the column of their indices and of files that are not read yet."""
         *flats, stored = files.parts[1:]
         indices = zip(*(flat.separate_rows() for flat in flats), strict=True)
         records = [None] * len(stored) if numbers is None else numbers.tolist()

@@ -83,11 +83,7 @@ class VideoIndex:
 
     @classmethod
     def of_file(cls, file: bytes) -> Self:
-        """Return the index of a file.
-
-        Raises:
-            ValueError: if the file has no video, is cut, or its frames cannot be read one by one; the message says why.
-        """
+        """Return the index of a file; raise a ValueError if its frames cannot be read one by one, and say why."""
         av = pyav()
         try:
             with av.open(io.BytesIO(file), metadata_errors="ignore") as container:
@@ -97,9 +93,12 @@ class VideoIndex:
 
     @classmethod
     def _of_container(cls, container: Any, file: bytes) -> Self:
-        streams = [stream for stream in container.streams.video if not _is_cover(stream)]
+        videos = container.streams.video
+        # The cover of a song is one too.
+        streams = [each for each in videos if not each.disposition & type(each.disposition).attached_pic]
         if not streams:
-            raise ValueError(f"it has no video, but {_tracks(container)}")
+            kinds = [stream.type or "unknown" for stream in container.streams]
+            raise ValueError(f"it has no video, but tracks of {', '.join(kinds) or 'no kind'}")
         stream = streams[0]
         _check_whole(container, file)
         packets = [packet for packet in container.demux(stream) if packet.size]
@@ -174,11 +173,7 @@ class VideoIndex:
         return seconds
 
     def packet_ranges(self, frames: Ints) -> list[PacketRange]:
-        """Return the ranges of packets that are decoded for some frames.
-
-        Args:
-            frames: the numbers of the frames, ascending, without repeats.
-        """
+        """Return the ranges of packets that are decoded for some frames, ascending and without repeats."""
         keyframes = self.keyframes.astype(np.int64)
         # A frame that is shown before a keyframe is decoded from the keyframe before, though its packet lies behind.
         shown_from = np.minimum.accumulate(self.packets[keyframes, 3].astype(np.int64)[::-1])[::-1]
@@ -247,11 +242,7 @@ class PacketRange:
 
 
 def indexed(spec: VideoSpec, files: Sequence[bytes], are_none: Sequence[bool]) -> list[VideoIndex]:
-    """Return the index of each file, made in the threads for decoding.
-
-    Raises:
-        ElementError: if no index can be made; the record of the error is the place of the file.
-    """
+    """Return the index of each file, made in the threads for decoding; the record of an ElementError is its place."""
 
     def index_of(row: int) -> VideoIndex:
         if are_none[row]:
@@ -266,16 +257,6 @@ def indexed(spec: VideoSpec, files: Sequence[bytes], are_none: Sequence[bool]) -
             raise ElementError(describe_leaf(spec), got, record=row, hint=hint) from error
 
     return in_threads(index_of, range(len(files)))
-
-
-def _is_cover(stream: Any) -> bool:
-    """Return whether a stream is a picture, such as the cover of a song."""
-    return bool(stream.disposition & type(stream.disposition).attached_pic)
-
-
-def _tracks(container: Any) -> str:
-    kinds = [stream.type or "unknown" for stream in container.streams]
-    return f"tracks of {', '.join(kinds)}" if kinds else "no track"
 
 
 def _check_whole(container: Any, file: bytes) -> None:

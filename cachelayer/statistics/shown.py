@@ -52,12 +52,7 @@ class Chart:
 
 
 def leaf_charts(leaf: LeafStats, field: str = "", names: Names = _NO_NAMES) -> list[Chart]:
-    """Return the distributions of a leaf.
-
-    Args:
-        field: the name of the leaf in conditions; "" for bars without conditions.
-        names: the names of classes, which stand beside the numbers of labels.
-    """
+    """Return the distributions of a leaf, with conditions for its bars if ``field`` names it, and names of classes."""
     charts = [] if leaf.numbers is None else [_number_chart(leaf.numbers, field, leaf.path, names)]
     if leaf.strings is not None:
         are_bytes = any(lengths.of == "bytes" for lengths in leaf.lengths)

@@ -99,11 +99,7 @@ class Statistics:
 
 
 class Survey:
-    """Reads the records of a ref in order, batch by batch, and collects their statistics; see ``ref.stats``.
-
-    Args:
-        records: how many records to read; None for all.
-    """
+    """Reads the records of a ref in order, batch by batch, and collects their statistics; see ``ref.stats``."""
 
     def __init__(self, ref: Any, records: int | None = None) -> None:
         numbers = _readable(ref, None if records is None else integer("records", records, 1))

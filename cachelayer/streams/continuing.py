@@ -17,11 +17,7 @@ from cachelayer.streams.stream_options import order_over
 
 
 def restore_reader(reader: StepReader, state: Any, workers: int = 1) -> tuple[StepReader, int]:
-    """Return the reader that goes on from a state, with the order and the steps of the state, and its position.
-
-    Raises:
-        StateError: if it belongs to other records, another order or other workers of Grain, or lies past the end.
-    """
+    """Return the reader that goes on from a state, with the order and the steps of the state, and its position."""
     reader = _current(reader)
     records = reader.records
     try:

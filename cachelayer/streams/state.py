@@ -85,7 +85,7 @@ def restore(
     options = replace(options, order=options.order.with_sizes_of(state["order"].get("blocks")))
     mine = _as_json(state_of(digests, name, options, 0))
     saved_digest = state.get("digest")
-    saved_original = _original(state)
+    saved_original = state.get("original", saved_digest)
     is_planned = saved_digest == digests.planned != digests.rows
     if is_planned:
         # It was saved while the version was being built, and names the plan of the build: no record was erased yet.
@@ -219,11 +219,6 @@ def _of_stream(state: Any) -> Any:
         return state
     stream = _as_json(state["stream"])
     return {**(stream if isinstance(stream, dict) else {}), **state}
-
-
-def _original(state: Mapping[str, Any]) -> Any:
-    """Return the digest before any record was erased."""
-    return state.get("original", state.get("digest"))
 
 
 def _lists(state: Mapping[str, Any], name: str, length: int) -> list[Any]:

@@ -342,17 +342,11 @@ class Steps:
         return replace(self, left_out=tuple(merged))
 
     def advanced(self, position: int, records: int, digest: str, newer: str) -> Steps:
-        """Return the steps that go on over more records.
+        """Return the steps that go on over more records, of which ``newer`` is the digest.
 
         The change comes at the end of the epoch under way at ``position``; between two epochs, that is the epoch that
         has just ended. Then the new records come once, in a phase of their own, which counts as none of ``num_epochs``.
         Then all records come.
-
-        Args:
-            position: the position.
-            records: the number of all records.
-            digest: the digest of the present records.
-            newer: the digest of all records.
         """
         index = max((number for number, phase in enumerate(self.phases) if phase.begin < position), default=0)
         phase = self.phases[index]

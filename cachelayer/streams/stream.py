@@ -433,11 +433,7 @@ def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:
 
 
 def continued(stream: Stream[T], state: Any, workers: int = 1) -> Stream[T]:
-    """Return the stream of what an iterator of another hands out once it restores a state: step 0 is the next one.
-
-    Raises:
-        StateError: as :func:`restore_reader` does.
-    """
+    """Return the stream of what an iterator of another hands out once it restores a state: step 0 is the next one."""
     from cachelayer.streams.continuing import restore_reader
 
     reader, position = restore_reader(stream._reader, state, workers)

@@ -300,11 +300,7 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
 
 
 def takes_stream_options(**refused: str) -> Callable[[M], M]:
-    """Return a decorator that gives a method the keywords and defaults of :func:`make_options`, also in ``help()``.
-
-    Args:
-        refused: the options that it does not have, and why.
-    """
+    """Return a decorator that gives a method, and its ``help()``, the keywords of :func:`make_options` not refused."""
     parameters = signature(make_options).parameters.values()
     keywords = [option for option in parameters if option.kind is option.KEYWORD_ONLY and option.name not in refused]
     names = [option.name for option in keywords]

@@ -60,11 +60,7 @@ class Claims:
 
     @contextmanager
     def hold(self, claim: str, progress: Progress | None = None) -> Iterator[bool]:
-        """Hold a claim, unless another process holds it; yield whether it is held.
-
-        Args:
-            progress: the progress of the work, which the claim shows to others; None to show nothing.
-        """
+        """Hold a claim, which shows the progress, unless another process holds it; yield whether it is held."""
         holder = os.getpid()
         token = uuid.uuid4().hex
         stopped = threading.Event()
@@ -166,11 +162,7 @@ class ClaimState:
 
 
 def claim_state(folder: Store, claim: str, idle: float) -> ClaimState:
-    """Look at a claim once, and return its state.
-
-    Args:
-        idle: the seconds since it was written.
-    """
+    """Look once at a claim that was written ``idle`` seconds ago, and return its state."""
     beat = folder.read(claim)
     if beat is None:
         return ClaimState("interrupted")
@@ -202,11 +194,7 @@ def _holder_is_gone(beat: bytes) -> bool:
 
 
 def has_running_build(folder: Store, age: Callable[[str], float]) -> bool:
-    """Return whether a version of a dataset may be under construction.
-
-    Args:
-        age: returns the seconds since an object was written, by the clock of the store.
-    """
+    """Return whether a version of a dataset may be under construction."""
     return any(claim_state(folder, claim, age(claim)).state == "running" for claim in _claims_of(folder))
 
 

@@ -82,24 +82,14 @@ class ColumnFile:
             raise ValueError(f"a column file of {self.nbytes} bytes cannot hold {self.records} rows and its checksums")
 
     def check_ranges(self, raw: Any, first: int, name: str) -> None:
-        """Raise unless consecutive ranges of :data:`CHECKED_NBYTES` bytes have their checksums.
-
-        Args:
-            first: the number of the first range.
-        """
+        """Raise unless ranges of :data:`CHECKED_NBYTES` bytes, from number ``first`` on, have their checksums."""
         for number, start in enumerate(range(0, len(raw), CHECKED_NBYTES), first):
             if google_crc32c.value(bytes(raw[start : start + CHECKED_NBYTES])) != self.crc32cs[number]:
                 raise CorruptionError(f"{name}: range {number} of the column file does not match its checksum")
 
 
 def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes], generation: int) -> ColumnFile:
-    """Write a column file, make it durable, and return its facts.
-
-    Args:
-        spec: the columns, a dict.
-        rows: the rows in order, in arrays uint8 of shape ``[rows, bytes of a row]``.
-        generation: the generation of the log when the file is put.
-    """
+    """Write a column file of rows, uint8 of shape ``[rows, bytes of a row]``; make it durable, and return its facts."""
     codec = codec_named(TYPED, spec)
     written = 0
     with path.open("wb") as out:

@@ -26,11 +26,7 @@ _log = logger_of("stores")
 
 
 def named_there(files: Sequence[StoredFile], log: Log, expected: Iterable[StoredFile] = ()) -> list[StoredFile]:
-    """Return files of one dataset under the names that the same files have, or will have, in another dataset.
-
-    Args:
-        expected: files that versions of the other dataset name, though they may be missing.
-    """
+    """Return files of one dataset under the names that they have, or will have, in another that names ``expected``."""
     names = log.folder.names(paths.SHARDS)
     stems = {f"{paths.SHARDS}/{name.removesuffix('.array_record').removesuffix('.npy')}" for name in names}
     known = {*filter(paths.is_file, stems), *(file.file for file in expected)}
@@ -50,12 +46,7 @@ def copy_files(
 ) -> dict[str, CorruptionError]:
     """Copy the objects of files that the destination does not have, or has damaged.
 
-    Args:
-        files: each file with its copy.
-        skips_damaged: if a file is damaged in the source, go on with the others; else raise its error.
-
-    Returns:
-        The errors of files that are damaged in the source, by the names of their copies.
+    With ``skips_damaged``, return the errors of files that are damaged in the source, by the names of their copies.
     """
     errors: dict[str, CorruptionError] = {}
     sets = source.manifest.sets

@@ -17,7 +17,7 @@ from cachelayer.records.memory import splits_of
 from cachelayer.system_threads import Pool
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.shard_table import FileChecksum, ShardFile, ShardTable
+from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import manifest_name, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -76,11 +76,7 @@ def damage_of(version: StoredVersion, progress: Progress) -> list[DamagedObject]
 
 
 def manifest_of(version: StoredVersion) -> Manifest | None:
-    """Return the manifest of a version; None if it is damaged.
-
-    Raises:
-        FormatError: if it is as it was published, by a newer release.
-    """
+    """Return the manifest of a version; None if it is damaged."""
     try:
         return version.manifest
     except CorruptionError:
@@ -89,19 +85,14 @@ def manifest_of(version: StoredVersion) -> Manifest | None:
 
 def problems_of(folder: Store, file: StoredFile) -> dict[str, Problem]:
     """Return the objects of a shard, or of a column file, that are missing or damaged, by their names."""
-    problems = {}
+    problems: dict[str, Problem] = {}
     for name, facts in file.files.items():
-        problem = _problem(folder, name, facts)
-        if problem is not None:
-            problems[name] = problem
+        size = folder.size(name)
+        if size is None:
+            problems[name] = "missing"
+        elif size != facts.nbytes or folder.crc32c(name) != facts.crc32c:
+            problems[name] = "damaged"
     return problems
-
-
-def _problem(folder: Store, name: str, facts: FileChecksum) -> Problem | None:
-    size = folder.size(name)
-    if size is None:
-        return "missing"
-    return None if size == facts.nbytes and folder.crc32c(name) == facts.crc32c else "damaged"
 
 
 def records_of(file: StoredFile) -> int:

@@ -31,10 +31,7 @@ def derive(
 ) -> StoredVersion:
     """Publish a version with some of the records of another version. No record is copied.
 
-    Args:
-        selection: the numbers of the records in the shards of the base.
-        metadata: JSON values that are stored with the version, and update the metadata of the base.
-        where: the conditions by which the records were chosen.
+    The selection has numbers in the shards of the base. The metadata, JSON values, update those of the base.
     """
     log = Log(base.folder)
     refuse_if_taken(log, version)
@@ -97,11 +94,7 @@ def keeping(unsliced: Manifest, kept: Selection) -> Manifest:
 
 
 def with_new_token(manifest: Manifest, version: StoredVersion) -> Manifest:
-    """Return a manifest with another token, ready to be published for the same records.
-
-    Args:
-        version: a version with these records.
-    """
+    """Return a manifest with another token, ready to be published for the records of a version."""
     has_file = manifest.kept is not None and manifest.kept.has_file
     kept_numbers = stored_numbers(version.selection) if has_file else None
     return replace(manifest, token=uuid.uuid4().hex, kept_numbers=kept_numbers)

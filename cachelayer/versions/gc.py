@@ -176,15 +176,7 @@ def _objects_of_builds(dataset: Store, folder: str) -> dict[str, list[str]]:
 
 
 def needs_of(dataset: Store, head: Snapshot, age: Age, *, keeps_deleted: bool) -> Needs:
-    """Return the files that the versions of a head need.
-
-    Args:
-        keeps_deleted: whether deleted versions need their files even if their grace is over.
-
-    Raises:
-        CorruptionError, FormatError: if a manifest is damaged, so that nobody knows what its version needs.
-        VersionNotFoundError: if a version was deleted meanwhile.
-    """
+    """Return the files that the versions of a head need; with ``keeps_deleted``, deleted ones over their grace too."""
     over = [
         deletion
         for deletion in head.deleted
@@ -270,9 +262,7 @@ def _left_over(dataset: Store) -> list[str]:
 def ages_of(dataset: Store, *, only_shown: bool = False) -> Age:
     """Return the function of the ages of objects by the clock of the store, which is asked for the time once.
 
-    Args:
-        only_shown: whether nothing is deleted by the ages: then those by the clock of this host will do for a user who
-            may not write to the store.
+    Ages that are ``only_shown`` may be by the clock of this host, for a user who may not write to the store.
     """
 
     @cache
@@ -335,11 +325,7 @@ def collect_all(
 ) -> tuple[list[Collected], dict[str, str]]:
     """Collect the garbage of every dataset in a store. Warn of a dataset that cannot be read, and leave it alone.
 
-    Returns:
-        What was deleted; and the datasets of which nothing is, by name, each with the reason.
-
-    Raises:
-        StorageError: if no dataset can be reached.
+    Return what was deleted; and why nothing is, by dataset. Raise if no dataset can be reached.
     """
     if not dry_run:
         # A new folder for temporary files removes those of killed processes. It is no failure if there can be none.

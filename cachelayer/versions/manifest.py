@@ -198,13 +198,7 @@ class Manifest:
     def without_records(
         self, records: Iterable[int], rows: ShardSet, columns: Sequence[ShardSet], reason: str
     ) -> Manifest:
-        """Return the manifest of the same records after an erasure, with all records of the shards.
-
-        Args:
-            records: the numbers of the erased records among the records of the shards.
-            rows: the rows, with 0 bytes for these records.
-            columns: the groups of columns, likewise.
-        """
+        """Return the manifest after an erasure, in whose ``rows`` and ``columns`` these ``records`` have 0 bytes."""
         new = sorted({*records} - {*self.erased})
         remaining = {file.file for stored in (rows, *columns) for file in stored.files}
         erased_files = [file.file for file in self.files if file.file not in remaining]
@@ -246,12 +240,7 @@ class Manifest:
         return replace(self, provenance=json.loads(json.dumps(self.provenance)), kept_numbers=None)
 
     def encode(self) -> bytes:
-        """Return the bytes of the manifest.
-
-        Raises:
-            InvalidArgumentError: if the manifest could not be read back: the user's metadata is nested too deep, or it
-                is too large.
-        """
+        """Return the bytes of the manifest; raise if it could not be read back: too large, or nested too deep."""
         try:
             json_values.shallow("provenance", self.provenance)
         except ValueError as error:
@@ -281,11 +270,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes, name: str) -> Manifest:
-        """Return the manifest in the bytes that :meth:`encode` returned.
-
-        Args:
-            name: the URL of the manifest, for errors.
-        """
+        """Return the manifest in the bytes that :meth:`encode` returned, with its URL for errors."""
         with json_values.decoding(name, "manifest"):
             document = json_values.parsed(raw)
             json_values.check_format(document, FORMAT, "manifest")

@@ -113,12 +113,7 @@ class Notes:
         _log.debug("%s/%s: part %d is finished, %d records", self.folder.url, _note(number), number, part.records)
 
     def finished(self, log: Log, known: Mapping[int, PartResult] | None = None) -> dict[int, PartResult]:
-        """Return the finished parts whose files are good, by number.
-
-        Args:
-            log: the log of the dataset.
-            known: finished parts whose notes and sizes of files need not be looked at again.
-        """
+        """Return the finished parts whose files are good, by number; those that are known are not looked at again."""
         known = known or {}
         numbers = sorted(noted_numbers(self.folder) - known.keys())
         with Pool(_THREADS, "cachelayer-notes") as threads:

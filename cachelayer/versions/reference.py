@@ -109,12 +109,7 @@ class Reference:
         return cls(dataset_id, name, digest, url, calls, pin)
 
     def view_of(self, ref: Any) -> Any:
-        """Return the view that the calls make of the version.
-
-        Raises:
-            InvalidArgumentError: if a call does not fit the version.
-            CorruptionError: if the view has another digest than the pin says.
-        """
+        """Return the view that the calls make of the version."""
         view = ref
         for call in self.calls:
             view = call.apply(view)
@@ -144,11 +139,7 @@ class Reference:
         return info
 
     def resolve_name(self, snapshot: Snapshot) -> str:
-        """Return the name of the version that the reference names.
-
-        Raises:
-            VersionNotFoundError: if the reference names it by a tag.
-        """
+        """Return the name of the version that the reference names; raise if it names it by a tag."""
         name = self.resolve(snapshot).version
         if name != self.name:
             raise VersionNotFoundError(f"{self.dataset_id}: {self.name!r} is a tag: name the version itself")

@@ -88,9 +88,7 @@ def repair(
 ) -> RepairReport:
     """Find the missing or damaged objects of a version, and put them again.
 
-    Args:
-        source: a version with the same digest; None for a dry run.
-        local_copies: the damaged local copies that were removed.
+    ``source`` is a version with the same digest; None for a dry run. ``local_copies`` were damaged, and removed.
     """
     claims = Claims(version.folder.folder(paths.builds(version.info.version)))
     with Progress(f"repair {version.name}", None, progress) as shown:

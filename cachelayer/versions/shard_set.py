@@ -55,11 +55,7 @@ class ShardSet:
 
     @cached_property
     def element_spec(self) -> Tree:
-        """The spec of an element; for a group of columns, a dict of the columns. Opening a version does not need it.
-
-        Raises:
-            FormatError: if this release does not know such a spec, or the files do not fit it.
-        """
+        """The spec of an element; for a group of columns, a dict of the columns. Opening a version does not need it."""
         spec = spec_json.from_json(self.spec)
         if self.array is None:
             leaves = len(varying_leaves(spec))
@@ -70,14 +66,7 @@ class ShardSet:
         return spec
 
     def codec_of(self, name: str) -> Codec:
-        """Return the codec of the records.
-
-        Args:
-            name: the name of the version, for errors.
-
-        Raises:
-            FormatError: if this release does not know such a codec, or such a spec.
-        """
+        """Return the codec of the records; errors have the name of the version."""
         with json_values.decoding(name, "element spec"):
             return codec_named(self.codec, self.element_spec)
 

@@ -77,11 +77,7 @@ class ShardFile:
 
 
 class ShardTable(Sequence[ShardFile]):
-    """The shards of a version, in the order of their records.
-
-    Args:
-        shards: the shards; all have lengths of the same number of leaves.
-    """
+    """The shards of a version, in the order of their records; all have lengths of the same number of leaves."""
 
     def __init__(self, shards: Iterable[ShardFile]) -> None:
         rows = tuple(shards)
@@ -173,11 +169,7 @@ class ShardTable(Sequence[ShardFile]):
         return len(self._columns["length_totals"][0]) if len(self) else 0
 
     def length_totals(self, leaf: int) -> list[int]:
-        """Return the sum of the lengths of a leaf in each shard.
-
-        Args:
-            leaf: the number of the leaf among the leaves of varying length.
-        """
+        """Return the sum of the lengths of a leaf, by its number among those of varying length, in each shard."""
         return [totals[leaf] for totals in self._columns["length_totals"]]
 
     def __len__(self) -> int:

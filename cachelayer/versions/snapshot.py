@@ -171,14 +171,7 @@ class Snapshot:
         )
 
     def successor(self, digest: str) -> Superseded | None:
-        """Return the successor of a version from which records were erased; None if there is none.
-
-        Args:
-            digest: the digest of the version before, or a prefix of it.
-
-        Raises:
-            CorruptionError: if a digest has itself among its successors.
-        """
+        """Return the successor of a version from which records were erased, by its digest, or a prefix; or None."""
         successor = next((after for before, after in self.superseded.items() if before.startswith(digest)), None)
         followed: set[str] = set()
         while successor is not None and successor.digest in self.superseded:
@@ -207,12 +200,7 @@ class Snapshot:
     def without_version(self, version: str, event: Mapping[str, Any], *, force: bool, grace: float) -> Snapshot:
         """Return the snapshot without a version, whose files stay for the grace.
 
-        Args:
-            version: the version. It may be deleted already: then the new grace counts if it is shorter.
-            force: whether to remove the tags of the version too.
-
-        Raises:
-            RefusedError: if the version has tags, and ``force`` is False.
+        If it is deleted already, the new grace counts if it is shorter. Its tags are removed by ``force``, or refused.
         """
         deleted = []
         for deletion in self.deleted:
@@ -246,12 +234,7 @@ class Snapshot:
 
     @classmethod
     def decode(cls, raw: bytes, name: str, sequence: int) -> Snapshot:
-        """Return the snapshot in the bytes of a log entry.
-
-        Args:
-            name: the URL of the entry, for errors.
-            sequence: the number in its name.
-        """
+        """Return the snapshot in the bytes of a log entry, with the URL and the number of that for errors."""
         with json_values.decoding(name, "entry of a log"):
             document = json_values.unsealed(raw)
             json_values.check_format(document, FORMAT, "log")

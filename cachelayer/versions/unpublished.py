@@ -95,9 +95,6 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
     """Return the builds of the datasets that have no version yet, by dataset.
 
     A folder that cannot be read is left out, with a warning that names it.
-
-    Args:
-        published: the datasets that have versions.
     """
     begun = {}
     for name in store.names(""):

@@ -103,11 +103,7 @@ class VerifyReport:
 
 
 def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyReport:
-    """Read every record of a version, and compare it with every checksum that is stored.
-
-    Raises:
-        StorageError: if nothing is damaged, but not everything could be read.
-    """
+    """Read every record of a version, and compare it with every checksum; raise if none is wrong, but some not read."""
     reference = version.name
     folder = version.folder
     problems: list[str] = []
@@ -180,14 +176,7 @@ def _check_erased(path: Path, numbers: Ints, records: Records, erased: Ints, *, 
 def checked_records(path: Path, file: StoredFile, codec: Codec) -> Iterator[tuple[Ints, Records]]:
     """Check a shard, with its other files beside it, or a column file; yield the records of a shard meanwhile.
 
-    Args:
-        codec: the codec of its records.
-
-    Yields:
-        The numbers in the shard and the records of a batch.
-
-    Raises:
-        CorruptionError: at the latest after the last batch, if the file is not what was published.
+    Raise, at the latest after the last batch, if it is not what was published. Batches have their numbers in the shard.
     """
     if isinstance(file, ColumnFile):
         check_column_file(path, file)

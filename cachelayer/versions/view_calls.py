@@ -69,11 +69,7 @@ class ViewCall:
     """The reason why no text can name the call, and what to do; empty if a text can."""
 
     def apply(self, view: Any) -> Any:
-        """Return the view that the call gives.
-
-        Raises:
-            InvalidArgumentError: if there is no such method, or it takes no such arguments.
-        """
+        """Return the view that the call gives; raise if there is no such method, or it takes no such arguments."""
         if not self.method:
             return view[self.arguments[0]]
         try:
@@ -144,14 +140,7 @@ class ViewName:
         return self.version.rpartition("/")[2].partition("@sha256:")[0] + "".join(calls)
 
     def reference(self, digest: str) -> str:
-        """Return the reference of the view.
-
-        Args:
-            digest: the digest of the view, which pins it.
-
-        Raises:
-            InvalidArgumentError: if no text can name one of the calls.
-        """
+        """Return the reference of the view, pinned by its digest; raise if no text can name one of the calls."""
         if not self.calls:
             return self.version
         for call in self.calls:
@@ -201,11 +190,7 @@ def literal(value: Any) -> Any:
 
 
 def rows_call(method: str, indices: NDArray[Any]) -> ViewCall:
-    """Return the call of ``select`` or ``exclude`` with record numbers, or with a mask.
-
-    Args:
-        indices: int64 numbers, or one bool for each record.
-    """
+    """Return the call of ``select`` or ``exclude`` with record numbers, int64, or with a bool for each record."""
     if indices.dtype == np.bool_:
         count = int(np.count_nonzero(indices))
         first = int(indices.argmax()) if count else 0
@@ -224,11 +209,7 @@ def rows_call(method: str, indices: NDArray[Any]) -> ViewCall:
 
 
 def parse_calls(text: str) -> tuple[ViewCall, ...] | None:
-    """Return the calls that a text writes; None if it is no chain of slices and method calls.
-
-    Raises:
-        InvalidArgumentError: if it is such a chain, with a method or an argument that references do not have.
-    """
+    """Return the calls that a text writes; None if it is no chain of slices and methods. Raise for an unknown one."""
     try:
         node: ast.expr = ast.parse(f"_{text}", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

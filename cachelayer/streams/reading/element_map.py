@@ -46,17 +46,7 @@ class ElementMap:
     ) -> Attempted:
         """Call the function once for each element, and convert what it returns to the element spec that was declared.
 
-        Args:
-            elements: the elements.
-            numbers: the record number of each.
-            positions: the position of each.
-            attempts: the number of other records that were tried before at these positions.
-            context: ends the calls if nobody waits for them any longer.
-            is_nullable: returns whether elements may be None.
-
-        Returns:
-            What the function returned, and the error of each row for which it failed. If failures are not replaced,
-            it ends before the first of them.
+        Return also the error of each row for which it failed. If failures are not replaced, it ends before the first.
         """
         threads = max(1, self.threads)
         splits = [len(elements) * thread // threads for thread in range(threads + 1)]
@@ -179,12 +169,6 @@ def keyed_generators(seed: int, function: int, positions: Indices, attempts: int
     They are the numbers of ``Generator(Philox(key=[seed, position], counter=[0, 0, attempts, function]))``. To write
     the key into a counter-based generator resets it, which costs a sixth of making a new one. Source: Salmon et al.:
     Parallel random numbers: as easy as 1, 2, 3, 2011.
-
-    Args:
-        seed: the seed of the stream.
-        function: the index of the function among those of the stream that draw, so that no two draw the same numbers.
-        positions: the positions.
-        attempts: the number of other records that were tried before at these positions.
     """
     philox = np.random.Philox(key=0)
     generator = np.random.Generator(philox)

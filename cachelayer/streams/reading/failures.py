@@ -221,13 +221,7 @@ def too_many(failures: Sequence[Failure], limit: int) -> ElementError:
 
 
 def no_stand_in_error(position: int, records: Sequence[int], last: BaseException) -> ElementError:
-    """Return the error for a position whose record failed, as did all records that might stand in for it.
-
-    Args:
-        position: the position.
-        records: the record of the position, then those that might stand in for it.
-        last: the error of the last of them.
-    """
+    """Return the error for a position whose record failed, as did, with ``last``, all that might stand in for it."""
     others = f"records {', '.join(map(str, records[1:]))}, which fail too" if records[1:] else "no other record"
     error = ElementError(
         f"a record that can stand in at position {position}",

@@ -64,11 +64,7 @@ class MappedChunk:
         """The number of rows before the step that an error ends."""
 
     def read(self, held: HeldOf) -> None:
-        """Read the elements, and apply the functions.
-
-        Args:
-            held: returns the records of some of the rows that were fetched.
-        """
+        """Read the elements, of records that were fetched, and apply the functions."""
         rows, index_of_row = self._different_rows()
         numbers = self._plan.numbers[rows]
         positions = self._plan.positions[rows]
