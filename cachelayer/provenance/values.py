@@ -397,7 +397,9 @@ class Reader:
             if str(tensor.dtype) == "torch.bfloat16":
                 tensor = tensor.float()
             return str(value.dtype), self._array(np.asarray(tensor), path)
-        if kind.__module__.partition(".")[0] in _OF_ADAPTERS or self._items_left < 0:
+        # A named tuple, or what says itself how it is pickled, such as a dtype, is no pipeline.
+        says_how = issubclass(kind, tuple) or "__reduce__" in vars(kind)
+        if self._items_left < 0 or (kind.__module__.partition(".")[0] in _OF_ADAPTERS and not says_how):
             return self._miss(kind)
         try:
             return self._reduced(value, kind, path)
