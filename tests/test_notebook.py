@@ -27,7 +27,7 @@ ref = storage.cache(rows, "d@v1", shard_bytes=50_000_000)
 """
 CELLS = {
     "build": BUILD,
-    "hit": "storage.cache(list, 'd@v1').dataset_version",
+    "hit": "storage.cache(list, 'd@v1', on_change='ignore').dataset_version",
     "ref": "ref",
     "element": "ref[0]",
     "stream": "ref.stream(8, shuffle=True, seed=1)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,13 +83,16 @@ def test_a_partial_spec_of_rows_is_completed_from_the_first_batch(storage: Stora
     assert [(int(row["id"]), row["url"]) for row in ref] == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
 
 
-def test_an_interrupted_build_is_resumed_with_the_complete_spec(storage: Storage) -> None:
-    errors = [OSError("the disk went away")]
+def test_an_interrupted_build_is_resumed_with_the_complete_spec(storage: Storage, tmp_path: Path) -> None:
+    # What a build changes of its own source counts as changed, so this is on disk.
+    broken = tmp_path / "broken"
+    broken.touch()
 
     class Failing(Sized):
         def __getitem__(self, number: int) -> Any:
-            if errors and number == 505:
-                raise errors.pop()
+            if broken.exists() and number == 505:
+                broken.unlink()
+                raise OSError("the disk went away")
             return super().__getitem__(number)
 
     with pytest.raises(SourceError, match="record 505"):

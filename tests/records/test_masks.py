@@ -232,13 +232,13 @@ def test_pictures_with_a_palette_are_the_values_that_their_source_gave(storage: 
 def test_pictures_are_as_their_source_left_them(storage: Storage, tmp_path: Path) -> None:
     frames = [Image.fromarray(CLASSES // (1 + number)) for number in range(3)]
     frames[0].save(tmp_path / "a.tif", save_all=True, append_images=frames[1:])
-    third = Image.open(tmp_path / "a.tif")
-    third.seek(2)
-    np.testing.assert_array_equal(cached(storage, "third", third)[0][0], CLASSES // 3)
+    with Image.open(tmp_path / "a.tif") as third:
+        third.seek(2)
+        np.testing.assert_array_equal(cached(storage, "third", third)[0][0], CLASSES // 3)
     Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(tmp_path / "b.jpg")
-    drafted = Image.open(tmp_path / "b.jpg")
-    drafted.draft("L", (8, 8))
-    assert cached(storage, "drafted", drafted)[0][0].shape == (8, 8)
+    with Image.open(tmp_path / "b.jpg") as drafted:
+        drafted.draft("L", (8, 8))
+        assert cached(storage, "drafted", drafted)[0][0].shape == (8, 8)
 
 
 def test_values_go_out_as_they_are(storage: Storage) -> None:
