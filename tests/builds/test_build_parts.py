@@ -128,14 +128,16 @@ def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
 def test_a_host_beside_a_build_of_one_process_has_the_same_version(storage: Storage) -> None:
     # What a queue holds is not compared, so both builds have the same source.
     others: SimpleQueue[Future[cachelayer.DataRef[Any]]] = SimpleQueue()
+    pools: SimpleQueue[ThreadPoolExecutor] = SimpleQueue()
 
     def make(number: int) -> dict[str, Any]:
         if number == 500 and others.empty():
-            others.put(threads.submit(storage.cache, source, "d", "v1", hosts=(1, 2), shard_bytes=20_000))
+            others.put(pools.get().submit(storage.cache, source, "d", "v1", hosts=(1, 2), shard_bytes=20_000))
         return uniform(number)
 
     source = Listed(1000, make)
     with ThreadPoolExecutor(1) as threads:
+        pools.put(threads)
         ref = storage.cache(source, "d", "v1", shard_bytes=20_000)
         assert others.get().result().reference == ref.reference
 

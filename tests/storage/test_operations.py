@@ -210,6 +210,7 @@ def test_what_names_a_digest_is_tagged_or_deleted_only_with_that_digest(storage:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:a build of 'd' is at work")
 def test_records_are_erased_from_the_version_whose_numbers_were_passed_or_from_none(base: Path, tmp_path: Path) -> None:
     for number in range(1, 12):
         folder = tmp_path / str(number)

@@ -283,7 +283,6 @@ VIEWS: dict[str, Any] = {
     "packs in another order": lambda ref: ref.packed("tokens", 7, long="drop", seed=4, segments=False, beside="id"),
     "packs of a split": lambda ref: ref.split({"train": 0.7, "val": 0.3}, seed=1)["train"].packed("tokens", 7),
     "packs of concat": lambda ref: ref.packed("tokens", 7),
-    "part of packs": lambda ref: ref.packed("tokens", 7).split({"train": 0.7, "val": 0.3}, seed=1)["train"],
     "fields of concat": lambda ref: ref.fields("id", "kind"),
     "windows of concat": lambda ref: ref.windows("tokens", 7),
     "split of concat": lambda ref: ref.split({"train": 0.7, "val": 0.3}, seed=1)["train"],
