@@ -1,88 +1,87 @@
 """Memory of batches that is used again when the last array over it is gone.
 
 A large batch costs as much to allocate as to read: the kernel zeroes its pages, and takes them back when the batch is
-freed. So a reader has a pool, and whatever is read for it takes its memory from there::
+freed. So large memory comes from a pool of the process::
 
-    with pool.in_use():          np.asarray(lease) ── batch ── image ── torch.from_numpy(image)
-        empty((256, 3072))                                                 │ the last of these is freed
-                                 pool <──────────────────────────── lease ─┘
+    empty((256, 3072))           np.asarray(lease) ── batch ── image ── torch.from_numpy(image)
+         │                                                                 │ the last of these is freed
+    pool of free memory <─────────────────────────────────────── lease ────┘
 
-Who keeps a batch keeps its memory, and the pool allocates other memory. A pool never has more than was once in use.
+Who keeps a batch keeps its memory, and the pool allocates other memory.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
-from threading import local
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.locks import ProcessLock
+
 _LEAST_NBYTES = 1 << 20
 """Smaller memory is left to malloc."""
-_MOST_FREE = 8
+_MOST_FREE_NBYTES = 128 << 20
 _ALIGNMENT = 64
 """JAX shares memory that begins at a multiple of this, and copies other memory."""
 
 
 class MemoryPool:
-    """Memory that one reader uses again and again. Threads may share it."""
+    """Memory that is used again and again. Threads may share it."""
 
     def __init__(self) -> None:
-        self._free: deque[NDArray[np.uint8]] = deque(maxlen=_MOST_FREE)
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Let :func:`empty` take memory from this pool, in this thread, within the context."""
-        outer = _present.pool
-        _present.pool = self
-        try:
-            yield
-        finally:
-            _present.pool = outer
+        # Reentrant: garbage may be collected, and so a lease end, while this thread has the lock.
+        self._lock = ProcessLock()
+        self._free: deque[NDArray[np.uint8]] = deque()
+        self._free_nbytes = 0
 
     def lease(self, nbytes: int) -> NDArray[np.uint8]:
         """Return memory of a size, whose bytes are anything."""
-        for _ in range(len(self._free)):
-            try:
-                memory = self._free.popleft()
-            except IndexError:
-                break
-            # Batches differ a little in size. Much larger memory is better used for a larger batch.
-            if nbytes <= len(memory) <= 2 * nbytes:
-                return np.asarray(_Lease(self._free, memory))[:nbytes]
+        memory = self._take(nbytes)
+        if memory is None:
+            raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
+            begin = -raw.__array_interface__["data"][0] % _ALIGNMENT
+            memory = raw[begin : begin + nbytes]
+        return np.asarray(_Lease(self, memory))[:nbytes]
+
+    def _take(self, nbytes: int) -> NDArray[np.uint8] | None:
+        with self._lock.of_process():
+            for _ in range(len(self._free)):
+                # What was freed last is most likely still in the processor's cache.
+                memory = self._free.pop()
+                # Batches differ a little in size. Much larger memory is better used for a larger batch.
+                if nbytes <= len(memory) <= 2 * nbytes:
+                    self._free_nbytes -= len(memory)
+                    return memory
+                self._free.appendleft(memory)
+        return None
+
+    def take_back(self, memory: NDArray[np.uint8]) -> None:
+        """Keep memory that no array uses any more for the next lease, in place of what was free for longest."""
+        with self._lock.of_process():
             self._free.append(memory)
-        raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
-        begin = -raw.__array_interface__["data"][0] % _ALIGNMENT
-        return np.asarray(_Lease(self._free, raw[begin : begin + nbytes]))
+            self._free_nbytes += len(memory)
+            while self._free_nbytes > _MOST_FREE_NBYTES:
+                self._free_nbytes -= len(self._free.popleft())
 
 
 class _Lease:
     """Memory that goes back to its pool when no array uses it any more."""
 
-    def __init__(self, free: deque[NDArray[np.uint8]], memory: NDArray[np.uint8]) -> None:
-        self._free = free
+    def __init__(self, pool: MemoryPool, memory: NDArray[np.uint8]) -> None:
+        self._pool = pool
         self._memory = memory
         self.__array_interface__ = memory.__array_interface__
 
     def __del__(self) -> None:
-        self._free.append(self._memory)
+        self._pool.take_back(self._memory)
 
 
-class _Present(local):
-    pool: MemoryPool | None = None
-
-
-_present = _Present()
+_pool = MemoryPool()
 
 
 def empty(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return an array of uint8 whose bytes are anything: large ones from the pool in use, if there is one."""
+    """Return an array of uint8 whose bytes are anything: a large one uses memory of earlier ones."""
     nbytes = prod(shape)
-    pool = _present.pool
-    if pool is None or nbytes < _LEAST_NBYTES:
-        return np.empty(shape, np.uint8)
-    return pool.lease(nbytes).reshape(shape)
+    return np.empty(shape, np.uint8) if nbytes < _LEAST_NBYTES else _pool.lease(nbytes).reshape(shape)

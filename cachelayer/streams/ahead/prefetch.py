@@ -23,7 +23,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from cachelayer.counting import Counters, of_thread
-from cachelayer.leases import MemoryPool
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, read_in_place
@@ -97,13 +96,10 @@ class Chunk(Generic[T]):
         return Chunk(self._begin, self._after, map(change, self.items, self._after), self.failure, self.failures)
 
 
-def read_chunk(
-    reader: StepReader, begin: int, plan: ChunkPlan, held: HeldOf, context: ReadContext, memory: MemoryPool
-) -> Chunk[Any]:
+def read_chunk(reader: StepReader, begin: int, plan: ChunkPlan, held: HeldOf, context: ReadContext) -> Chunk[Any]:
     """Read a chunk that is asked for by the position ``begin``; keep the items before an error that ends it."""
     after = plan.after
-    with memory.in_use():
-        items, failure = reader.read(plan, context, held)
+    items, failure = reader.read(plan, context, held)
     if failure is not None:
         clear_callers(failure)
     try:
@@ -155,7 +151,6 @@ class Prefetcher(Generic[T]):
         self._caller_reads = is_stored and not takes_requests
         """Whether a caller that waits reads later chunks meanwhile, which makes a stream on two cores a third quicker:
         not if a slow function or a request may keep it from an earlier chunk that is ready."""
-        self._memory = MemoryPool()
         self._ahead: deque[_Planned[T]] = deque()
         self._failed: StepRange | None = None
         """The steps of the chunk that an error ended, the rest of which is read again."""
@@ -229,7 +224,7 @@ class Prefetcher(Generic[T]):
 
     def _read_here(self, position: int, plan: ChunkPlan) -> Chunk[T]:
         """Read a chunk in the caller's thread."""
-        return read_chunk(self._reader, position, plan, self._held_of(plan), self._context(), self._memory)
+        return read_chunk(self._reader, position, plan, self._held_of(plan), self._context())
 
     def _context(self, closed: Event | None = None) -> ReadContext:
         """Return the context of a chunk; ``closed`` is set when nobody waits for it any longer."""
@@ -252,7 +247,7 @@ class Prefetcher(Generic[T]):
             self._background = Background("cachelayer-prefetch", self._threads)
             weakref.finalize(self, self._background.close)
         context = self._context(self._background.closed)
-        read = partial(read_chunk, self._reader, position, plan, held, context, self._memory)
+        read = partial(read_chunk, self._reader, position, plan, held, context)
         return _Planned(position, plan, self._background.submit(read))
 
     def _submit(self, position: int, most: int) -> bool:
