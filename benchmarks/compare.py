@@ -1,10 +1,11 @@
-"""Speeds of this checkout beside those of an earlier commit and of a memory map, by turns in one run.
+"""Speeds of this checkout beside those of an earlier commit and of other readers and writers, by turns in one run.
 
 Run: ``python benchmarks/compare.py --base REV [row ...]``. Each row runs in one process of each checkout, which makes
-its own data; a stream also beside a process that takes the same batches out of ``np.load(..., mmap_mode="r")``. All
-live at once and are asked in turn for one short round after another. The table shows medians of the ratios of
-neighbouring rounds, of the clock and of processor time: a shared machine has slow phases of seconds, which slow down
-two neighbours alike, and the best rounds of each side by different luck.
+its own data; a stream also beside a process that takes the same batches out of ``np.load(..., mmap_mode="r")``, single
+elements and byte strings beside bagz and builds beside array_record's writer, where these are installed. All live at
+once and are asked in turn for one short round after another. The table shows medians of the ratios of neighbouring
+rounds, of the clock and of processor time: a shared machine has slow phases of seconds, which slow down two neighbours
+alike, and the best rounds of each side by different luck.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -109,7 +111,9 @@ def first_batch(folder: Path) -> Work:
     code = _FIRST_BATCH.format(folder=str(folder))
 
     def work() -> tuple[float, ...]:
-        result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        # Python looks for packages where it starts first, and that may be this checkout.
+        command = [sys.executable, "-c", code]
+        result = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
         return (1, *map(float, result.stdout.split()))
 
     return work
@@ -137,7 +141,7 @@ def hits(folder: Path) -> Work:
 def mixture_of_two(folder: Path) -> Work:
     import cachelayer
 
-    parts = {name: stored(folder, images("520 B"), name) for name in ("first", "second")}
+    parts = [(stored(folder, images("520 B"), name), 1) for name in ("first", "second")]
 
     def work() -> int:
         stream = cachelayer.mix(parts).stream(256, shuffle=True, seed=SEED)
@@ -229,9 +233,13 @@ def reads(size: str) -> Callable[[Path], Work]:
     return setup
 
 
+def single_numbers() -> list[int]:
+    return np.random.default_rng(SEED).permutation(_IMAGES["3 KB"][0])[:20_000].tolist()
+
+
 def one_by_one(folder: Path) -> Work:
     ref = stored(folder, images("3 KB"))
-    order = np.random.default_rng(SEED).permutation(len(ref))[:20_000].tolist()
+    order = single_numbers()
 
     def work() -> int:
         for number in order:
@@ -239,6 +247,65 @@ def one_by_one(folder: Path) -> Work:
         return len(order)
 
     return work
+
+
+def byte_strings(count: int = 40_000) -> list[bytes]:
+    """Byte strings of 0.1 to 4 KB that zstd halves."""
+    rng = np.random.default_rng(0)
+    return [rng.bytes(int(size) // 2).hex().encode() for size in rng.integers(100, 4_000, count)]
+
+
+def batches_of_bytes(read: Callable[[np.ndarray], object]) -> Work:
+    count = len(byte_strings())
+    batches = np.array_split(np.random.default_rng(SEED).permutation(count), count // 256)
+
+    def work() -> int:
+        for numbers in batches:
+            read(numbers)
+        return count
+
+    return work
+
+
+def bytes_read(compression: str | None) -> Callable[[Path], Work]:
+    return lambda folder: batches_of_bytes(stored(folder, byte_strings(), compression=compression).read)
+
+
+def bagz_reader(path: Path, rows: Iterable[bytes]) -> Any:
+    """A reader of these records with its index in memory; the suffix says whether they are compressed."""
+    import bagz
+
+    with bagz.Writer(str(path)) as writer:
+        for row in rows:
+            writer.write(row)
+    return bagz.Reader(str(path), bagz.Reader.Options(limits_storage=bagz.LimitsStorage.IN_MEMORY))
+
+
+def bagz_one_by_one(folder: Path) -> Work:
+    """The elements of :func:`one_by_one`, as views of numpy over what bagz gives."""
+    data = images("3 KB")
+    rows = (picture.tobytes() + label.tobytes() for picture, label in zip(data["x"], data["label"], strict=True))
+    reader = bagz_reader(folder / "rows.bag", rows)
+    order = single_numbers()
+
+    def work() -> int:
+        for number in order:
+            record = reader[number]
+            _ = {
+                "x": np.frombuffer(record, np.uint8, 3_072).reshape(32, 32, 3),
+                "label": np.frombuffer(record, np.int64, 1, 3_072)[0],
+            }
+        return len(order)
+
+    return work
+
+
+def bagz_bytes(suffix: str) -> Callable[[Path], Work]:
+    def setup(folder: Path) -> Work:
+        reader = bagz_reader(folder / f"rows.{suffix}", byte_strings())
+        return batches_of_bytes(lambda numbers: [reader[number] for number in numbers.tolist()])
+
+    return setup
 
 
 def documents(count: int = 60_000) -> dict[str, Any]:
@@ -316,13 +383,36 @@ class Sequence:
         return {"x": rng.integers(0, 256, (32, 32, 3), np.uint8), "n": number}
 
 
-def generator() -> Callable[[], Iterator[Any]]:
+def generator(size: str) -> Callable[[], Callable[[], Iterator[Any]]]:
+    records, shape = _IMAGES[size]
+
     def made() -> Iterator[Any]:
-        row = np.arange(3_072, dtype=np.uint8).reshape(32, 32, 3)
-        for number in range(40_000):
+        row = np.resize(np.arange(256, dtype=np.uint8), shape)
+        for number in range(records):
             yield {"x": row, "n": number}
 
-    return made
+    return lambda: made
+
+
+def bare_writer(size: str) -> Callable[[Path], Work]:
+    """The records of :func:`generator`, written by array_record's own writer."""
+
+    def setup(folder: Path) -> Work:
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        path = folder / "rows.array_record"
+
+        def work() -> int:
+            writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
+            for element in generator(size)()():
+                writer.write(element["x"].tobytes() + element["n"].to_bytes(8, "little"))
+            writer.close()
+            path.unlink()
+            return _IMAGES[size][0]
+
+        return work
+
+    return setup
 
 
 def pipeline() -> Any:
@@ -504,13 +594,17 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "read, 196 KB": reads("196 KB"),
     "read, 520 B": reads("520 B"),
     "ref[i]": one_by_one,
+    "byte strings": bytes_read(None),
+    "byte strings, zstd": bytes_read("zstd"),
     "windows": sequences(lambda ref: ref.windows("tokens", 1024)),
     "packs": sequences(lambda ref: ref.packed("tokens", length=1024)),
     "mixture of four": mixture,
     "mixture of two, 520 B": mixture_of_two,
     "first batch": first_batch,
     "hit, a list of 300,000": hits,
-    "build, generator": builds(generator, 40_000),
+    "build, 3 KB": builds(generator("3 KB"), 40_000),
+    "build, 196 KB": builds(generator("196 KB"), 1_500),
+    "build, 520 B": builds(generator("520 B"), 100_000),
     "build, arrays": builds(lambda: images("3 KB"), 40_000),
     "build, workers=2": builds(Sequence, 20_000, workers=2),
     "build, tf.data": builds(pipeline, 40_000),
@@ -529,16 +623,22 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "PyTorch loader": torch_loader,
     "to_tf": to_tf,
 }
-MAPS = {row: memory_map(row.removeprefix("stream, ")) for row in ("stream, 3 KB", "stream, 196 KB", "stream, 520 B")}
-"""What the rows of streams are compared with besides the other checkout."""
+RIVALS = {f"stream, {size}": ("memory map", memory_map(size)) for size in ("3 KB", "196 KB", "520 B")}
+"""What rows are compared with besides the other checkout: its name, and how it does the same work."""
+if find_spec("bagz"):
+    RIVALS["ref[i]"] = "bagz", bagz_one_by_one
+    RIVALS["byte strings"] = "bagz", bagz_bytes("bag")
+    RIVALS["byte strings, zstd"] = "bagz", bagz_bytes("bagz")
+if find_spec("array_record"):
+    RIVALS |= {f"build, {size}": ("array_record", bare_writer(size)) for size in ("3 KB", "196 KB", "520 B")}
 
 
-def serve(row: str, rows: dict[str, Callable[[Path], Work]]) -> None:
+def serve(setup: Callable[[Path], Work]) -> None:
     """Make the data of a row; then do a round for each line that comes, and say what it took."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
-        work = rows[row](Path(folder))
+        work = setup(Path(folder))
         work()
         print("ready", file=out, flush=True)
         for _ in sys.stdin:
@@ -551,10 +651,11 @@ def serve(row: str, rows: dict[str, Callable[[Path], Work]]) -> None:
 
 
 class Contender:
-    """A process that does the work of a row, with the library of one checkout or with a memory map."""
+    """A process that does the work of a row, with the library of one checkout or without it."""
 
     def __init__(self, root: Path, kind: str, row: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(root)}
+        path = filter(None, (str(root), os.environ.get("PYTHONPATH")))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
         command = [sys.executable, __file__, kind, row]
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
         self.process = subprocess.Popen(
@@ -583,8 +684,9 @@ class Contender:
 def compared(row: str, ours: Path, base: Path) -> tuple[str, ...]:
     """The row of the table."""
     contenders = [Contender(ours, "--serve", row), Contender(base, "--serve", row)]
-    if row in MAPS:
-        contenders.append(Contender(ours, "--map", row))
+    rival = RIVALS[row][0] if row in RIVALS else ""
+    if rival:
+        contenders.append(Contender(ours, "--rival", row))
     turns: list[list[tuple[float, ...]]] = []
     try:
         for one in contenders:
@@ -596,7 +698,7 @@ def compared(row: str, ours: Path, base: Path) -> tuple[str, ...]:
             rates = {id(one): one.round() for one in order}
             turns.append([rates[id(one)] for one in contenders])
     except RuntimeError as error:
-        return row, "", "", str(error)[:120], "", "", "", ""
+        return row, "", "", str(error)[:120], "", "", "", "", ""
     finally:
         for one in contenders:
             one.close()
@@ -605,11 +707,9 @@ def compared(row: str, ours: Path, base: Path) -> tuple[str, ...]:
         return f"{median(turn[0][kind] / turn[side][kind] for turn in turns):.2f}" if side < len(contenders) else ""
 
     rates_shown = [f"{median(turn[side][0] for turn in turns):,.0f}" for side in range(2)]
-    # Of processor time, the inverse: how much of it a record takes beside a memory map.
-    beside_map = ""
-    if len(contenders) == 3:
-        beside_map = f"{median(turn[2][1] / turn[0][1] for turn in turns):.2f}"
-    return row, *rates_shown, ratio(1, 0), ratio(1, 1), ratio(2, 0), beside_map, str(len(turns))
+    # Of processor time, the inverse: how much of it a record takes beside the rival.
+    beside = f"{median(turn[2][1] / turn[0][1] for turn in turns):.2f}" if rival else ""
+    return row, *rates_shown, ratio(1, 0), ratio(1, 1), rival, ratio(2, 0), beside, str(len(turns))
 
 
 @contextmanager
@@ -630,8 +730,8 @@ def checkout(revision: str) -> Iterator[Path]:
 
 
 def main() -> None:
-    if sys.argv[1:2] in (["--serve"], ["--map"]):
-        serve(sys.argv[2], ROWS if sys.argv[1] == "--serve" else MAPS)
+    if sys.argv[1:2] in (["--serve"], ["--rival"]):
+        serve(ROWS[sys.argv[2]] if sys.argv[1] == "--serve" else RIVALS[sys.argv[2]][1])
         return
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--base", required=True, help="a revision, or the folder of a checkout")
@@ -644,8 +744,8 @@ def main() -> None:
                 rows.append(compared(name, Path(__file__).resolve().parents[1], base))
                 print("  ".join(rows[-1]), file=sys.stderr, flush=True)
     head = (
-        "records a second", "this", "base", "ratio", "ratio a processor second", "of a memory map",
-        "processor time beside it", "rounds",
+        "records a second", "this", "base", "ratio", "ratio a processor second", "rival",
+        "ratio to it", "processor time beside it", "rounds",
     )  # fmt: skip
     print(table(f"This checkout and {arguments.base} by turns, medians of ratios ({machine()})", head, rows))
 
