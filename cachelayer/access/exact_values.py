@@ -1,8 +1,8 @@
 """Arithmetic and comparisons of columns: they give for each row what Python gives, or refuse. Pure functions.
 
-Integers never wrap around and are never rounded: they are int64 or uint64 if they fit, else integers of Python. A row
-without a result, such as a quotient by zero, becomes invalid, as one with None is. Kinds that are never equal, such as
-text and bytes, are refused.
+Integers never wrap around and are never rounded: what needs more than 64 bits, or more than the 53 of a float, is
+refused. A row without a result, such as a quotient by zero, becomes invalid, as one with None is. Kinds that are never
+equal, such as text and bytes, are refused.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cachelayer.records.dtypes import DType, is_numpys, number_kind
 _INT64, _UINT64 = (-(1 << 63), (1 << 63) - 1), (0, (1 << 64) - 1)
 _EXACT_IN_FLOAT = (-(1 << 53), 1 << 53)
 """Float64 holds every integer between these."""
+_FUNCTION = "write both sides as integers that fit, or pass a function of columns"
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex", "U": "text", "S": "bytes", "M": "time"}
 _OFFSET = re.compile(r"(.*?)(Z|[+-]\d\d:\d\d)?", re.DOTALL)
 """A time, and its offset from UTC."""
@@ -117,20 +118,19 @@ def compute(operation: Callable[[Any, Any], Any], left: Operand, right: Operand)
             # These rows get no result: they divide by 1, so that numpy does not warn.
             valid = valid & ~is_zero
             right = Operand(right.kind, np.where(is_zero, right.values.dtype.type(1), right.values))
-    is_int = left.kind == right.kind == "int"
     try:
-        if not is_int:
+        if not left.kind == right.kind == "int":
             with np.errstate(all="ignore"):
                 return Operand("float", operation(_floats(left), _floats(right)), valid)
         if operation is operator.truediv:
-            quotients = operation(*_integers(left, right, _EXACT_IN_FLOAT))
-            if isinstance(quotients, np.ndarray):
-                quotients = quotients.astype(np.float64)
-            return Operand("float", quotients, valid)
-        bounds = _result_bounds(operation, left, right)
-        return Operand("int", operation(*_integers(left, right, bounds)), valid)
+            return Operand("float", operation(*_exact_floats("divides", left, right)), valid)
     except OverflowError as error:
         raise NoValueError(f"is too large for a float: {error}") from error
+    bounds = [_bounds(left.values), _bounds(right.values), _result_bounds(operation, left.values, right.values)]
+    for limits, dtype in ((_INT64, np.int64), (_UINT64, np.uint64)):
+        if _fit(bounds, limits):
+            return Operand("int", operation(*_cast(left, right, dtype)), valid)
+    raise NoValueError(f"may need integers beyond 64 bits: {_FUNCTION}")
 
 
 def _floats(operand: Operand) -> Any:
@@ -138,15 +138,14 @@ def _floats(operand: Operand) -> Any:
     return float(values) if operand.is_literal else values.astype(np.float64)
 
 
-def _bounds(operand: Operand) -> tuple[int, int]:
-    """Return the least and the largest integer."""
-    values = operand.values
-    if operand.is_literal:
+def _bounds(values: Any) -> tuple[int, int]:
+    """Return the least and the largest of some integers, or of one."""
+    if not isinstance(values, np.ndarray):
         return values, values
     return (int(values.min()), int(values.max())) if len(values) else (0, 0)
 
 
-def _result_bounds(operation: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tuple[int, int]:
+def _result_bounds(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> tuple[int, int]:
     """Return bounds of the results of an operation on integers."""
     low, high = _bounds(left)
     right_low, right_high = _bounds(right)
@@ -163,20 +162,6 @@ def _result_bounds(operation: Callable[[Any, Any], Any], left: Operand, right: O
     return -most, most
 
 
-def _integers(left: Operand, right: Operand, result: tuple[int, int]) -> tuple[Any, Any]:
-    """Return integers in a dtype in which an operation is exact: of 64 bits if they and the result fit, else Python's.
-
-    The bounds of the result of a quotient are those of the integers that float64 has exactly: these become float64.
-    """
-    bounds = [_bounds(left), _bounds(right)]
-    if result == _EXACT_IN_FLOAT:
-        return _cast(left, right, np.float64 if _fit(bounds, _EXACT_IN_FLOAT) else object)
-    for limits, dtype in ((_INT64, np.int64), (_UINT64, np.uint64)):
-        if _fit([*bounds, result], limits):
-            return _cast(left, right, dtype)
-    return _cast(left, right, object)
-
-
 def _fit(bounds: Sequence[tuple[int, int]], limits: tuple[int, int]) -> bool:
     return all(limits[0] <= low and high <= limits[1] for low, high in bounds)
 
@@ -186,6 +171,13 @@ def _cast(left: Operand, right: Operand, dtype: Any) -> tuple[Any, Any]:
     first = left.values if left.is_literal else left.values.astype(dtype, copy=False)
     second = right.values if right.is_literal else right.values.astype(dtype, copy=False)
     return first, second
+
+
+def _exact_floats(does: str, left: Operand, right: Operand) -> tuple[Any, Any]:
+    """Return the values of both as float64; raise if an integer is none that float64 has."""
+    if not _fit([_bounds(operand.values) for operand in (left, right) if operand.kind == "int"], _EXACT_IN_FLOAT):
+        raise NoValueError(f"{does} integers above 2**53, which no float holds exactly: {_FUNCTION}")
+    return _cast(left, right, np.float64)
 
 
 def compare(comparison: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tuple[Any, Any]:
@@ -213,7 +205,7 @@ def compare(comparison: Callable[[Any, Any], Any], left: Operand, right: Operand
     elif kinds == {"float"}:
         holds = comparison(_as_field(left, right), _as_field(right, left))
     elif kinds == {"int", "float"}:
-        holds = comparison(*_mixed(left, right))
+        holds = comparison(*_exact_floats("compares floats with", left, right))
     else:
         # numpy compares integers of any two dtypes exactly.
         holds = comparison(left.values, right.values)
@@ -242,12 +234,6 @@ def matches(method: str, operand: Operand, parts: Sequence[str | bytes]) -> Oper
     else:
         holds = [getattr(value, method)(tuple(parts)) for value in values]
     return Operand("bool", np.array(holds, np.bool_), operand.valid)
-
-
-def _mixed(left: Operand, right: Operand) -> tuple[Any, Any]:
-    """Return integers and floats in a dtype in which numpy compares them exactly, as Python does."""
-    integers = left if left.kind == "int" else right
-    return _cast(left, right, np.float64 if _fit([_bounds(integers)], _EXACT_IN_FLOAT) else object)
 
 
 def _as_field(operand: Operand, other: Operand) -> Any:
@@ -291,12 +277,14 @@ def _compare_times(comparison: Callable[[Any, Any], Any], left: Operand, right: 
     right_counts, right_unit = _counts(right.values)
     if left_unit != right_unit and None in (left_unit, right_unit):
         raise NoValueError("has times without a unit: compare them with times that have none either")
-    left_attoseconds = left_unit or 1
-    right_attoseconds = right_unit or 1
-    common = gcd(left_attoseconds, right_attoseconds)
-    left_scaled = compute(operator.mul, Operand("int", left_counts), literal(left_attoseconds // common))
-    right_scaled = compute(operator.mul, Operand("int", right_counts), literal(right_attoseconds // common))
-    holds = comparison(left_scaled.values, right_scaled.values)
+    common = gcd(left_unit or 1, right_unit or 1)
+    left_factor = (left_unit or 1) // common
+    right_factor = (right_unit or 1) // common
+    bounds = [bound * left_factor for bound in _bounds(left_counts)]
+    bounds += [bound * right_factor for bound in _bounds(right_counts)]
+    # Nanoseconds of the year 9999 need more than 64 bits: Python's integers hold any.
+    dtype: Any = np.int64 if _fit([(min(bounds), max(bounds))], _INT64) else object
+    holds = comparison(left_counts.astype(dtype) * left_factor, right_counts.astype(dtype) * right_factor)
     missing = np.isnat(left.values) | np.isnat(right.values)
     return np.where(missing, comparison is operator.ne, holds)
 

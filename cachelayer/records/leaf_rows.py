@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records import dtypes
-from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8
 from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_plan import LeafPlan, values_of
 from cachelayer.records.memory import bytes_of, splits_of
 from cachelayer.records.spans import Spans
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, without_nulls
+from cachelayer.records.spec import LeafSpec, without_nulls
 from cachelayer.records.values import NullDict, Ragged, Sparse
 
 
@@ -39,25 +37,21 @@ class LeafRows:
         splits = self.plan.value_splits(self.column.parts)
         return self.column.null_values or FlatRows(np.zeros(splits[-1], np.bool_), splits)
 
+    def values(self) -> list[Any]:
+        """Return the values of the rows; any where the leaf is None."""
+        return self.plan.codec.values(self.column.parts)
+
     def value(self, row: int) -> Any:
         """Return the value of a row, None if a dict around it is None."""
         (value,) = values_of(self.plan, self.column.rows(row, row + 1))
         return None if isinstance(value, NullDict) else value
 
-    def plain_values(self) -> list[Any]:
-        """Return the rows as lists of Python's own numbers, which Python compares exactly; NaN as a text."""
-        first, *more = self.column.parts
-        if isinstance(first, np.ndarray) and not more:
-            return _plain(first)  # type: ignore[no-any-return]
-        return [_plain(value) for value in self.plan.codec.values(self.column.parts)]
-
 
 def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     """Return in which rows a leaf differs between two versions.
 
-    Leaves of equal specs are compared bit for bit. Where specs differ, such as int32 and int64, numbers are compared
-    exactly, and texts as texts. A leaf of numbers in one version and of texts in the other differs in every row. None
-    differs from everything but None.
+    Values are compared bit for bit, also where only the shapes of their specs differ. A leaf of another kind or dtype,
+    such as int32 and int64, differs in every row. None differs from everything but None.
     """
     spec = without_nulls(one.plan.spec)
     other_spec = without_nulls(other.plan.spec)
@@ -66,8 +60,8 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     elif _kind(spec) != _kind(other_spec):
         differ = np.ones(one.count, np.bool_)
     else:
-        pairs = zip(one.plain_values(), other.plain_values(), strict=True)
-        differ = np.fromiter((before != after for before, after in pairs), np.bool_, one.count)
+        contents, other_contents = ([_content(value) for value in rows.values()] for rows in (one, other))
+        differ = np.array([before != after for before, after in zip(contents, other_contents, strict=True)], np.bool_)
     if one.column.null_values is not None or other.column.null_values is not None:
         _mark_differing(differ, one.null_values, other.null_values)
     nulls = one.nulls
@@ -108,34 +102,18 @@ def _bytes_of_rows(flat: FlatRows, rows: NDArray[np.int64]) -> NDArray[np.uint8]
     return Spans.in_buffer(buffer, flat.splits[rows] * itemsize, flat.lengths[rows] * itemsize).packed_copy().buffer
 
 
-def _kind(spec: LeafSpec) -> str:
-    """Return the kind of the values of a leaf, such that values of different kinds are never equal."""
-    kind = _kind_of_dtype(spec.dtype) if spec.timezone is None else f"times of {spec.timezone}"
-    is_array = isinstance(spec, ArraySpec) and not isinstance(spec, EncodedSpec)
-    return kind if is_array else f"{type(spec).__name__} of {kind}"
+def _kind(spec: LeafSpec) -> tuple[Any, ...]:
+    """Return what two leaves share if their values can be equal: all but shapes and the widths of texts."""
+    dtype = spec.dtype
+    return type(spec), spec.timezone, dtype.kind if isinstance(dtype, np.dtype) and dtype.kind in "SU" else dtype
 
 
-def _kind_of_dtype(dtype: DType) -> str:
-    if not isinstance(dtype, np.dtype):
-        return "text" if dtype is str else "bytes"
-    letter = dtypes.number_kind(dtype)
-    if letter in "iufc":
-        return "number"
-    return {"S": "bytes", "U": "text"}.get(letter, dtype.name)
-
-
-def _plain(value: Any) -> Any:
+def _content(value: Any) -> Any:
+    """Return what can be compared with the content of another value: the bytes of numbers, and their shape."""
     if isinstance(value, Ragged):
-        return [_plain(row) for row in value]
+        return [_content(row) for row in value]
     if isinstance(value, Sparse):
-        return value.dense_shape.tolist(), value.indices.tolist(), _plain(value.values)
+        return value.dense_shape.tolist(), value.indices.tolist(), _content(value.values)
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
-    array = np.asarray(value)
-    kind = dtypes.number_kind(array.dtype)
-    if kind not in "fc":
-        return array.tolist()
-    wide = array.astype(np.complex128 if kind == "c" else np.float64)
-    numbers = wide.astype(object)
-    numbers[np.isnan(wide)] = "NaN"
-    return numbers.tolist()
+    return value.shape, value.tolist() if value.dtype.kind in "OSU" else value.tobytes()

@@ -108,8 +108,7 @@ class RowDiff:
     """The differences between the rows of two versions.
 
     Two rows with the same key are one row. Values are compared bit for bit, as they are stored: NaN equals NaN, and an
-    image equals only the same file. A field whose dtype changed is compared by value if both dtypes are numbers, or
-    both are texts.
+    image equals only the same file. A field whose dtype changed has changed in every row.
 
     Examples:
         >>> storage = cachelayer.Storage(folder)

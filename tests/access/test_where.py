@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import examples
 
@@ -193,31 +193,21 @@ def exact(storage: Storage) -> Any:
 @pytest.mark.parametrize(
     ("condition", "rows"),
     [
-        ("i + 1 > 0", [0, 1, 3, 4]),
-        ("i - 1 < -9223372036854775808", [2]),
-        ("-i == 9223372036854775808", [2]),
-        ("i * 4 == 36028797018963972", [1]),
-        ("i // -1 == 9223372036854775808", [2]),
-        ("i * i > 18446744073709551616", [0, 1, 2]),
-        ("i == 9007199254740992.0", []),
-        ("i > 9007199254740992.0", [0, 1]),
         ("u + 0 == 9007199254740993", [1]),
         ("u == 9007199254740993", [1]),
-        ("u - 9007199254740993 < 0", [2, 3, 4]),
         ("u > i", [0, 2, 4]),
         ("u in [18446744073709551615, -1]", [0]),
-        ("i / u == 1", [1]),
-        ("i // z == 0", [4]),
-        ("not (i // z == 0)", [0, 2, 3]),
+        ("i == 9007199254740993", [1]),
+        ("µ // z == 0", [0]),
+        ("not (µ // z == 0)", [2, 3, 4]),
         ("i % z == 0", [0, 2, 4]),
-        ("(i / z) is None", [1]),
+        ("(µ / z) is None", [1]),
         ("single / (single - single) > 0", []),
         ("half == 70000", []),
         ("half < 70000", [0, 1, 2, 3, 4]),
         ("half > 65503.5 and half < 70000.0", [0]),
         ("half == 2049", []),
         ("half == 0.1 or single == 0.1", [0, 1]),
-        ("half == u", []),
         ("raw == b'cat'", [1, 3]),
         ("word in ['cat', 'bird']", [1, 3]),
         ("day == '2026-01-02'", [1]),
@@ -238,6 +228,18 @@ def test_values_are_compared_and_computed_exactly(exact: Any, condition: str, ro
     chosen = exact.where(condition)
     assert [EXACT["z"].index(z) for z in chosen.read(slice(None), "z")["z"].tolist()] == rows
     assert cachelayer.open(chosen.reference).digest == chosen.digest
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *("i + 1 > 0", "i - 1 < 0", "-i == 5", "i * 4 == 20", "i // -1 == 5", "i * i > 7", "u + 1 > 0", "u - 1 < 0"),
+        *("i == 9007199254740992.0", "i > 0.5", "0.5 < u", "half == u", "i / u == 1", "i / 2 > 1", "single < i"),
+    ],
+)
+def test_what_needs_more_bits_than_there_are_is_refused(exact: Any, condition: str) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match="function of columns"):
+        exact.where(condition)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +307,7 @@ def test_what_is_nested_too_deep_is_refused(exact: Any, deep: str) -> None:
 
 
 INTEGERS = st.recursive(
-    st.sampled_from(["i", "u", "z", "3", "-7", "9223372036854775807", "18446744073709551616"]),
+    st.sampled_from(["i", "u", "z", "z", "z", "3", "-7", "9223372036854775807"]),
     lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*", "//", "%", "/"]), inner),
     max_leaves=5,
 )
@@ -313,7 +315,7 @@ INTEGERS = st.recursive(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(left=INTEGERS, how=st.sampled_from(["<", "<=", "==", "!="]), right=INTEGERS)
-def test_arithmetic_of_integers_is_that_of_python(exact: Any, left: str, how: str, right: str) -> None:
+def test_arithmetic_of_integers_is_that_of_python_or_refused(exact: Any, left: str, how: str, right: str) -> None:
     def value(row: int) -> Any:
         try:
             return eval(f"({left}) {how} ({right})", {name: values[row] for name, values in EXACT.items()})
@@ -324,8 +326,8 @@ def test_arithmetic_of_integers_is_that_of_python(exact: Any, left: str, how: st
     try:
         chosen = exact.where(f"{left} {how} {right}")
     except cachelayer.InvalidArgumentError as error:
-        refused = re.search("names no field|divides by zero|too large", str(error))
-        assume(refused is None)
+        if re.search("names no field|divides by zero|function of columns", str(error)):
+            return
         raise
     assert [EXACT["z"].index(z) for z in chosen.read(slice(None), "z")["z"].tolist()] == expected
 
