@@ -1,4 +1,4 @@
-"""Check arguments: their values, and keywords that a call does not have, which other libraries may use."""
+"""Check arguments: their values, and keywords that a call does not have."""
 
 from __future__ import annotations
 
@@ -21,77 +21,6 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 _MOST_BITS = 4096
 """Python refuses to print much longer integers."""
 _LEAST_SIMILARITY = 0.6
-_FOREIGN_KEYWORDS: list[tuple[str, Mapping[str, str]]] = [
-    (
-        "batch_size batch per_device_batch_size",
-        {"global_batch_size": "global_batch_size=64", "": "ref.stream(64), which decides the size of batches"},
-    ),
-    ("drop_last drop_remainder", {"remainder": "remainder='drop'", "": "ref.stream(64, remainder='drop')"}),
-    (
-        "shuffle_buffer shuffle_buffer_size buffer_size buffer shuffle shuffle_files",
-        {
-            "shuffle": "shuffle=True, seed=0, which permutes all records without a buffer",
-            "": "ref.stream(64, shuffle=True, seed=0), which permutes all records without a buffer",
-        },
-    ),
-    (
-        "num_workers workers num_proc num_parallel_calls threads n_jobs worker_count num_threads",
-        {
-            "workers": "workers=4",
-            "threads": "threads=4",
-            "prefetch": "prefetch=4, or cachelayer.adapters.torch.loader(stream, num_workers=4)",
-        },
-    ),
-    ("prefetch_factor prefetch_buffer_size prefetch", {"prefetch": "prefetch=4", "": "ref.stream(64, prefetch=4)"}),
-    (
-        "random_state random_seed rng generator shuffle_seed seed",
-        {"seed": "seed=0", "shuffle_seed": "shuffle_seed=0", "": "ref.stream(64, shuffle=True, seed=0)"},
-    ),
-    (
-        "rank world_size num_replicas num_shards shard_index shard_count process_index process_count shard",
-        {"shard": "shard=(rank, world_size)", "": "ref.stream(64, shard=(rank, world_size))"},
-    ),
-    ("epochs repeat n_epochs num_epochs", {"num_epochs": "num_epochs=3", "": "ref.stream(64, num_epochs=3)"}),
-    ("sampler batch_sampler", {"": "ref.stream(64, shuffle=True, seed=0), which decides the order"}),
-    ("collate_fn collate batched", {"": "stream.map_batches(function)"}),
-    ("transform transforms map_fn", {"": "stream.map(function)"}),
-    (
-        "n k num size count limit num_rows nrows max_rows num_samples n_splits num_folds",
-        {
-            "n": "n=5",
-            "k": "k=5",
-            "max_records": "max_records=1000",
-            "length": "length=2048",
-            "weights": "ref.head(5), or ref[:5]",
-        },
-    ),
-    ("test_size train_size val_size frac fractions", {"shares": "shares={'train': 0.8, 'test': 0.2}"}),
-    ("group groups group_by", {"by": "by='user'"}),
-    ("on left_on join_on order_by sort_by", {"on": "on='id'", "key": "key='id'", "order": "order='time'"}),
-    ("stratify_by stratify_by_column", {"stratify": "stratify='label'"}),
-    ("columns column_names usecols keys features", {"fields": "fields=['x']", "indices": "ref.fields('x') before it"}),
-    ("column col field_name feature", {"field": "field='label'"}),
-    ("filter predicate query expr where", {"condition": "condition='x > 3'", "keep": "keep='x > 3'"}),
-    ("mask ids idx", {"valid": "valid=~mask", "indices": "indices=[...]", "keep": "keep=[...]"}),
-    ("data rows records items", {"source": "source=[...]", "obj": "obj=[...]"}),
-    ("schema spec dtype dtypes output_signature", {"element_spec": "element_spec={...}"}),
-    (
-        "block_size chunk_size context_length seq_len seq_length sequence_length max_length max_len size window "
-        "window_size",
-        {"length": "length=2048"},
-    ),
-    ("step shift hop overlap", {"stride": "stride=1024"}),
-    ("pad_value padding_value pad_token_id fill fill_value", {"value": "value=0"}),
-    ("sample_rate rate sr", {"sampling_rate": "sampling_rate=16_000"}),
-    ("optional null allow_none required", {"nullable": "nullable=True"}),
-    ("eos eos_id eos_token_id sep sep_token_id", {"separator": "separator=0"}),
-    ("probabilities probs p", {"weights": "weights=[...]", "": "cachelayer.mix([(a, 3), (b, 1)])"}),
-    ("cache_dir", {"local_cache": "local_cache='/path'"}),
-    ("name dataset dataset_name", {"dataset_id": "dataset_id='cifar10'"}),
-    ("revision tag", {"version": "version='v1'"}),
-]
-"""Keywords of other libraries, and what to write instead. A text lists keywords that mean the same. A dict says what to
-write if a call has a keyword for it, by that keyword; and, by an empty text, what to write if it has none."""
 C = TypeVar("C", bound=Callable[..., Any])
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 _BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -106,7 +35,7 @@ def required(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeEr
 
 
 def check_options(options: Iterable[str], known: Sequence[str], call: str = "") -> None:
-    """Raise UnknownOptionError if a call does not have one of the keywords, and say what to write instead.
+    """Raise UnknownOptionError if a call does not have one of the keywords, and say which it has.
 
     Args:
         options: the keywords that were passed.
@@ -115,24 +44,14 @@ def check_options(options: Iterable[str], known: Sequence[str], call: str = "") 
     """
     for name in options:
         if name not in known:
-            cures = _cures(name)
-            cure = next((write for keyword, write in cures.items() if keyword in known), cures.get(""))
             similar = get_close_matches(name, known, 1, _LEAST_SIMILARITY)
-            meant = ""
-            if cure:
-                meant = f"write {cure}; "
-            elif similar:
-                meant = f"did you mean {similar[0]}? "
+            meant = f"did you mean {similar[0]}? " if similar else ""
             here = f"{call}() has no option {name!r}" if call else f"there is no option {name!r}"
             raise UnknownOptionError(f"{here}: {meant}there are {', '.join(known) or 'none'}")
 
 
-def _cures(name: str) -> Mapping[str, str]:
-    return next((cures for words, cures in _FOREIGN_KEYWORDS if name in words.split()), {})
-
-
 def explains_options(thing: C) -> C:
-    """Decorate a function, so that it answers an unknown keyword by what to write instead.
+    """Decorate a function, so that it answers an unknown keyword by those that it has.
 
     If a dataclass is decorated, its constructor answers so; if another class is, each public method.
     """
@@ -145,33 +64,19 @@ def explains_options(thing: C) -> C:
     return thing
 
 
-def no_attribute(owner: object, name: str, cure: str) -> AttributeError:
-    """Return the error for an attribute that an object does not have.
-
-    Args:
-        cure: what to write instead.
-    """
-    return AttributeError(f"a {type(owner).__name__} has no {name!r}: {cure}", name=name, obj=owner)
-
-
 def _explained(function: Any) -> Any:
-    if hasattr(function, "__signature__"):
-        # A decorator that gives a function another signature checks its keywords itself.
-        return function
     code = unwrap(function).__code__
+    if hasattr(function, "__signature__") or code.co_flags & CO_VARKEYWORDS:
+        # A decorator that gives another signature checks the keywords itself, and so does a function with **.
+        return function
     known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
     call = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-    # A function with ** checks keywords itself, except other words for its own keywords.
-    takes_any = bool(code.co_flags & CO_VARKEYWORDS)
 
     @wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:
         if options:
-            check_options(filter(means_a_known_keyword, options) if takes_any else options, known, call)
+            check_options(options, known, call)
         return function(*arguments, **options)
-
-    def means_a_known_keyword(name: str) -> bool:
-        return any(keyword in known for keyword in _cures(name))
 
     return explained
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
+from typing import Any, Generic, Unpack, overload
 
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.joined import join
 from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
 from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
-from cachelayer.arguments import explains_options, no_attribute
+from cachelayer.arguments import explains_options
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.protocols import Digests, T, identity_of_records
 from cachelayer.records.tree import Tree
@@ -100,13 +100,6 @@ class Mixture(Generic[T]):
         members = tuple(ref._current for ref, _ in parts)
         joined = join([member.with_base(member.base.with_declared_spec()) for member in members])
         self._records = replace(DatasetView.all(joined), mixed=members)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_") or hasattr(type(self), name):
-                return object.__getattribute__(self, name)
-            raise no_attribute(self, name, "it has stream(...); call methods of views on each dataset, before mix()")
 
     def __identity__(self) -> Any:
         return identity_of_records(self._records), self.digest, self._turns.past(MOST_POSITIONS), self._length

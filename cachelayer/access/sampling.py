@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, overload
+from typing import Any, Generic, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader
-from cachelayer.arguments import no_attribute, refuse_other_index
+from cachelayer.arguments import refuse_other_index
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import Dataset, T, identity_of_records
 from cachelayer.records import dtypes
@@ -75,13 +75,6 @@ class Sampled(Generic[T]):
         if self._name is None:
             raise InvalidArgumentError(f"{self!r} has no reference, for it is no sample of one version")
         return self._name.reference(self.digest)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_") or hasattr(type(self), name):
-                return object.__getattribute__(self, name)
-            raise no_attribute(self, name, "it has stream(...); call methods of views before sample()")
 
     def __identity__(self) -> Any:
         return identity_of_records(self._records), dict(self._order.described)

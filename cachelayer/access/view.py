@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.readable_view import ReadableView
-from cachelayer.arguments import explains_options, no_attribute, required
+from cachelayer.arguments import explains_options, required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
 from cachelayer.records.leaf_names import leaf_numbers
@@ -37,29 +37,6 @@ from cachelayer.versions.view_calls import PUBLISH, ViewCall, literal, rows_call
 if TYPE_CHECKING:
     from cachelayer.access.sampling import Sampled
     from cachelayer.access.sequences.rolling import SeriesWindows
-
-_WRITE = {
-    "filter": "ref.where('score > 0.5'), ref.where(lambda columns: ...) or ref.select(ref.each(lambda element: ...))",
-    "map": "ref.stream(...).map(function)",
-    "shuffle": "ref.stream(..., shuffle=True, seed=0)",
-    "batch": "ref.stream(batch_size)",
-    "take": "ref[:count]",
-    "skip": "ref[count:]",
-    "tail": "ref[-count:]",
-    "train_test_split": "ref.split({'train': 0.8, 'test': 0.2}, seed=0)",
-    "to_pandas": "cachelayer.adapters.pandas.to_pandas(ref)",
-    "to_polars": "cachelayer.adapters.polars.to_polars(ref)",
-    "column_names": "list(ref.element_spec)",
-    "columns": "list(ref.element_spec)",
-    "features": "ref.element_spec",
-    "schema": "ref.element_spec",
-    "shape": "len(ref) and ref.element_spec",
-    "num_rows": "len(ref)",
-    # A version has these; windows, packs and several versions do not.
-    "stats": "stats() of each dataset that it comes from",
-    "count_by": "count_by() of each dataset that it comes from",
-}
-"""Names that other libraries have, and what to write here in place of each."""
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -216,14 +193,6 @@ class View(ReadableView[T]):
         numbers = np.delete(np.arange(len(self)), erased)
         elements = self.exclude(erased).stream() if len(erased) else self.stream()
         return mask_of_elements(elements, numbers, len(self), function, progress)
-
-    if not TYPE_CHECKING:
-        # Type checkers know the names that there are.
-        def __getattr__(self, name: str) -> Any:
-            if name in _WRITE:
-                raise no_attribute(self, name, f"write {_WRITE[name]}")
-            # Python calls this after an AttributeError within a property too: that is the error to show.
-            return object.__getattribute__(self, name)
 
     def sample(self, weights: str | Sequence[float] | NDArray[Any], *, seed: int) -> Sampled[T]:
         """Draw records by their weights, with replacement: endless streams of what is drawn.
