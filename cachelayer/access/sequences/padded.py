@@ -25,7 +25,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import UNNAMED, leaf_number
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Ints, bytes_of, move_ranges
 from cachelayer.records.spec import ArraySpec, LeafSpec, NullableDict, describe_leaf
 from cachelayer.records.tree import Tree
 
@@ -76,8 +76,9 @@ class Padding:
             raise ElementError(expected, str(int(lengths[row])), record=row, hint=hint)
         counts = np.minimum(lengths, self.length)
         out = np.full((len(counts), self.length), self.fill)
-        for row, start, count in zip(range(len(counts)), splits.tolist(), counts.tolist(), strict=False):
-            out[row, :count] = values[start : start + count]
+        size = self.fill.dtype.itemsize
+        places = np.arange(len(counts)) * (self.length * size)
+        move_ranges(bytes_of(out), places, bytes_of(values), splits[: len(counts)] * size, counts * size)
         return out, counts.astype(np.int32), np.arange(self.length) < counts[:, None]
 
 
