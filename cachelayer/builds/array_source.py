@@ -19,8 +19,6 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import as_leaf, leaf_spec
 from cachelayer.records.values import Nullable
 
-_MOST_COLUMNS = 16
-"""Longer lists are not checked for being columns by mistake; the check only improves an error message."""
 _IN_MEMORY = ("__dlpack__", "numpy", "to_numpy")
 """The methods of arrays, tensors and columns that lie in memory."""
 _STRINGS = "A column of objects holds str, or bytes, and None: convert the others, or pass a list of elements."
@@ -79,23 +77,7 @@ def columns_of(obj: Any) -> Tree | None:
     if isinstance(obj, np.ndarray):
         # An array of objects holds elements, not a column.
         return obj if obj.ndim and obj.dtype != object else None
-    columns = _nested(obj) if isinstance(obj, (Mapping, tuple)) else None
-    if type(columns) is tuple:
-        _refuse_samples(columns)
-    return columns
-
-
-def _refuse_samples(items: tuple[Any, ...]) -> None:
-    """Raise for a tuple such as ``((image, label), (image, label))``: its items look like samples, not like columns."""
-    if len(items) < 2 or not all(isinstance(item, (Mapping, tuple)) for item in items):
-        return
-    first, *others = [tree.map_structure(item, lambda _, leaf: leaf_spec(leaf)) for item in items]
-    if all(other == first for other in others):
-        raise InvalidTypeError(
-            f"a tuple of {len(items)} items like {tree.describe(items[0])} is not a source: the items of a tuple are "
-            "columns, arrays with a row for each element. Pass a list of them if they are samples, or a dict if they "
-            "are columns"
-        )
+    return _nested(obj) if isinstance(obj, (Mapping, tuple)) else None
 
 
 def _nested(obj: Any) -> Tree | None:
@@ -115,19 +97,6 @@ def _nested(obj: Any) -> Tree | None:
         return None
     refuse_other_index(f"a column of type {type(obj).__name__}", obj)
     return as_leaf(obj)
-
-
-def refuse_columns_in_a_list(items: list[Any]) -> None:
-    """Raise for a list such as ``[images, labels]``: arrays of equal length that do not share an element spec."""
-    if not 2 <= len(items) <= _MOST_COLUMNS or not all(isinstance(item, np.ndarray) and item.ndim for item in items):
-        return
-    if len(set(map(len, items))) == 1 and len({(item.shape, item.dtype) for item in items}) > 1:
-        specs = ", ".join(map(tree.describe, items[:3]))
-        raise InvalidTypeError(
-            f"the items of a list are records, and these do not share a spec: {specs}. To store columns, so that "
-            "element i has row i of each, pass a tuple or a dict of them; for records of different shapes declare "
-            "element_spec="
-        )
 
 
 def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.arguments import refuse_other_index
-from cachelayer.builds.array_source import array_source, columns_of, refuse_columns_in_a_list
+from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import batch_records
 from cachelayer.builds.sharded_source import Sharded, source_of_parts
 from cachelayer.builds.source import Source, errors_named, has_items, length_of, ranges_to_read, source_of_items
@@ -125,8 +125,6 @@ def _of_arrays_or_elements(obj: Any, *, unbatch: bool, element_spec: Tree | None
     source = _of_elements(obj)
     if unbatch:
         return unbatched(source, declared=element_spec)
-    if isinstance(obj, list) and element_spec is None:
-        refuse_columns_in_a_list(obj)
     return source
 
 
@@ -161,21 +159,13 @@ def _refuse_no_source(obj: Any) -> None:
 
 
 def _refuse_if_begun(iterator: Any) -> None:
-    """Raise if elements were taken from an iterator before: the build would get only the rest.
-
-    Generators, and the iterators of lists and tuples, show whether they were; other iterators do not.
-    """
+    """Raise if elements were taken from a generator before: the build would get only the rest."""
     if inspect.isgenerator(iterator):
         state = inspect.getgeneratorstate(iterator)
         if state == inspect.GEN_CREATED:
             return
         has = "has ended" if state == inspect.GEN_CLOSED else "has begun, and the elements it gave are lost"
         raise InvalidArgumentError(f"the generator {iterator.__name__} {has}: {_ONCE}")
-    if type(iterator) in (type(iter([])), type(iter(()))):
-        # How many were taken; an iterator that has ended does not tell, and gives no element.
-        taken = sum(iterator.__reduce__()[2:])
-        if taken > 0:
-            raise InvalidArgumentError(f"{taken} elements of the {type(iterator).__name__} were taken: {_ONCE}")
 
 
 def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Adapted:

@@ -26,7 +26,7 @@ from typing import Any, Self
 from cachelayer.arguments import integer
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
-from cachelayer.builds.parts import Parts, Ranges
+from cachelayer.builds.parts import Parts
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.write_source import write_parts
 from cachelayer.engines import Engine
@@ -300,8 +300,6 @@ def _finished_before(plan: BuildPlan, *, joins: bool = False) -> dict[int, PartR
 def _joined(parts: Parts, results: Mapping[int, PartResult]) -> PartResult:
     """Return the result of all parts together, whose shards are in the order of the parts."""
     current().parts(len(results), parts.count)
-    if not isinstance(parts, Ranges):
-        _warn_of_equal_parts(results)
     return reduce(PartResult.then, [results[number] for number in range(parts.count)], PartResult())
 
 
@@ -330,18 +328,3 @@ def join_hosts(plan: BuildPlan) -> None:
                 f"{plan.request.name}: another host builds something else: {differ}. Pass the same source, made by the "
                 "same code, and the same options on all hosts; only hosts=(index, count) may differ between them"
             )
-
-
-def _warn_of_equal_parts(parts: Mapping[int, PartResult]) -> None:
-    """Warn if two parts have the same records: the user's function may have ignored the number of the part."""
-    number_of: dict[tuple[str, ...], int] = {}
-    for number, part in sorted(parts.items()):
-        content = tuple(shard.stats.sha256 for shard in part.shards)
-        other = number_of.setdefault(content, number)
-        if other != number and part.records > 1:
-            warn(
-                f"parts {other} and {number} have the same {part.records} records: make the elements of a part from "
-                "its number, and each element in one part only",
-                logger="builds",
-            )
-            return

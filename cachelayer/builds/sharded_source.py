@@ -13,9 +13,6 @@ from cachelayer.builds.source import Source, errors_named
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import T
 
-_STANDARD = frozenset({"builtins", "itertools", "_io", "_csv"})
-"""The modules of iterators that never begin again."""
-
 
 @dataclass(frozen=True, eq=False)
 class Sharded(Generic[T]):
@@ -70,8 +67,6 @@ class FunctionParts:
         self.count = count
         self._function = function
         self._open_part = open_part
-        self._returned: Any = None
-        """The iterator that the function has returned last; None for other sources."""
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -85,7 +80,6 @@ class FunctionParts:
         """
         with errors_named(f"{self.describe(number)}: the function failed"):
             returned = self._function(number, self.count)
-        self._refuse_begun(returned, number)
         try:
             return Part(self._open_part(returned), name=self.describe(number))
         except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
@@ -101,21 +95,6 @@ class FunctionParts:
             for batch in self.part(number).source.batches(stop=left):
                 left = None if left is None else left - len(batch)
                 yield batch
-
-    def _refuse_begun(self, returned: Any, number: int) -> None:
-        """Raise if the function returns the same iterator for two parts: the first has taken all of its elements."""
-        if type(returned).__module__ not in _STANDARD or not isinstance(returned, Iterator):
-            return
-        if returned is self._returned:
-            raise SourceError(
-                f"{self.describe(number)}: the function returned a {type(returned).__name__} that it had returned "
-                "before, and the elements that were taken from it are lost: make a new one in each call"
-            )
-        self._returned = returned
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Few iterators can be pickled.
-        return {**self.__dict__, "_returned": None}
 
 
 @overload

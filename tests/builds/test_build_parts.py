@@ -90,20 +90,6 @@ def test_what_fails_names_the_part(
     assert storage.datasets() == []
 
 
-def test_a_function_that_returns_one_iterator_again_and_again_is_refused(storage: Storage) -> None:
-    """Else the elements that were taken to learn their spec would be missing."""
-    elements = iter(range(5))
-    with pytest.raises(SourceError, match="returned before"):
-        storage.cache(cachelayer.sharded(lambda index, count: elements, 5), "d", "v1", workers=2)
-    assert storage.datasets() == []
-
-
-def test_parts_with_the_same_records_are_warned_of(storage: Storage) -> None:
-    with pytest.warns(cachelayer.CacheLayerWarning, match="parts 0 and 1 have the same 10 records") as caught:
-        same = storage.submit(sharded(lambda index, count: range(10), 3), "d", "v0")
-    assert (len(same), len(caught)) == (30, 1)
-
-
 def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
     for count, error in ((0, ValueError), (2.5, TypeError)):
         with pytest.raises(error, match="count"):
