@@ -17,7 +17,7 @@ from typing import Any
 from harness import machine, peak_mb, table
 
 from cachelayer import ArraySpec
-from cachelayer.arrayrecord.shard_stats import ShardStats
+from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from functools import wraps
 from inspect import CO_VARKEYWORDS, unwrap
 from types import FunctionType
@@ -20,7 +19,6 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 
 _MOST_BITS = 4096
 """Python refuses to print much longer integers."""
-_LEAST_SIMILARITY = 0.6
 C = TypeVar("C", bound=Callable[..., Any])
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 _BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -44,10 +42,17 @@ def check_options(options: Iterable[str], known: Sequence[str], call: str = "") 
     """
     for name in options:
         if name not in known:
-            similar = get_close_matches(name, known, 1, _LEAST_SIMILARITY)
-            meant = f"did you mean {similar[0]}? " if similar else ""
+            meant = did_you_mean(name, known, 1)
             here = f"{call}() has no option {name!r}" if call else f"there is no option {name!r}"
             raise UnknownOptionError(f"{here}: {meant}there are {', '.join(known) or 'none'}")
+
+
+def did_you_mean(name: str, known: Sequence[str], most: int = 3) -> str:
+    """Return the question whether a name was meant for one of those that it resembles; empty if it resembles none."""
+    from difflib import get_close_matches
+
+    similar = get_close_matches(name, known, most)
+    return f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
 
 
 def explains_options(thing: C) -> C:

@@ -9,16 +9,12 @@ from __future__ import annotations
 import errno
 import math
 import os
-import shutil
 import stat
-import tempfile
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cachelayer.errors import CorruptionError, StorageError
-from cachelayer.host import has_ended, is_running, process_name
 
 _PREFIX = "cachelayer-build-"
 _ABANDONED_SECONDS = 7 * 24 * 3600.0
@@ -32,6 +28,12 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
     Args:
         parent: the folder in which to make it; None for the folder of the system for temporary files.
     """
+    import shutil
+    import tempfile
+    import uuid
+
+    from cachelayer.host import process_name
+
     maker = os.getpid()
     with _refusals():
         parent = Path(tempfile.gettempdir()) if parent is None else parent
@@ -57,6 +59,8 @@ def left_over_folders(parent: Path, now: float = -math.inf) -> list[Path]:
     Args:
         now: the time by the clock of the disk; by default no folder of another host is old enough.
     """
+    from cachelayer.host import has_ended, is_running
+
     folders = []
     with suppress(OSError):
         for folder in sorted(parent.glob(f"{_PREFIX}*")):

@@ -24,7 +24,7 @@ from cachelayer import (
     StateError,
     json_values,
 )
-from cachelayer.arrayrecord.shard_stats import ShardStats
+from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.json_values import sealed, unsealed
 from cachelayer.objects import paths
 from cachelayer.protocols import Digests

@@ -213,11 +213,9 @@ class ReadableView(Generic[T]):
         return self._stream(global_batch_size, options)
 
     def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
-        from cachelayer.streams.order.blocks import follow_from_bytes
-
         blocks = blocks_of(options.get("shuffle", False))
         # Lengths, and the sizes of blocks that are left open, are known once a version is published.
-        needs_all = options.get("buckets") is not None or (blocks is not None and follow_from_bytes(blocks))
+        needs_all = options.get("buckets") is not None or (blocks is not None and blocks.follow_from_bytes)
         records = self._records if needs_all else self._current
         if options.get("buckets") is not None and records.base.leaves is not None:
             from cachelayer.access.sequences.bucketed import bucketed_stream

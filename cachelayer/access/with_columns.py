@@ -15,7 +15,6 @@ from typing import Any, Self
 
 from cachelayer.access.dataset import LeafRead, leaves_below
 from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
-from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, highest_cost, needed_together
@@ -26,16 +25,6 @@ from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ImageSize
 from cachelayer.records.tree import Tree
-
-
-def version_elements(records: VersionRecords) -> StoredElements:
-    """Return the elements of a version, with its added columns if it has any."""
-    base = RecordElements(records)
-    columns = records.version.manifest.columns
-    if not columns:
-        return base
-    groups = [RecordElements(replace(records, group=number)) for number in range(len(columns))]
-    return WithColumns.of(base, groups)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 ::
 
-    what files are       riegeli.py, where to begin reading; index.py, lengths.py; compression.py, varints.py
+    what files are       index.py, where to begin reading; lengths.py; riegeli.py, compression.py, varints.py
     written              writer.py
     read                 local_shards.py with mapping.py; ranged.py, records_without_files.py; file.py, files of others
 """

@@ -22,19 +22,10 @@ import numpy as np
 
 from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.compression import decompress
+from cachelayer.arrayrecord.index import BLOCK, check_inside, to_logical
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.ranged import Range, ReadRanges, fetch_ranges
-from cachelayer.arrayrecord.riegeli import (
-    BLOCK,
-    CHUNK_HEADER,
-    ByteFile,
-    Footer,
-    check_inside,
-    parse_chunk,
-    read_footer,
-    read_postscript,
-    to_logical,
-)
+from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, ByteFile, Footer, parse_chunk, read_footer, read_postscript
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.records.memory import Bytes, Ints, distinct, splits_of
 from cachelayer.records.spans import Records, Spans

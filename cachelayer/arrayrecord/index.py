@@ -1,7 +1,15 @@
-"""The index of a shard: the place and the checksum of each record. It is read in place, without parsing.
+"""Where the records of a shard lie: block headers, the index of a shard, and the facts about both in the manifest.
 
-16 bytes identify the records. A row of 16 bytes follows for each record, little-endian. The manifest has the CRC32C of
-the whole index::
+A block header of 24 bytes stands at every multiple of 64 KiB, even within a record. A *position* is an offset in the
+file. A *logical* offset does not count block headers, so the bytes of a record have consecutive logical offsets::
+
+    position          0      24                      65536     65560
+                      | head | signature, records ... | head    | records go on ...
+    logical offset    0      0                       65512     65512
+
+The index of a shard has the place and the checksum of each record. It is read in place, without parsing. 16 bytes
+identify the records. A row of 16 bytes follows for each record, little-endian. The manifest has the CRC32C of the whole
+index::
 
     the first 16 bytes of the SHA-256 of the records of the shard
     u64 position, u32 length, u32 CRC32C of record 0
@@ -12,31 +20,124 @@ Position and length give the stored bytes of a record: the record itself, or if 
 length and then its zstd frame. The length does not count block headers. The checksum is of the record, decompressed.
 
 If all records have n bytes and are not compressed, readers need no rows: record i lies at the logical offset
-``to_logical(first) + i * (42 + varint_nbytes(n) + n)``. The manifest has n and the position of the first record.
+``to_logical(first) + i * (42 + bytes of n as a varint + n)``. The manifest has n and the position of the first record.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord import varints
+from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.errors import CorruptionError
+from cachelayer.gather import Buffers
 from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.spans import Spans
+from cachelayer.records.spans import Spans, lie_outside
 
+BLOCK = 1 << 16
+HEADER = 24
+PAYLOAD = BLOCK - HEADER
+SIGNATURE = 40
+"""The logical bytes of the empty chunk that a file begins with, before any record."""
 ROW = np.dtype([("position", "<u8"), ("length", "<u4"), ("crc32c", "<u4")])
 IDENTITY_NBYTES = ROW.itemsize
 COMPRESSIONS = ("none", "zstd")
 _CHUNK_OVERHEAD = 42
 
 
+@dataclass(frozen=True)
+class ShardStats:
+    """The facts about a shard that a manifest records."""
+
+    records: int
+    """The number of records."""
+    nbytes: int
+    """The bytes of the file."""
+    crc32c: int
+    """The checksum of the file."""
+    sha256: str
+    """The hex digest of the records, each after its length as a little-endian uint64."""
+    compression: str
+    """``none`` or ``zstd``."""
+    index_crc32c: int
+    """The checksum of the index."""
+    record_nbytes: int | None = None
+    """The bytes of every record, if all have one size and are not compressed, so that arithmetic tells their places."""
+    first_position: int | None = None
+    """The position of record 0; None if ``record_nbytes`` is None."""
+    lengths_crc32c: int | None = None
+    """The checksum of the file of lengths; None if there is none."""
+    length_crc32cs: tuple[int, ...] = ()
+    """The checksum of the running sums of each leaf of varying length."""
+    length_totals: tuple[int, ...] = ()
+    """The sum of the lengths of each leaf of varying length."""
+    plain_nbytes: int | None = field(default=None, compare=False)
+    """The bytes that the file would have without compression; None if it has none. A manifest has only the sum."""
+
+    @property
+    def index_nbytes(self) -> int:
+        return int(nbytes_of(self.records))
+
+    @property
+    def lengths_file(self) -> LengthsFile | None:
+        return LengthsFile(self.records, self.length_crc32cs, self.length_totals) if self.length_totals else None
+
+
+@overload
+def to_logical(position: int) -> int: ...
+@overload
+def to_logical(position: Ints) -> Ints: ...
+def to_logical(position: Any) -> Any:
+    """Return the logical offset of a position. A header has the logical offset of the first byte after it."""
+    # numpy divides by one number several times as fast as it finds the remainder.
+    block = position // BLOCK
+    return block * PAYLOAD + np.maximum(position - block * BLOCK - HEADER, 0)
+
+
+@overload
+def to_position(logical: int) -> int: ...
+@overload
+def to_position(logical: Ints) -> Ints: ...
+def to_position(logical: Any) -> Any:
+    """Return the position of the byte at a logical offset."""
+    return logical + HEADER * (logical // PAYLOAD + 1)
+
+
+def buffers_of_ranges(ranges: Sequence[Any], begins: Ints, first: int = 0) -> Buffers:
+    """Return ranges of files as buffers, in which starts count from the block that the range begins in.
+
+    Args:
+        ranges: the bytes of each range.
+        begins: the position of each range in its file.
+        first: the least logical offset in its file at which anything is read.
+    """
+    within = begins % BLOCK
+    arrays = [np.frombuffer(raw, np.uint8) for raw in ranges]
+    table = np.ones((len(arrays), 4), np.int64)
+    table[:, 0] = [array.__array_interface__["data"][0] for array in arrays]
+    table[:, 0] -= within
+    table[:, 1] = [len(array) for array in arrays]
+    table[:, 1] += within
+    table[:, 3] = np.maximum(to_logical(begins), first) - begins // BLOCK * PAYLOAD
+    return Buffers(table, arrays)
+
+
+def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str], first: int = 0) -> None:
+    """Raise if a range does not lie in its file, from ``first`` on. All numbers are without block headers."""
+    wrong = lie_outside(logical, lengths, room) | (logical < first)
+    if wrong.any():
+        raise CorruptionError(f"{name(int(wrong.argmax()))} does not lie in its file: the file or its index is damaged")
+
+
 def chunk_nbytes(record_nbytes: int) -> int:
     """Return the logical bytes of an uncompressed chunk of one record."""
-    return _CHUNK_OVERHEAD + int(varints.nbytes_of(np.array([record_nbytes]))[0]) + record_nbytes
+    varint_nbytes = max(1, -(-record_nbytes.bit_length() // 7))
+    return _CHUNK_OVERHEAD + varint_nbytes + record_nbytes
 
 
 def nbytes_of(records: Any) -> Any:

@@ -25,19 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.compression import decompress_some
-from cachelayer.arrayrecord.mapping import MappedFile, is_in_memory, mapping_limit, opened, too_many_mapped
-from cachelayer.arrayrecord.riegeli import (
+from cachelayer.arrayrecord.index import (
     BLOCK,
     HEADER,
     PAYLOAD,
     SIGNATURE,
+    ShardStats,
     check_inside,
-    read_postscript,
     to_logical,
     to_position,
 )
-from cachelayer.arrayrecord.shard_stats import ShardStats
+from cachelayer.arrayrecord.mapping import MappedFile, is_in_memory, mapping_limit, opened, too_many_mapped
 from cachelayer.counting import count, counts_for_iterator, note_disk
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.gather import IS_COMPILED, Buffers
@@ -256,7 +254,11 @@ class LocalShards:
         logical, sizes = self._locate(shard_of, within)
         only = shard_of if len(self._starts) > 1 else None
         stored = Spans(self._shards, logical, sizes, only, partial(self._name_of, shard_of, within))
-        records = decompress_some(stored, self._is_compressed[shard_of]) if self._has_compressed else stored
+        records = stored
+        if self._has_compressed:
+            from cachelayer.arrayrecord.compression import decompress_some
+
+            records = decompress_some(stored, self._is_compressed[shard_of])
         if self.verify != "always":
             return records
         copied = records.packed()
@@ -336,6 +338,8 @@ class LocalShards:
             index.check(index_memory, stats.index_crc32c, str(files.index_path))
             if self._record_nbytes is not None:
                 self._check_arithmetic(shard, index.rows_of(index_memory), files.index_path)
+            from cachelayer.arrayrecord.riegeli import read_postscript
+
             read_postscript(mapped)
         if self.verify != "never":
             self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))

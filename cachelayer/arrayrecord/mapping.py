@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.arrayrecord.riegeli import SIGNATURE, buffers_of_ranges
+from cachelayer.arrayrecord.index import SIGNATURE, buffers_of_ranges
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.gather import Buffers
 from cachelayer.locks import cached_property

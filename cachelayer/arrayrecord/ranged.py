@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import decompress_some
-from cachelayer.arrayrecord.records_without_files import FindFiles, records_without_files
-from cachelayer.arrayrecord.riegeli import (
+from cachelayer.arrayrecord.index import (
     BLOCK,
     PAYLOAD,
     SIGNATURE,
+    ShardStats,
     buffers_of_ranges,
     check_inside,
     to_logical,
     to_position,
 )
-from cachelayer.arrayrecord.shard_stats import ShardStats
+from cachelayer.arrayrecord.records_without_files import FindFiles, records_without_files
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
 from cachelayer.logs import logger_of

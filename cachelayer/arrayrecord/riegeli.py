@@ -1,11 +1,4 @@
-"""The layout of an ArrayRecord file: block headers, chunks, and the footer, which lists the chunks.
-
-A block header of 24 bytes stands at every multiple of 64 KiB, even within a record. A *position* is an offset in the
-file. A *logical* offset does not count block headers, so the bytes of a record have consecutive logical offsets::
-
-    position          0      24                      65536     65560
-                      | head | signature, records ... | head    | records go on ...
-    logical offset    0      0                       65512     65512
+"""The chunks of an ArrayRecord file, and the footer, which lists them. :mod:`cachelayer.arrayrecord.index` has blocks.
 
 A file is: the signature, a chunk for each record (or for several), the footer chunk, padding up to a block, and in the
 last block the postscript, which holds the position of the footer chunk. Source: the specification of the file format
@@ -14,24 +7,18 @@ Riegeli/records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Protocol
 
 import numpy as np
 
 from cachelayer.arrayrecord import varints
+from cachelayer.arrayrecord.index import BLOCK, SIGNATURE, to_logical, to_position
 from cachelayer.errors import CorruptionError, FormatError
-from cachelayer.gather import Buffers
 from cachelayer.records.memory import Bytes, Ints, splits_of
-from cachelayer.records.spans import Records, lie_outside
+from cachelayer.records.spans import Records
 
-BLOCK = 1 << 16
-HEADER = 24
-PAYLOAD = BLOCK - HEADER
-SIGNATURE = 40
-"""The logical bytes of the empty chunk that a file begins with, before any record."""
 CHUNK_HEADER = 40
 _MOST_RECORDS = 2**53
 _OFFSET_TAG = 0x08
@@ -41,52 +28,6 @@ _RECORDS_TAG = 0x18
 _OPTIONS_NBYTES = 95
 """The bytes of the message of the options without the numbers in it, if records are not compressed."""
 _POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
-
-
-@overload
-def to_logical(position: int) -> int: ...
-@overload
-def to_logical(position: Ints) -> Ints: ...
-def to_logical(position: Any) -> Any:
-    """Return the logical offset of a position. A header has the logical offset of the first byte after it."""
-    # numpy divides by one number several times as fast as it finds the remainder.
-    block = position // BLOCK
-    return block * PAYLOAD + np.maximum(position - block * BLOCK - HEADER, 0)
-
-
-@overload
-def to_position(logical: int) -> int: ...
-@overload
-def to_position(logical: Ints) -> Ints: ...
-def to_position(logical: Any) -> Any:
-    """Return the position of the byte at a logical offset."""
-    return logical + HEADER * (logical // PAYLOAD + 1)
-
-
-def buffers_of_ranges(ranges: Sequence[Any], begins: Ints, first: int = 0) -> Buffers:
-    """Return ranges of files as buffers, in which starts count from the block that the range begins in.
-
-    Args:
-        ranges: the bytes of each range.
-        begins: the position of each range in its file.
-        first: the least logical offset in its file at which anything is read.
-    """
-    within = begins % BLOCK
-    arrays = [np.frombuffer(raw, np.uint8) for raw in ranges]
-    table = np.ones((len(arrays), 4), np.int64)
-    table[:, 0] = [array.__array_interface__["data"][0] for array in arrays]
-    table[:, 0] -= within
-    table[:, 1] = [len(array) for array in arrays]
-    table[:, 1] += within
-    table[:, 3] = np.maximum(to_logical(begins), first) - begins // BLOCK * PAYLOAD
-    return Buffers(table, arrays)
-
-
-def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str], first: int = 0) -> None:
-    """Raise if a range does not lie in its file, from ``first`` on. All numbers are without block headers."""
-    wrong = lie_outside(logical, lengths, room) | (logical < first)
-    if wrong.any():
-        raise CorruptionError(f"{name(int(wrong.argmax()))} does not lie in its file: the file or its index is damaged")
 
 
 class ByteFile(Protocol):

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index, varints
 from cachelayer.arrayrecord.compression import Compression
+from cachelayer.arrayrecord.index import ShardStats, to_logical, to_position
 from cachelayer.arrayrecord.lengths import LENGTH, LengthsFile, encode_lengths
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, Footer, plain_nbytes, read_footer, to_logical, to_position
-from cachelayer.arrayrecord.shard_stats import ShardStats
+from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, Footer, plain_nbytes, read_footer
 from cachelayer.errors import StorageError
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import PREFIX, Frames

@@ -13,6 +13,3 @@
     read meanwhile        background.py, source_records.py
     the way back          erase.py
 """
-
-DEFAULT_SHARD_BYTES = 256 << 20
-"""A shard ends with the record with which it has so many bytes."""

@@ -13,10 +13,10 @@ import click
 
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.arguments import byte_count, quantity
-from cachelayer.builds import DEFAULT_SHARD_BYTES
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.records import dtypes
 from cachelayer.records.spec import ArraySpec, JsonSpec
+from cachelayer.versions import DEFAULT_SHARD_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,7 +8,6 @@ in its environment, and a warning says so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 from cachelayer.user_warnings import warn
@@ -40,6 +39,8 @@ class StorageOptions(dict[str, Any]):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing.context import get_spawning_popen
+
         if get_spawning_popen() is not None:
             return StorageOptions, (dict(self), self.missing)
         plain = {name: value for name, value in self.items() if _is_plain(name, value)}

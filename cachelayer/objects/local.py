@@ -9,9 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -139,6 +137,8 @@ class LocalStore:
         self.write_atomically(name, lambda path: _write(path, data))
 
     def upload(self, path: Path, name: str) -> None:
+        import shutil
+
         with storage_errors("read", path):
             open_file(path).close()
         self.write_atomically(name, lambda target: shutil.copyfile(path, target))
@@ -185,6 +185,8 @@ class LocalStore:
     @contextmanager
     def _durable(self, name: str, fill: Callable[[Path], object]) -> Iterator[Path]:
         """Yield a durable temporary file beside the object. The caller renames it; then the folder is synced."""
+        import uuid
+
         target = self.local_path(name)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
         try:
@@ -261,6 +263,8 @@ class LocalStore:
             path.unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
+        import shutil
+
         path = self.local_path(folder)
         with storage_errors("delete", path), _logged("delete all of", path):
             while path.exists():

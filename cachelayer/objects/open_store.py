@@ -35,9 +35,7 @@ def open_store(
         storage_options: the options of the client (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
             its retries may take if the store does not answer, by default 60.
     """
-    from cachelayer.objects.credentials import StorageOptions
-
-    options = StorageOptions(storage_options or {})
+    options = dict(storage_options or {})
     timeout = _seconds(options.pop("timeout", _TIMEOUT))
     if not isinstance(url, (str, bytes, os.PathLike)):
         raise InvalidTypeError(f"a storage is a path or a URL, not a {type(url).__name__}")
@@ -67,8 +65,9 @@ def open_store(
             f"different names: write {parts.scheme}://{'/'.join(steps)}"
         )
     from cachelayer.objects.bucket_store import BucketStore
+    from cachelayer.objects.credentials import StorageOptions
 
-    return BucketStore(parts.scheme, root, options, timeout)
+    return BucketStore(parts.scheme, root, StorageOptions(options, getattr(storage_options, "missing", ())), timeout)
 
 
 def names_no_bucket(url: str) -> bool:

@@ -283,8 +283,6 @@ class Codec:
 
         Errors of videos have the ``numbers``. With ``separate_rows``, rows are kept one by one, for :meth:`elements`.
         """
-        from cachelayer.records.files_in_records import StoredBytes
-
         places = self._varying_places(records)
         null_bits: Any = self._null_bits(records) if self._can_be_null else None
         fixed_rows = _separate_fixed_rows if separate_rows else _fixed_rows
@@ -295,6 +293,8 @@ class Codec:
                 if part.shape is not None:
                     parts.append(fixed_rows(records, place, part))
                 elif part.is_file and plan.files is not None:
+                    from cachelayer.records.files_in_records import StoredBytes
+
                     ranges = zip(places.starts[:, place].tolist(), places.nbytes[:, place].tolist(), strict=True)
                     parts.append([StoredBytes(records, row, *bounds) for row, bounds in enumerate(ranges)])
                 else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.record_elements import RecordElements, StoredElements
 from cachelayer.access.version_records import VersionRecords
-from cachelayer.access.with_columns import version_elements
+from cachelayer.arguments import did_you_mean
 from cachelayer.arrayrecord.local_shards import Verify
 from cachelayer.errors import (
     CorruptionError,
@@ -74,15 +75,12 @@ class Catalog:
         Raises:
             DatasetNotFoundError: if there is no such dataset; the message names those that exist.
         """
-        from difflib import get_close_matches
-
         snapshot = log.head()
         if snapshot.sequence == 0:
             # Folders that may be no datasets are named too: to look into each would take requests.
             dataset_id = log.folder.name
             known = [name for name in self._names() if name != dataset_id]
-            near = get_close_matches(dataset_id, known, 3)
-            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            hint = did_you_mean(dataset_id, known)
             existing = f"there are {', '.join(known[:10])}" if known else "it has no datasets"
             folder = self.store.local_path("")
             if folder is not None and not folder.exists():
@@ -132,7 +130,7 @@ class Catalog:
                 records.local_copies  # noqa: B018 - to look at them removes the copies of erased records
             name = ViewName(version.reference, version.manifest.records)
 
-            return DataRef(DatasetView(version_elements(records), version.selection, name=name))
+            return DataRef(DatasetView(_elements(records), version.selection, name=name))
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""
@@ -169,3 +167,14 @@ class Catalog:
             return True
         except StorageError as error:
             return error
+
+
+def _elements(records: VersionRecords) -> StoredElements:
+    """Return the elements of a version, with its added columns if it has any."""
+    base = RecordElements(records)
+    columns = records.version.manifest.columns
+    if not columns:
+        return base
+    from cachelayer.access.with_columns import WithColumns
+
+    return WithColumns.of(base, [RecordElements(replace(records, group=number)) for number in range(len(columns))])

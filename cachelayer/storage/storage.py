@@ -20,7 +20,6 @@ import numpy as np
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import boolean, explains_options, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
-from cachelayer.builds import DEFAULT_SHARD_BYTES
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
@@ -29,7 +28,7 @@ from cachelayer.objects.store import Store
 from cachelayer.protocols import T
 from cachelayer.storage.catalog import Catalog
 from cachelayer.streams.stream_options import check_seed
-from cachelayer.versions import GRACE_SECONDS
+from cachelayer.versions import DEFAULT_SHARD_BYTES, GRACE_SECONDS
 from cachelayer.versions.log import Log, LogEvent
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
@@ -104,16 +103,19 @@ class Storage:
         storage_options: Mapping[str, Any] | None = None,
         verify: Verify = "open",
     ) -> None:
-        from cachelayer.objects.local_cache import CacheFolder, folder_of, limit_of
-
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it must be one of {', '.join(map(repr, VERIFY))}")
-        limit = limit_of(local_cache_bytes)
         store = open_store(url, storage_options)
-        has_copies = limit != 0 and store.local_path("") is None
+        is_remote = store.local_path("") is None
+        copies = None
         # A local storage does not ask for the user's cache folder: the machine may not know the user.
-        folder = folder_of(local_cache) if has_copies or local_cache is not None else None
-        copies = CacheFolder(folder, limit) if has_copies and folder is not None else None
+        if is_remote or local_cache is not None or local_cache_bytes is not None:
+            from cachelayer.objects.local_cache import CacheFolder, folder_of, limit_of
+
+            limit = limit_of(local_cache_bytes)
+            has_copies = is_remote and limit != 0
+            folder = folder_of(local_cache) if has_copies or local_cache is not None else None
+            copies = CacheFolder(folder, limit) if has_copies and folder is not None else None
         self._catalog = Catalog(store, copies, verify)
 
     def __identity__(self) -> str:

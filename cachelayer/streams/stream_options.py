@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache, wraps
 from inspect import signature
 from math import gcd
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
-from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks, block_order
 from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.step_numbers import count_steps, step_with
@@ -27,6 +25,7 @@ from cachelayer.streams.steps import MOST_POSITIONS, RULES, EpochSlice, Phase, R
 from cachelayer.user_warnings import warn
 
 if TYPE_CHECKING:
+    from cachelayer.streams.order.blocks import Blocks
     from cachelayer.streams.order.buckets import Buckets, BucketTable
 
 MOST_ROWS = 1 << 30
@@ -36,7 +35,7 @@ _MOST_READERS = 1.5
 are fewer lanes than shards, it is always more than this."""
 
 M = TypeVar("M", bound=Callable[..., Any])
-Shuffle = bool | Literal["blocks"] | Blocks
+Shuffle: TypeAlias = "bool | Literal['blocks'] | Blocks"
 _SEARCHED = 1 << 18
 """Places of an epoch that are searched for records at once."""
 _DEFAULTS = {
@@ -154,8 +153,11 @@ class StreamOptions:
 
     def __str__(self) -> str:
         """Return what differs from the defaults, as the arguments of a call."""
-        order = {name: value for name, value in self.order.described.items() if name not in ("kind", "version")}
-        if isinstance(self.order, BlockOrder):
+        described = self.order.described
+        order = {name: value for name, value in described.items() if name not in ("kind", "version")}
+        if described["kind"] == "blocks":
+            from cachelayer.streams.order.blocks import Blocks
+
             order["shuffle"] = Blocks(**order.pop("blocks"))
         elif "blocks" in order:
             order["shuffle"] = "blocks"
@@ -210,7 +212,7 @@ def make_options(
     position = integer("start", start, 0)
     _check_positions(records, epochs, position)
     order = _order(records, record_nbytes, together, chosen, seed, reshuffle=reshuffle)
-    if isinstance(chosen, Blocks):
+    if not isinstance(chosen, bool):
         warn_of_few_lanes(shard_count, [order])
     if remainder is None:
         # A ShardOptions of Grain may say it.
@@ -272,12 +274,14 @@ def _check_positions(records: int, epochs: int | None, start: int) -> None:
 @lru_cache(maxsize=16)
 def order_over(order: Order, records: int) -> Order:
     """Return an order of the same kind over another number of records: exact, or in blocks of the same sizes."""
+    if isinstance(order, ExactOrder):
+        return replace(order, records=records)
+    from cachelayer.streams.order.blocks import BlockOrder, Blocks, block_order
+
     if isinstance(order, BlockOrder):
         over = block_order(Blocks(**order.sizes), records, 1, seed=order.seed, reshuffle=order.reshuffle)
         return replace(over, asked=order.asked)
-    if not isinstance(order, ExactOrder):
-        raise InvalidArgumentError("only a stream of one dataset, in an exact order or in blocks, has more records")
-    return replace(order, records=records)
+    raise InvalidArgumentError("only a stream of one dataset, in an exact order or in blocks, has more records")
 
 
 def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
@@ -286,7 +290,7 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
 
     order = options.order
     steps = options.steps
-    if isinstance(order, BlockOrder):
+    if order.in_blocks:
         raise InvalidArgumentError(
             "buckets and shuffle in blocks: blocks hold records of all lengths, so pass shuffle=True, or leave buckets "
             "out"
@@ -325,18 +329,22 @@ def takes_stream_options(**refused: str) -> Callable[[M], M]:
 def blocks_of(shuffle: Any) -> Blocks | None:
     """Return the sizes of a shuffle in blocks; None for any other shuffle, and for none."""
     checked = _checked_shuffle(shuffle)
-    return checked if isinstance(checked, Blocks) else None
+    return None if isinstance(checked, bool) else checked
 
 
 def _checked_shuffle(shuffle: Any) -> bool | Blocks:
     """Return a shuffle as a value, whichever way a user names it."""
-    if isinstance(shuffle, Blocks):
-        return shuffle
     if isinstance(shuffle, (bool, np.bool_)):
         return bool(shuffle)
+    from cachelayer.streams.order.blocks import Blocks
+
+    if isinstance(shuffle, Blocks):
+        return shuffle
     if isinstance(shuffle, str):
         if shuffle == "blocks":
             return Blocks()
+        from difflib import get_close_matches
+
         if get_close_matches(shuffle.lower(), ["blocks"], 1, 0.5):
             raise InvalidArgumentError(f"shuffle {shuffle!r}: did you mean 'blocks'?")
     raise InvalidTypeError(
@@ -355,7 +363,7 @@ def _order(
 ) -> Order:
     """Return the order of one dataset, with its seed checked."""
     if seed is None and shuffle:
-        shown = "'blocks'" if shuffle == Blocks() else repr(shuffle)
+        shown = "'blocks'" if shuffle == _checked_shuffle("blocks") else repr(shuffle)
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
     key = None if seed is None else check_seed(seed)
     return _shared_order(records, record_nbytes, together, shuffle, key, reshuffle)
@@ -366,13 +374,17 @@ def _order(
 def _shared_order(
     records: int, record_nbytes: int, together: int, shuffle: bool | Blocks, seed: int | None, reshuffle: bool
 ) -> Order:
-    if isinstance(shuffle, Blocks) and seed is not None:
+    if not isinstance(shuffle, bool) and seed is not None:
+        from cachelayer.streams.order.blocks import block_order
+
         return block_order(shuffle, records, record_nbytes, together, seed=seed, reshuffle=reshuffle)
     return ExactOrder(records, bool(shuffle), seed, reshuffle or not shuffle)
 
 
 def warn_of_few_lanes(shards: int, orders: Iterable[Order]) -> None:
     """Warn if several shards read the blocks of one lane, so that each of its blocks is read by several."""
+    from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder
+
     lanes = [order.lanes for order in orders if isinstance(order, BlockOrder) and order.rounds > 1]
     few = max(lanes, key=lambda count: _readers(shards, count), default=shards)
     readers = _readers(shards, few)

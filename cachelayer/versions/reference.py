@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal, Self
 
+from cachelayer.arguments import did_you_mean
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.objects import paths
@@ -169,8 +169,7 @@ class Reference:
         if not snapshot.versions:
             return VersionNotFoundError(f"{self.dataset_id}: no version is published")
         known = [*snapshot.versions, *snapshot.tags]
-        near = get_close_matches(str(self.name), known, 3)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        hint = did_you_mean(str(self.name), known)
         shown = ", ".join(known[-10:])
         return VersionNotFoundError(f"{self.dataset_id}: no version or tag {self.name!r}: {hint}there are {shown}")
 

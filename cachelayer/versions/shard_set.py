@@ -111,21 +111,22 @@ class ShardSet:
     @classmethod
     def from_json(cls, document: Any) -> ShardSet:
         """Return the set that :meth:`to_json` wrote; raise for values that it cannot have written."""
-        from cachelayer.versions.column_file import ColumnFile
-
         facts = json_values.mapping("rows or columns", document)
         json_values.check_members("rows or columns", facts, _MEMBERS)
         stored = cls(
             json_values.text("codec", facts["codec"]),
             json_values.mapping("element_spec", json_values.shallow("element_spec", facts["element_spec"])),
             ShardTable.from_json(facts["shards"]),
-            json_values.decoded(ColumnFile | None, "array", facts["array"]),
         )
-        if stored.array is not None:
-            stored.array.check()
-            if len(stored.shards):
-                raise ValueError("columns are stored twice")
-        return stored
+        if facts["array"] is None:
+            return stored
+        from cachelayer.versions.column_file import ColumnFile
+
+        array = json_values.decoded(ColumnFile, "array", facts["array"])
+        array.check()
+        if len(stored.shards):
+            raise ValueError("columns are stored twice")
+        return replace(stored, array=array)
 
 
 def layout_nbytes(spec: Tree) -> int | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cachelayer import json_values
 from cachelayer.arrayrecord import index, lengths
-from cachelayer.arrayrecord.shard_stats import ShardStats
+from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.errors import CorruptionError, FormatError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths

@@ -23,10 +23,10 @@ from samples import examples
 import cachelayer
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
+from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.riegeli import Footer, read_footer
-from cachelayer.arrayrecord.shard_stats import ShardStats
 from cachelayer.arrayrecord.writer import mapped_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.objects.local import file_crc32c

@@ -9,7 +9,7 @@ import pytest
 from samples import pairwise
 
 import cachelayer
-from cachelayer.arrayrecord.riegeli import BLOCK, PAYLOAD
+from cachelayer.arrayrecord.index import BLOCK, PAYLOAD
 
 # Around a header and a block; divisible in many ways, and prime; and much larger.
 SIZES = [0, 1, 23, 25, 3_072, 8_200, 20_011, 65_400, PAYLOAD, PAYLOAD + 1, BLOCK, BLOCK + 1, 196_608, 300_000]

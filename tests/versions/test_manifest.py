@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachelayer import ArraySpec, CorruptionError, FormatError
-from cachelayer.arrayrecord.shard_stats import ShardStats
+from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.json_values import encoded
 from cachelayer.objects import paths
 from cachelayer.records.selection import Selection

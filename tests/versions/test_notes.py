@@ -11,7 +11,7 @@ from mutations import mutated
 from samples import some
 
 from cachelayer import json_values
-from cachelayer.arrayrecord.shard_stats import ShardStats
+from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log

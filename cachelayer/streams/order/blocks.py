@@ -102,6 +102,11 @@ class Blocks:
                 f"window of at least {self.lanes}, or fewer lanes"
             )
 
+    @property
+    def follow_from_bytes(self) -> bool:
+        """True if a size follows from the bytes of the records."""
+        return self.records is None or self.window is None
+
 
 @dataclass(frozen=True, eq=False)
 class _Window:
@@ -341,11 +346,6 @@ def _reversed_bits() -> Indices:
     for bit in reversed(range(MOST_LANES_BITS)):
         table = np.concatenate([table, table + (1 << bit)])
     return table
-
-
-def follow_from_bytes(sizes: Blocks) -> bool:
-    """Return whether a size follows from the bytes of the records."""
-    return sizes.records is None or sizes.window is None
 
 
 def block_order(

@@ -334,13 +334,13 @@ class StepReader:
 
     def _finish(self, plan: ChunkPlan, number: int, batch: Any, context: ReadContext) -> Any:
         """Return what is handed out for a step: its batch after the functions of batches, with its mask."""
-        from cachelayer.streams.reading.element_map import returned_none
-
         for function in self.batch_maps:
             context.check()
             with Timed("functions"):
                 changed = function(batch)
             if changed is None and batch is not None:
+                from cachelayer.streams.reading.element_map import returned_none
+
                 begin = plan.steps.begins[number]
                 raise returned_none("map_batches()", f"of the batch at position {begin}", None)
             batch = changed
