@@ -52,7 +52,7 @@ def did_you_mean(name: str, known: Sequence[str], most: int = 3) -> str:
     from difflib import get_close_matches
 
     similar = get_close_matches(name, known, most)
-    return f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
+    return f"did you mean {' or '.join(similar)}? " if similar else ""
 
 
 def explains_options(thing: C) -> C:
