@@ -136,11 +136,13 @@ class Erasure:
     def _without(self, head: Snapshot, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress) -> Snapshot:
         """Put the shards and manifests of all versions without the records, and return a snapshot that names them."""
         target = replace(target, generation=head.generation)
-        infos = [
-            self._put(head, StoredVersion(self._dataset, info), rows, target, progress)
-            for info in head.versions.values()
-            if self._holds(info, rows)
-        ]
+        infos = []
+        files: set[str] = set()
+        for info in head.versions.values():
+            if self._holds(info, rows):
+                put = self._put(head, StoredVersion(self._dataset, info), rows, target, progress)
+                infos.append(put.info)
+                files.update(file.file for file in put.manifest.files)
         deletions = []
         for deletion in head.deleted:
             if self._holds(deletion.info, rows):
@@ -152,7 +154,7 @@ class Erasure:
         change = event(
             "erase", versions=[info.version for info in infos], records=len(self._records), reason=self._reason
         )
-        return head.superseding(infos, self._reason, change, deletions)
+        return head.superseding(infos, files, self._reason, change, deletions)
 
     def _others_with(self, known: list[Ints], before: Snapshot, entry: Snapshot, spec: Tree) -> list[str]:
         """Return the versions that still have equal records, or other fields that were made of them."""
@@ -176,7 +178,7 @@ class Erasure:
 
     def _put(
         self, head: Snapshot, version: StoredVersion, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress
-    ) -> VersionInfo:
+    ) -> StoredVersion:
         """Put a version without the records: its shards, column files and manifest."""
         before = version.manifest
         begins = before.shards.records.cumsum() - before.shards.records
@@ -200,7 +202,8 @@ class Erasure:
             time=now(),
         )
         # This sets the generation of the info, too.
-        return put_manifest(self._log, head, info, manifest, raw)
+        info = put_manifest(self._log, head, info, manifest, raw)
+        return StoredVersion.with_manifest(self._dataset, info, manifest)
 
     def _without_records(
         self, version: StoredVersion, stored: ShardSet, records: Ints, head: Snapshot, target: ShardTarget

@@ -75,11 +75,12 @@ class Builder:
         """Build a version with the records of a base and those of a source; see :meth:`cachelayer.Storage.append`."""
 
         def append_split(split: Any, split_id: str) -> DataRef[Any]:
-            before = self.catalog.open(self.catalog.resolve(replace(base, dataset_id=split_id)))._base.version
+            log = Log(self.catalog.dataset(split_id))
+            before = self.catalog.open(self.catalog.resolve(replace(base, dataset_id=split_id), log))._base.version
             recipe = Recipe.of(split, options)
             extension = Appending(before, fill)
             try:
-                ref = self.build(self.request(split, split_id, version, recipe, options, extension))
+                ref = self.build(replace(self.request(split, split_id, version, recipe, options, extension), log=log))
             except ElementError as error:
                 # Other builds may declare another spec.
                 hint = f"Appended elements have the element spec of {before.name}: convert it, or begin a new dataset."

@@ -107,15 +107,17 @@ class Catalog:
         except VersionNotFoundError:
             return None
 
-    def resolve(self, reference: Reference) -> StoredVersion:
+    def resolve(self, reference: Reference, log: Log | None = None) -> StoredVersion:
         """Return the version that a reference names, without opening it: it may be damaged.
+
+        A log of the dataset that is used later is read once.
 
         Raises:
             DatasetNotFoundError, VersionNotFoundError: if there is none.
             CorruptionError: if it has another digest.
         """
-        dataset = self.store.folder(reference.dataset_id)
-        return StoredVersion(dataset, reference.resolve(self.head(Log(dataset))))
+        log = log or Log(self.store.folder(reference.dataset_id))
+        return StoredVersion(log.folder, reference.resolve(self.head(log)))
 
     def open(self, version: StoredVersion) -> DataRef[Any]:
         """Return the DataRef of a version.

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
-import google_crc32c
-
-from cachelayer.arrayrecord import index
 from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
-from cachelayer.records.memory import splits_of
 from cachelayer.system_threads import Pool
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.shard_table import ShardFile, ShardTable
+from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.snapshot import manifest_name, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -111,13 +106,6 @@ def damage_beside_manifest(version: StoredVersion, manifest: Manifest) -> dict[s
             problem_of[name] = "damaged" if version.folder.exists(name) else "missing"
     # It is no damage if the indices are missing: each shard has its own, and a storage may be the copy of a folder.
     raw = None if version.indices is None else version.folder.read(version.indices)
-    if version.indices is not None and raw is not None and not _is_right(raw, manifest.shards):
+    if version.indices is not None and raw is not None and not manifest.shards.has_indices(raw):
         problem_of[version.indices] = "damaged"
     return problem_of
-
-
-def _is_right(indices: bytes, shards: ShardTable) -> bool:
-    """Return whether the indices of all shards, one after another, have the checksums of the shards' own indices."""
-    places = splits_of(index.nbytes_of(shards.records)).tolist()
-    sums = [google_crc32c.value(indices[begin:end]) for begin, end in pairwise(places)]
-    return len(indices) == places[-1] and sums == [shard.stats.index_crc32c for shard in shards]

@@ -3,7 +3,7 @@
 ::
 
     list_objects    the objects of a dataset
-    needs_of        the files that the versions of a head of the log need
+    needs_of        the files that the versions of a head of the log need: the log names them
     garbage         what nobody needs, and why: a function of the two and of the ages of objects
     collect         an entry of the log on that head says which files are deleted; then they are deleted
 
@@ -18,10 +18,10 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 from cachelayer import json_values
@@ -31,6 +31,7 @@ from cachelayer.objects.local import storage_errors
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
+from cachelayer.system_threads import Pool
 from cachelayer.temporary_files import left_over_folders, working_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, has_running_build
@@ -43,6 +44,7 @@ _TEMPORARY_SECONDS = 3600.0
 """The age from which a temporary file must have been left by a killed process."""
 _WORKING_SECONDS = 24 * 3600.0
 """The age from which the working folder of a build must have been left by a killed process."""
+_THREADS = 16
 _PROBE = ".clock-"
 """The first letters of objects that are put to see the clock of a bucket."""
 _FOLDERS = {paths.SHARDS, paths.MANIFESTS, paths.BUILDS, paths.WORKING}
@@ -84,11 +86,14 @@ class Needs:
     """The files that the versions of a head need."""
 
     head: Snapshot
-    """The head, without the deleted versions whose grace is over."""
-    files: frozenset[str]
-    """The files of its versions, without suffixes. Deleted versions need their files until their grace is over."""
+    """The head, without the deleted versions whose grace is over, and their files."""
     released: Mapping[str, ReleasedFile]
     """The files that only deleted versions needed, whose grace is over."""
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The files of its versions, without suffixes. Deleted versions need their files until their grace is over."""
+        return self.head.files.union(map(manifest_stem, self.head.versions_with_files))
 
 
 @dataclass(frozen=True)
@@ -141,17 +146,20 @@ def _rule(name: str, head: Snapshot, grace: float) -> tuple[float, str]:
 def list_objects(dataset: Store) -> dict[str, list[str]]:
     """Return the objects of a dataset, without the entries of its log: see :data:`Listing`."""
     listing: dict[str, list[str]] = {}
-    for folder in (paths.SHARDS, paths.MANIFESTS):
+    is_local = dataset.local_path(paths.LOG) is not None
+    # A bucket has no temporary files, and a list of the log would take a request for each 1,000 entries.
+    for folder in (paths.SHARDS, paths.MANIFESTS, *([paths.LOG] if is_local else [])):
         for name in _names(dataset, folder):
             file = f"{folder}/{name.rpartition('/')[2].partition('.')[0]}"
             if paths.is_file(file):
                 listing.setdefault(file, []).append(name)
-    for folder in (paths.LOG, paths.SHARDS, paths.MANIFESTS):
-        listing |= {name: [name] for name in _names(dataset, folder) if name.endswith(".tmp")}
+            elif name.endswith(".tmp"):
+                listing[name] = [name]
     for version in _names(dataset, paths.BUILDS):
         listing |= _objects_of_builds(dataset, version)
     listing |= {folder: _names(dataset, folder) for folder in _names(dataset, paths.PLANS)}
-    listing |= {folder: [folder, *_names(dataset, folder)] for folder in _names(dataset, paths.WORKING)}
+    if is_local:
+        listing |= {folder: [folder, *_names(dataset, folder)] for folder in _names(dataset, paths.WORKING)}
     return {name: objects for name, objects in listing.items() if objects}
 
 
@@ -182,20 +190,35 @@ def needs_of(dataset: Store, head: Snapshot, age: Age, *, keeps_deleted: bool) -
         for deletion in head.deleted
         if not keeps_deleted and (deletion.grace == 0 or age(paths.log_entry(deletion.sequence)) >= deletion.grace)
     ]
-    head = head.without_deletions(over)
-    needed = {file for info in head.versions_with_files for file in _files_of(dataset, info)}
-    released: dict[str, ReleasedFile] = {}
+    objects_of: dict[str, ReleasedFile] = {}
+    # Each file that is named in a manifest is in the head: so it is enough to look for those that may go.
+    unnamed: set[str] = set()
     for deletion in over:
         try:
             files = _files_of(dataset, deletion.info)
+            unnamed |= files.keys() & head.files
         except _UNREADABLE:
             files = {manifest_stem(deletion.info): manifest_objects(deletion.info)}
+            unnamed |= head.files
         # A version is published after its files were put, and deleted later still.
         least_age = min(age(manifest_name(deletion.info)), age(paths.log_entry(deletion.sequence)))
         for file, objects in files.items():
-            if file not in needed:
-                released[file] = ReleasedFile(objects, deletion.info.version, least_age)
-    return Needs(head, frozenset(needed), released)
+            objects_of[file] = ReleasedFile(objects, deletion.info.version, least_age)
+    left = head.without_deletions(over, ())
+    unnamed = _not_named(dataset, left.versions_with_files, unnamed)
+    needs = Needs(left.without_deletions((), unnamed), {})
+    return replace(needs, released={file: released for file, released in objects_of.items() if file not in needs.files})
+
+
+def _not_named(dataset: Store, infos: Sequence[VersionInfo], files: set[str]) -> set[str]:
+    """Return the files that no manifest of these versions names: the newest ones, which name most, are read first."""
+    with Pool(_THREADS, "cachelayer-gc") as threads:
+        for stop in range(len(infos), 0, -_THREADS):
+            if not files:
+                break
+            some = infos[max(0, stop - _THREADS) : stop]
+            files = files.difference(*threads.map(partial(_files_of, dataset), some))
+    return files
 
 
 def _files_of(dataset: Store, info: VersionInfo) -> dict[str, list[str]]:
@@ -221,7 +244,7 @@ def collect(
     # Files first, then the head: a file that is there now, and that the later head does not name, is not needed.
     listing: Listing = {} if only_deleted else list_objects(dataset)
     left_over = [] if only_deleted else _left_over(dataset)
-    needs = Needs(Snapshot(), frozenset(), {})
+    needs = Needs(Snapshot(), {})
     reasons: dict[str, str] = {}
 
     def decide(head: Snapshot) -> Snapshot:

@@ -2,14 +2,15 @@
 
 ::
 
-    _log/0000000001.json    the versions and tags after the first change
-    _log/0000000002.json    the versions and tags after the second change: the head
+    _log/0000000001.json    the first change
+    _log/0000000002.json    the second change, and the first again
+    _log/0000000003.json    the third change: the head, read from entries 2 and 3
     _log/head               the number of the head, or of an earlier entry: a hint
     _log/reserve            on a file system, room for entries that free space when the disk is full
 
-Each entry is a whole :class:`Snapshot`. A writer puts its entry under the next number, if that number is free. If
-another writer was first, it reads that entry and decides again. Each entry holds a random token, by which its writer
-recognises it if the reply to the put was lost.
+Each entry says what changed since an earlier one: see :func:`cachelayer.versions.snapshot.base_of`. A writer puts its
+entry under the next number, if that number is free. If another writer was first, it reads that entry and decides again.
+Each entry holds a random token, by which its writer recognises it if the reply to the put was lost.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -31,7 +32,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import is_full
 from cachelayer.objects.store import Store
 from cachelayer.user_warnings import warn
-from cachelayer.versions.snapshot import Snapshot
+from cachelayer.versions.snapshot import Snapshot, base_of, chain_of
 
 _log = logger_of("log")
 _SECONDS_TO_WIN = 300.0
@@ -102,45 +103,49 @@ class Log:
 
     def __init__(self, folder: Store) -> None:
         self.folder = folder
-        self._seen: Snapshot | None = None
+        self._chain: list[Snapshot] = []
+        """The newest snapshot that was read, behind those that it was read from; empty before the first look."""
         self._swept_by: dict[int, frozenset[str]] = {}
         """The files that entries deleted, by the numbers of these entries."""
 
     def head(self) -> Snapshot:
         """Return the newest snapshot; an empty one if nothing was ever published."""
-        seen = self._seen
-        if seen is None:
-            seen = self._head_by_pointer()
+        if self._chain:
+            newest = self._newest_number(self._chain[-1].sequence)
+            self._chain = self._chain_to(newest)
         else:
-            newest = self._newest_number(seen.sequence)
-            if newest != seen.sequence:
-                seen = self._entry(newest)
-        self._seen = seen
-        return seen
+            self._chain = self._chain_by_pointer()
+        return self._chain[-1]
 
     def has_published(self, version: str, since: int) -> bool:
         """Return whether a version was published after the entry of a number, even if it is deleted now."""
         newest = self.head().sequence
-        return any(version in self._entry(sequence).versions for sequence in range(since + 1, newest + 1))
+        return any(version in self._changes_of(sequence).versions for sequence in range(since + 1, newest + 1))
 
-    def _head_by_pointer(self) -> Snapshot:
-        """Return the newest snapshot, which is looked for from the entry that the pointer names."""
+    def _chain_by_pointer(self) -> list[Snapshot]:
+        """Return the newest snapshot, looked for from the entry that the pointer names, and those it is read from."""
+        from cachelayer.system_threads import Pool
+
         pointed = self._pointer()
-        newest, head = self._newest_from(pointed)
-        if head is not None:
-            return head
-        if newest != pointed:
-            raise self._missing(newest)
-        # Another program copied the storage while it changed, or removed an entry.
-        newest = self._newest_number(0)
-        head = self._entry(newest)
-        warn(
-            f"{self.folder.url}/{paths.LOG_HEAD} names entry {pointed} of the log, and the newest that is there is "
-            f"{newest}: versions that later entries published are missing here. If the storage was copied by other "
-            "means, copy it again; the next entry that is written ends this warning",
-            logger="log",
-        )
-        return head
+        if self.folder.local_path(paths.LOG) is not None:
+            newest = self._newest_number(pointed)
+            raws = self._raws(chain_of(newest))
+        else:
+            with Pool(1, "cachelayer-log") as thread:
+                # The pointer is right unless a writer was interrupted, so this is one round trip most often.
+                reading = thread.submit(self._raws, chain_of(pointed))
+                newest = self._newest_number(pointed)
+                raws = reading.result()
+        if newest == pointed and pointed and raws[pointed] is None:
+            # Another program copied the storage while it changed, or removed an entry.
+            newest = self._newest_number(0)
+            warn(
+                f"{self.folder.url}/{paths.LOG_HEAD} names entry {pointed} of the log, and the newest that is there is "
+                f"{newest}: versions that later entries published are missing here. If the storage was copied by other "
+                "means, copy it again; the next entry that is written ends this warning",
+                logger="log",
+            )
+        return self._chain_to(newest, raws)
 
     def _pointer(self) -> int:
         """Return the number that the pointer to the newest entry holds; 0 if the pointer is missing or damaged."""
@@ -149,40 +154,50 @@ class Log:
             return json_values.integer("sequence", json_values.unsealed(raw or b"")["sequence"])
         return 0
 
-    def _newest_from(self, pointed: int) -> tuple[int, Snapshot | None]:
-        """Return the number of the newest entry, given it or an earlier one, and that entry; None if it is missing."""
-        from cachelayer.system_threads import Pool
-
-        if self.folder.local_path(paths.LOG) is not None:
-            newest = self._newest_number(pointed)
-            return newest, self._entry_or_none(newest)
-        with Pool(1, "cachelayer-log") as thread:
-            # The pointer is right unless a writer was interrupted, so both answers most often come in one round trip.
-            reading = thread.submit(self._entry_or_none, pointed)
-            newest = self._newest_number(pointed)
-            if newest == pointed:
-                return newest, reading.result()
-            return newest, self._entry_or_none(newest)
-
     def _newest_number(self, known: int) -> int:
         """Return the number of the newest entry, given the number of an entry. No entry between them is read."""
-        newest = known
-        while self.folder.exists(paths.log_entry(newest + 1)):
-            newest += 1
-        return newest
+        step = 1
+        while self.folder.exists(paths.log_entry(known + step)):
+            known += step
+            step *= 2
+        while step > 1:
+            step //= 2
+            if self.folder.exists(paths.log_entry(known + step)):
+                known += step
+        return known
 
-    def _entry_or_none(self, sequence: int) -> Snapshot | None:
-        if sequence == 0:
-            return Snapshot()
-        name = paths.log_entry(sequence)
-        raw = self.folder.read(name)
-        return None if raw is None else Snapshot.decode(raw, f"{self.folder.url}/{name}", sequence)
+    def _chain_to(self, newest: int, raws: Mapping[int, bytes | None] | None = None) -> list[Snapshot]:
+        """Return the snapshot of an entry, behind those that it is read from; those that are known are not read again.
 
-    def _entry(self, sequence: int) -> Snapshot:
-        entry = self._entry_or_none(sequence)
-        if entry is None:
+        Args:
+            raws: entries that were read already.
+        """
+        numbers = chain_of(newest)
+        chain = [Snapshot(), *(each for each in self._chain if each.sequence in numbers)]
+        numbers = numbers[len(chain) - 1 :]
+        raws = {**self._raws([number for number in numbers if number not in (raws or {})]), **(raws or {})}
+        for number in numbers:
+            chain.append(self._decoded(number, raws[number], chain[-1]))
+        return chain
+
+    def _raws(self, numbers: Sequence[int]) -> dict[int, bytes | None]:
+        """Return the bytes of entries, by their numbers; None for those that are missing."""
+        from cachelayer.system_threads import Pool
+
+        names = list(map(paths.log_entry, numbers))
+        if len(names) < 2 or self.folder.local_path(paths.LOG) is not None:
+            return dict(zip(numbers, map(self.folder.read, names), strict=True))
+        with Pool(_THREADS, "cachelayer-log") as threads:
+            return dict(zip(numbers, threads.map(self.folder.read, names), strict=True))
+
+    def _decoded(self, sequence: int, raw: bytes | None, base: Snapshot | None = None) -> Snapshot:
+        if raw is None:
             raise self._missing(sequence)
-        return entry
+        return Snapshot.decode(raw, f"{self.folder.url}/{paths.log_entry(sequence)}", sequence, base)
+
+    def _changes_of(self, sequence: int) -> Snapshot:
+        """Return what an entry says: its event, the files that it deleted, and what changed since an earlier one."""
+        return self._decoded(sequence, self.folder.read(paths.log_entry(sequence)))
 
     def _missing(self, sequence: int) -> CorruptionError:
         return CorruptionError(f"{self.folder.url}/{paths.log_entry(sequence)}: an entry of the log is missing")
@@ -192,13 +207,11 @@ class Log:
 
         A file is good if no entry since the generation in its name has deleted it.
         """
-        deleted: set[str] = set()
-        for sequence in head.sweeps[generation:]:
-            if sequence not in self._swept_by:
-                entry = head if sequence == head.sequence else self._entry(sequence)
-                self._swept_by[sequence] = entry.swept
-            deleted |= self._swept_by[sequence]
-        return frozenset(deleted)
+        sweeps = head.sweeps[generation:]
+        unknown = [sequence for sequence in sweeps if sequence not in self._swept_by]
+        for sequence, raw in self._raws(unknown).items():
+            self._swept_by[sequence] = self._decoded(sequence, raw).swept
+        return frozenset().union(*(self._swept_by[sequence] for sequence in sweeps))
 
     def history(self) -> list[LogEvent]:
         """Return the events of all entries, the oldest first."""
@@ -211,7 +224,7 @@ class Log:
             while len(events) < newest:
                 first = len(events) + 1
                 sequences = range(first, min(first + _ENTRIES_PER_ROUND, newest + 1))
-                events += map(event_of, threads.map(self._entry, sequences))
+                events += map(event_of, threads.map(self._changes_of, sequences))
         return events
 
     def change(self, decide: Callable[[Snapshot], Snapshot], *, frees: bool = False) -> Snapshot:
@@ -231,18 +244,19 @@ class Log:
             BusyError: if other writers add every next entry first, for five minutes besides those of deciding.
         """
         deadline = time.monotonic() + _SECONDS_TO_WIN
-        if self._seen is not None and not self.folder.exists(paths.log_entry(self._seen.sequence)):
+        if self._chain and not self.folder.exists(paths.log_entry(self._chain[-1].sequence)):
             # Another program removed the dataset.
-            self._seen = None
+            self._chain = []
         for attempt in count():
             head = self.head()
+            chain = self._chain
             begin = time.monotonic()
             decided = self._decided(decide, head)
             # It may take long, as that of an erasure does, which writes shards: no other writer is to blame for that.
             deadline += time.monotonic() - begin
             if decided is head:
                 return head
-            entry = None if decided is None else self._commit(decided, frees=frees)
+            entry = None if decided is None else self._commit(decided, chain, frees=frees)
             if entry is not None:
                 return entry
             if time.monotonic() > deadline:
@@ -264,13 +278,19 @@ class Log:
                 raise
             return None
 
-    def _commit(self, decided: Snapshot, *, frees: bool) -> Snapshot | None:
-        """Put a changed head as the next entry, and return the entry; None if another entry came first."""
+    def _commit(self, decided: Snapshot, chain: Sequence[Snapshot], *, frees: bool) -> Snapshot | None:
+        """Put a changed head as the next entry, and return the entry; None if another entry came first.
+
+        Args:
+            chain: the head before it was changed, behind those that it was read from.
+        """
         sequence = decided.sequence + 1
+        # What an entry has for a base is among those that the entry before it was read from.
+        bases = [each for each in chain if each.sequence <= base_of(sequence)]
         # The files that an entry deleted are listed in that entry alone: a later one drops the list that it inherits.
         deletes_files = decided.sweeps[-1:] == (sequence,)
         entry = replace(decided, sequence=sequence, swept=decided.swept if deletes_files else frozenset[str]())
-        raw = entry.encode(uuid.uuid4().hex)
+        raw = entry.encode(uuid.uuid4().hex, bases[-1])
         name = paths.log_entry(sequence)
         try:
             is_ours = self.folder.put_if_absent(name, raw)
@@ -284,7 +304,7 @@ class Log:
             counting.count(lost_races=1)
             _log.info("%s/%s: another writer added it first, so this one decides again", self.folder.url, name)
             return None
-        self._seen = entry
+        self._chain = [*bases, entry]
         _log.info("%s: entry of the log: %s", self.folder.url, event_of(entry))
         try:
             self.folder.put(paths.LOG_HEAD, json_values.sealed({"sequence": sequence}))
@@ -297,10 +317,11 @@ class Log:
 
     def keep_reserve(self) -> None:
         """Keep some room on a disk, in which entries that free space can be written when it is full."""
-        entry = paths.log_entry(0 if self._seen is None else self._seen.sequence)
         with suppress(StorageError, OSError):
             path = self.folder.local_path(paths.LOG_RESERVE)
-            nbytes = 0 if path is None else 4 * (self.folder.size(entry) or 0)
+            # The next entry may say all again that those say which the head was read from.
+            entries = [] if path is None else [paths.log_entry(each.sequence) for each in self._chain]
+            nbytes = 4 * sum(self.folder.size(entry) or 0 for entry in entries)
             if path is not None and 2 * (self.folder.size(paths.LOG_RESERVE) or 0) < nbytes:
                 # Some file systems store zeros in no room at all.
                 path.write_text(os.urandom(max(_RESERVE_NBYTES, nbytes) // 2).hex())

@@ -120,6 +120,8 @@ class Notes:
             parts = list(threads.map(partial(read_part, self.folder), numbers))
         noted = {number: part for number, part in zip(numbers, parts, strict=True) if part is not None}
         finished = {**known, **noted}
+        if not finished:
+            return {}
         lost = lost_files((shard.file for part in finished.values() for shard in part.shards), log, log.head())
         lost |= absent_files((shard for part in noted.values() for shard in part.shards), log)
         return {

@@ -62,6 +62,7 @@ def publish(
         BuildRevokedError: if a file was deleted meanwhile.
     """
     shared = set() if base is None else {file.file for file in base.manifest.files}
+    files = [file.file for file in manifest.files]
     own_files = [file for file in manifest.files if file.file not in shared]
     _refuse_if_absent(log, version, own_files)
     raw = manifest.encode()
@@ -90,16 +91,16 @@ def publish(
         if mends is not None and published != mends:
             what = "deleted" if published is None else "replaced"
             raise VersionNotFoundError(f"{log.folder.name}@{version} was {what} while it was mended")
-        _refuse_if_collected(log, head, version, stored)
+        _refuse_if_collected(log, head, version, files)
         if info.generation != head.generation:
             with revoked_if_absent(log, version, own_files):
-                info = put_manifest(log, head, info, manifest, raw)
+                info = put_manifest(log, head, info, manifest, raw, base)
         if replaces is not None and published is not None and published.digest == replaces.digest:
             replaced = Deletion(published, head.sequence + 1, grace=0.0)
-            return head.superseding([info], replaces.reason, change, [*head.deleted, replaced])
+            return head.superseding([info], files, replaces.reason, change, [*head.deleted, replaced])
         if mends is not None:
-            return head.with_manifest_of(info, change)
-        return head.with_version(info, change)
+            return head.with_manifest_of(info, files, change)
+        return head.with_version(info, files, change)
 
     entry = log.change(decide)
     return StoredVersion.with_manifest(log.folder, entry.versions[version], stored)
@@ -144,13 +145,9 @@ def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: s
     )
 
 
-def _refuse_if_collected(log: Log, head: Snapshot, version: str, manifest: Manifest) -> None:
+def _refuse_if_collected(log: Log, head: Snapshot, version: str, files: Iterable[str]) -> None:
     """Raise if the log says that a file of the version was deleted as garbage."""
-    column_files = [file for group in manifest.columns for file in group.files]
-    generations = [*manifest.shards.generations, *(file.generation for file in column_files)]
-    if min(generations, default=head.generation) == head.generation:
-        return
-    lost = lost_files((file.file for file in manifest.files), log, head)
+    lost = lost_files(files, log, head)
     if lost:
         raise BuildRevokedError(
             f"{log.folder.name}@{version}: {len(lost)} of its shards were collected as garbage before it was "
@@ -159,9 +156,12 @@ def _refuse_if_collected(log: Log, head: Snapshot, version: str, manifest: Manif
 
 
 def lost_files(files: Iterable[str], log: Log, head: Snapshot) -> set[str]:
-    """Return the files that entries of the log deleted since the generations in their names."""
+    """Return the files that entries of the log deleted since the generations in their names.
+
+    What a version of the head names was not deleted: only other files are looked for in entries.
+    """
     by_generation: dict[int, set[str]] = {}
-    for file in files:
+    for file in set(files) - head.files:
         by_generation.setdefault(paths.generation_of(file), set()).add(file)
     lost: set[str] = set()
     for generation, names in by_generation.items():
@@ -177,22 +177,34 @@ def absent_files(files: Iterable[ShardFile | ColumnFile], log: Log) -> set[str]:
         return {file for (file, nbytes), size in zip(expected.values(), sizes, strict=True) if size != nbytes}
 
 
-def put_manifest(log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes) -> VersionInfo:
+def put_manifest(
+    log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes, base: StoredVersion | None = None
+) -> VersionInfo:
     """Put a manifest, and the files beside it, under the generation of a head; return the version with that."""
     placed = replace(info, generation=head.generation)
     if manifest.kept_numbers is not None:
         log.folder.put(paths.kept_numbers(manifest_stem(placed)), manifest.kept_numbers)
-    put_indices(StoredVersion.with_manifest(log.folder, placed, manifest))
+    put_indices(StoredVersion.with_manifest(log.folder, placed, manifest), base)
     log.folder.put(manifest_name(placed), raw)
     return placed
 
 
-def put_indices(version: StoredVersion) -> None:
-    """Put the indices of all shards of a version as one object, if the version is to have such an object."""
-    if version.indices is not None:
-        shards = version.manifest.shards
-        ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in shards]
-        version.folder.put(version.indices, b"".join(version.folder.read_ranges(ranges)))
+def put_indices(version: StoredVersion, base: StoredVersion | None = None) -> None:
+    """Put the indices of all shards of a version as one object, if the version is to have such an object.
+
+    Those of its first shards are read from the object of a base, if that has the same: this is one request.
+    """
+    if version.indices is None:
+        return
+    shards = list(version.manifest.shards)
+    indices = b""
+    if base is not None and base.indices is not None and shards[: len(base.manifest.shards)] == [*base.manifest.shards]:
+        raw = version.folder.read(base.indices) or b""
+        if base.manifest.shards.has_indices(raw):
+            indices = raw
+            shards = shards[len(base.manifest.shards) :]
+    ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in shards]
+    version.folder.put(version.indices, b"".join([indices, *version.folder.read_ranges(ranges)]))
 
 
 def refuse_if_taken(log: Log, version: str) -> None:

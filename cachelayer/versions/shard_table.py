@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, NamedTuple, overload
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.errors import CorruptionError, FormatError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
+from cachelayer.records.memory import splits_of
 
 _OF_LEAVES = "length_crc32cs", "length_totals"
 _STATS = [field.name for field in fields(ShardStats) if field.compare]
@@ -138,6 +141,12 @@ class ShardTable(Sequence[ShardFile]):
     def index_nbytes(self) -> int:
         """Bytes of all indices."""
         return int(index.nbytes_of(self.records).sum())
+
+    def has_indices(self, raw: bytes) -> bool:
+        """Return whether these are the indices of all shards, one after another."""
+        places = splits_of(index.nbytes_of(self.records)).tolist()
+        sums = [google_crc32c.value(raw[begin:end]) for begin, end in pairwise(places)]
+        return len(raw) == places[-1] and sums == [shard.stats.index_crc32c for shard in self]
 
     @property
     def files_nbytes(self) -> NDArray[np.int64]:

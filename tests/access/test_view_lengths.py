@@ -15,7 +15,7 @@ import pytest
 from document_views import ELEMENTS, LEAVES, SPEC, values_of
 from faults import fault_proxy
 from servers import Server, new_bucket
-from stored import shard_files
+from stored import set_facts, shard_files
 
 import cachelayer
 from cachelayer import (
@@ -31,7 +31,7 @@ from cachelayer.access.dataset import LeafRead
 from cachelayer.arrayrecord.lengths import encode_lengths
 from cachelayer.json_values import sealed, unsealed
 from cachelayer.versions.shard_table import ShardTable
-from cachelayer.versions.snapshot import VersionInfo, manifest_name
+from cachelayer.versions.snapshot import info_of_row, manifest_name
 
 
 def naive(elements: list[dict[str, Any]], leaf: str) -> list[int]:
@@ -141,8 +141,8 @@ def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     written = replace(manifest, rows=rows).encode()
     entry = folder / "d/_log/0000000001.json"
     logged = unsealed(entry.read_bytes())
-    logged["versions"]["v1"]["manifest_sha256"] = hashlib.sha256(written).hexdigest()
-    (folder / "d" / manifest_name(VersionInfo(**logged["versions"]["v1"]))).write_bytes(written)
+    set_facts(logged, "v1", manifest_sha256=hashlib.sha256(written).hexdigest())
+    (folder / "d" / manifest_name(info_of_row("v1", logged["versions"][0]))).write_bytes(written)
     entry.write_bytes(sealed(logged))
     return Storage(folder).fetch("d", "v1")
 

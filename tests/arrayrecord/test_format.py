@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -48,6 +49,8 @@ def test_the_example_is_true() -> None:
     assert record == bytes.fromhex("".join(line.split("  ")[0] for line in shown[1].splitlines()))
 
 
+VERSION = ["version", "manifest_sha256", "generation", "digest", "records", "nbytes", "time"]
+"""The values of a row of an entry that lists versions."""
 GOLDEN_SPEC = {
     "flag": ArraySpec(np.dtype(bool)),
     "pair": Pair(ArraySpec(np.dtype(ml_dtypes.bfloat16), (2,)), [ArraySpec(np.dtype("S3")), None]),
@@ -117,10 +120,14 @@ def test_every_file_is_as_specified(
         assert (entry["sequence"], list(entry)[-1]) == (2, "crc32c")
         assert entry["crc32c"] == google_crc32c.value(raw[: raw.rindex(b",")])
     changed = {"deleted", "sweeps", "swept", "superseded"}
-    assert entry.keys() == {"format", "sequence", "versions", "tags", "event", "token", "crc32c"} | changed
+    keys = {"format", "sequence", "versions", "tags", "files", "removed", "event", "token", "crc32c"}
+    assert entry.keys() == keys | changed
     assert not any(entry[name] for name in changed)
+    assert not any(entry["removed"].values())
     assert (entry["format"], entry["sequence"], entry["tags"]) == (1, 2, {"best": "v1"})
-    [version] = entry["versions"].values()
+    [version] = (dict(zip(VERSION, row, strict=True)) for row in entry["versions"])
+    for name in ("manifest_sha256", "digest"):
+        version[name] = base64.b64decode(version[name] + "=").hex()
     raw = (root / "manifests" / f"{version['manifest_sha256'][:32]}-{version['generation']}.json").read_bytes()
     assert hashlib.sha256(raw).hexdigest() == version["manifest_sha256"]
 

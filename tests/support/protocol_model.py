@@ -24,7 +24,7 @@ class Stem(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the log: a whole snapshot.
+    """An entry of the log, as the snapshot that is read from it and earlier ones.
 
     Args:
         generation: how many entries up to this one have deleted files.

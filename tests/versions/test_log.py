@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import some
 
@@ -19,7 +20,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files
-from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo
+from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo, base_of, chain_of
 
 INFO = VersionInfo("v1", "0" * 64, 0, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(
@@ -36,9 +37,12 @@ SNAPSHOTS = st.builds(
     sequence=st.integers(10, 10**10),
     versions=st.lists(NAMES, unique=True, max_size=4).map(lambda names: {n: replace(INFO, version=n) for n in names}),
     tags=st.dictionaries(NAMES, NAMES, max_size=3),
-    deleted=st.lists(st.builds(Deletion, st.just(INFO), st.integers(1, 9), st.floats(0, 1e9))).map(tuple),
+    deleted=st.lists(
+        st.builds(Deletion, st.just(INFO), st.integers(1, 9), st.floats(0, 1e9)), unique_by=lambda each: each.sequence
+    ).map(tuple),
     sweeps=st.lists(st.integers(1, 10), unique=True).map(sorted).map(tuple),
     swept=st.frozensets(FILES, max_size=3),
+    files=st.frozensets(FILES.filter(lambda name: name.startswith(paths.SHARDS)), max_size=3),
     event=st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3),
 )
 
@@ -48,6 +52,49 @@ def test_an_entry_is_read_as_it_was_written(snapshot: Snapshot) -> None:
     again = Snapshot.decode(snapshot.encode("token"), "entry", snapshot.sequence)
     assert again == snapshot
     assert list(again.versions) == list(snapshot.versions)
+
+
+@given(before=SNAPSHOTS, after=SNAPSHOTS)
+def test_an_entry_tells_all_that_changed_since_an_earlier_one(before: Snapshot, after: Snapshot) -> None:
+    # Sweeps, and digests that records were erased from, are never taken back.
+    after = replace(after, sweeps=(*before.sweeps, *(10 + each for each in after.sweeps)), sequence=10**11)
+    again = Snapshot.decode(after.encode("token", before), "entry", after.sequence, before)
+    assert replace(again, deleted=after.deleted) == after
+    assert list(again.versions) == list(after.versions)
+    assert list(again.tags) == list(after.tags)
+    assert set(again.deleted) == set(after.deleted)
+
+
+@settings(max_examples=20)
+@given(changes=st.lists(SNAPSHOTS, min_size=1, max_size=20), seen=st.integers(0, 20))
+def test_the_head_is_what_was_decided_whoever_reads_it_and_from_wherever(changes: list[Snapshot], seen: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Log(LocalStore(Path(folder)))
+        behind = Log(LocalStore(Path(folder)))
+        for number, change in enumerate(changes):
+            if number == seen:
+                behind.head()
+            log.change(lambda head, to=change: replace(to, sequence=head.sequence, sweeps=(), swept=frozenset()))
+            for other in (Log(LocalStore(Path(folder))), *([behind] if number == len(changes) - 1 else [])):
+                head = other.head()
+                assert set(head.deleted) == set(log.head().deleted)
+                assert replace(head, deleted=log.head().deleted) == log.head()
+        assert len(log.history()) == len(changes)
+
+
+def test_a_log_of_10_000_versions_is_small_and_its_head_is_read_from_few_entries() -> None:
+    event = {"kind": "append", "time": INFO.time, "user": "somebody", "host": "a-host-of-a-cluster", "pid": 12345}
+    nbytes = 0
+    for number in range(1, 10_001):
+        rows: dict[str, VersionInfo] = {}
+        for each in range(base_of(number) + 1, number + 1):
+            name = f"day-{each:06}"
+            rows[name] = replace(INFO, version=name, manifest_sha256=f"{each:064x}", digest=f"{each:064x}")
+        files = {paths.file(paths.SHARDS, info.digest[::-1], 0) for info in rows.values()}
+        change = Snapshot(number, rows, files=frozenset(files), event={**event, "version": name})
+        nbytes += len(change.encode("0" * 32))
+    assert nbytes < 20e6
+    assert max(map(len, map(chain_of, range(10_001)))) < 14
 
 
 def test_an_entry_cut_anywhere_is_refused() -> None:
@@ -106,12 +153,12 @@ def tag(log: Log, name: str) -> int:
     return log.change(lambda head: replace(head, tags={**head.tags, name: "v"})).sequence
 
 
-def test_the_head_is_found_whatever_the_hint_says_and_no_other_entry_is_read(tmp_path: Path) -> None:
+def test_the_head_is_found_whatever_the_hint_says_and_few_other_entries_are_read(tmp_path: Path) -> None:
     log = Log(LocalStore(tmp_path / "d"))
     for number in range(12):
         tag(log, str(number))
     entries = [(tmp_path / "d" / paths.log_entry(number)).read_bytes() for number in range(1, 13)]
-    for number in range(1, 12):
+    for number in {*range(1, 12)} - {8}:
         (tmp_path / "d" / paths.log_entry(number)).write_bytes(b"damaged")
     hint, chance = tmp_path / "d" / paths.LOG_HEAD, random.Random(0)
     pointers = [sealed({"sequence": number}) for number in (0, 1, 11, 12, -1)]

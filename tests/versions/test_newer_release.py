@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored import set_facts
 
 import cachelayer
 from cachelayer import FormatError, StateError, Storage
@@ -50,7 +51,7 @@ def change_manifest(root: Path, version: str, change: Change) -> None:
         facts["digest"] = Manifest.decode(raw, "m").digest
     new = old.with_name(f"{facts['manifest_sha256'][:32]}-{info.generation}.json")
     new.write_bytes(raw)
-    change_entry(root, lambda entry: entry["versions"][version].update(facts))
+    change_entry(root, lambda entry: set_facts(entry, version, **facts))
 
 
 def rows(manifest: dict[str, Any]) -> Any:
@@ -61,7 +62,7 @@ ENTRIES: dict[str, Change] = {
     "another format": lambda entry: entry.update(format=2),
     "another format of other members": lambda entry: [entry.clear(), entry.update(format=2, trees=[])],
     "a member of the entry": lambda entry: entry.update(branches={}),
-    "a member of a version": lambda entry: entry["versions"]["v1"].update(signature="ab"),
+    "a member of what is removed": lambda entry: entry["removed"].update(branches=[]),
 }
 MANIFESTS: dict[str, Change] = {
     "another format": lambda manifest: manifest.update(format=2),
