@@ -48,15 +48,6 @@ def process_name(pid: int | None = None) -> str:
     return f"{_host()}-{os.getpid() if pid is None else pid}"
 
 
-def host_and_pid(process: str) -> tuple[str, int | None]:
-    """Return the host name and the number in the name of a process; None if the name has no number."""
-    host, _, number = process.rpartition("-")
-    node, _, numbering = host.rpartition(".")
-    if node and len(numbering) == _NUMBERING_LETTERS:
-        host = node
-    return host, int(number) if _is_number(number) else None
-
-
 def has_ended(process: str) -> bool:
     """Return whether a process of this host has ended; False for a process of another host."""
     return _is_here(process) and not is_running(process)

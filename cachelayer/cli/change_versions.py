@@ -34,7 +34,8 @@ from cachelayer.progress import size
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.provenance.stored_values import without_url_secrets
 from cachelayer.storage.storage import AS_BASE, Storage
-from cachelayer.versions.gc import PendingDeletion, collect_all, pending_in_dataset, pending_in_storage
+from cachelayer.versions.gc import collect_all
+from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference, names_version
 
 
@@ -282,11 +283,12 @@ def remove(whole: str, force: bool, grace: float, yes: bool, option: Pairs) -> R
     name = f"{reference.dataset_id}@{reference.name}"
     _confirm(f"Delete {name} from {storage.url}?", yes)
     storage.delete(text, force=force, grace=grace)
-    left = pending_in_dataset(storage._catalog.dataset(reference.dataset_id))
+    if grace:
+        return Result({"deleted": name}, [f"{name} is deleted: gc frees its files in {duration(grace)}"])
+    left = Log(storage._catalog.dataset(reference.dataset_id)).head().deleted
     # A warning tells why.
-    is_left = grace == 0 and any(one.seconds == 0 for one in left)
-    shown = [f"{name} is deleted", *_not_freed(left)]
-    return Result({"deleted": name, "not_freed": left}, shown, ExitCode.FINDING if is_left else ExitCode.SUCCESS)
+    code = ExitCode.FINDING if any(one.grace == 0 for one in left) else ExitCode.SUCCESS
+    return Result({"deleted": name}, [f"{name} is deleted"], code)
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -294,20 +296,6 @@ def _confirm(question: str, yes: bool) -> None:
         if sys.stdin is None or not sys.stdin.isatty():
             raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
         click.confirm(question, abort=True, err=True)
-
-
-def _not_freed(left: Sequence[PendingDeletion]) -> list[str]:
-    """Return a line for each deleted version whose bytes stay for its readers."""
-    return [
-        f"{size(one.nbytes)} of {one.dataset_id}@{one.version} are not freed yet: "
-        + (
-            f"gc frees them in {duration(one.seconds)}, rm --grace 0 at once"
-            if one.seconds
-            else "gc frees them when no build runs"
-        )
-        for one in left
-        if one.nbytes
-    ]
 
 
 @command(
@@ -379,8 +367,7 @@ def collect_garbage(storage: str, grace: float, dry_run: bool, option: Pairs, pr
     """
     opened = open_storage(storage, option)
     deleted, failed = collect_all(opened._store, grace=grace, dry_run=dry_run, progress=progress)
-    left = pending_in_storage(opened._store)
     done = "would be deleted" if dry_run else "deleted"
-    shown = [*map(str, deleted), f"{counted(len(deleted), 'file')} {done}", *_not_freed(left)]
-    document = {done.replace(" ", "_"): deleted, "not_freed": left, "failed": failed}
+    shown = [*map(str, deleted), f"{counted(len(deleted), 'file')} {done}"]
+    document = {done.replace(" ", "_"): deleted, "failed": failed}
     return Result(document, shown, ExitCode.FINDING if failed else ExitCode.SUCCESS)

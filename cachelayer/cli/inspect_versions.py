@@ -76,10 +76,10 @@ def _list_versions(storage: Storage, dataset_id: str) -> Result:
     names = ("version", "records", "nbytes", "time", "digest", "tags")
     shown = [table(document, *names) if document else f"no version of {dataset_id} is published"]
     if builds:
-        columns = ("version", "state", "done", "total", "shards", "nbytes", "idle", "pid", "host")
+        columns = ("version", "state", "done", "total", "shards", "idle", "status")
         shown += ["builds", table(builds, *columns)]
     # The newest version stays the last.
-    return Result([*({**asdict(build), "progress": build.progress} for build in builds), *document], shown)
+    return Result([*map(asdict, builds), *document], shown)
 
 
 @command("log", "List", "gs://bucket/caches/cifar10")

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cachelayer.errors import StorageError
-from cachelayer.host import host_and_pid
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.user_warnings import warn
@@ -26,69 +25,27 @@ class UnpublishedBuild:
         >>> def rows():
         ...     yield 0
         ...     (build,) = storage.builds("numbers")
-        ...     print(build.version, build.state, build.shards, build.pid == os.getpid())
-        >>> import os
+        ...     print(build.version, build.state, build.shards, build.total)
         >>> ref = storage.cache(rows, "numbers", "v1")
-        v1 running 0 True
+        v1 running 0 None
         >>> storage.builds("numbers")
         []
     """
 
     version: str
     """The version that it builds."""
-    plan: str
-    """A hash of what it builds and how; empty if it has finished nothing yet."""
     state: State
     """``"running"``, ``"interrupted"``, or ``"unknown"`` if it has been silent for a while and may still run."""
     shards: int
-    """Number of finished shards."""
-    records: int
-    """Number of records in the finished shards."""
-    nbytes: int
-    """Bytes of the finished shards, without indices."""
-    age: float
-    """Seconds since it began, by the clock of the store."""
+    """Number of finished shards: the same build, started again, goes on after them."""
     idle: float
     """Seconds since it finished something, or showed that it runs, by the clock of the store."""
     status: str = ""
     """The process that runs it, as ``<host>-<number>``; empty if none does."""
-    host: str = ""
-    """The host that runs it, or ran it; empty if that is not known."""
-    pid: int | None = None
-    """The number of the process on that host; None if that is not known."""
     done: int = 0
-    """Records that it has taken from its source, as far as it has said."""
+    """Records that it has taken from its source, as far as it has said; at least those of the finished shards."""
     total: int | None = None
     """Records that the source has; None if that is not known."""
-
-    @property
-    def progress(self) -> float | None:
-        """The share of the records that is done; None if it is not known how many there are.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> def rows():
-            ...     yield 0
-            ...     (build,) = storage.builds("numbers")
-            ...     print(build.total, build.progress)
-            >>> ref = storage.cache(rows, "numbers", "v1")  # nobody knows how much a generator yields
-            None None
-        """
-        return self.done / self.total if self.total else None
-
-    @property
-    def can_be_resumed(self) -> bool:
-        """True if the same build, started again, goes on after the shards that this build has finished.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> def rows():
-            ...     yield 0
-            ...     print([build.can_be_resumed for build in storage.builds("numbers")])
-            >>> ref = storage.cache(rows, "numbers", "v1")
-            [False]
-        """
-        return self.shards > 0
 
 
 def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[UnpublishedBuild]]:
@@ -138,22 +95,13 @@ def _build(builds: Store, plan: str, age: Age) -> UnpublishedBuild:
     ages = {name: idle for name in objects if (idle := age(f"{paths.builds(builds.name)}/{name}")) < math.inf}
     claims = [claim_state(builds, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
     alive = [claim for claim in claims if claim.state != "interrupted"]
-    with_holder = [*alive, *(claim for claim in claims if claim.holder)]
-    shown = with_holder[0] if with_holder else ClaimState("interrupted")
-    host, pid = host_and_pid(shown.holder)
-    records = sum(part.records for part in parts)
+    shown = alive[0] if alive else ClaimState("interrupted")
     return UnpublishedBuild(
         builds.name,
-        plan,
         shown.state,
         shards=sum(len(part.shards) for part in parts),
-        records=records,
-        nbytes=sum(part.nbytes for part in parts),
-        age=max(0.0, *ages.values(), 0.0),
         idle=max(0.0, min(ages.values(), default=0.0)),
-        status=shown.holder if alive else "",
-        host=host,
-        pid=pid,
-        done=max(records, sum(claim.done or 0 for claim in claims)),
+        status=shown.holder,
+        done=max(sum(part.records for part in parts), sum(claim.done or 0 for claim in claims)),
         total=next((claim.total for claim in claims if claim.total is not None), None),
     )

@@ -25,7 +25,7 @@ from cachelayer.builds.erase import Erasure
 from cachelayer.host import process_name
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.versions.gc import Collected, collect, pending_in_dataset
+from cachelayer.versions.gc import Collected, collect
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -445,16 +445,15 @@ def test_ages_are_by_the_clock_of_the_store(
     def rows() -> Iterator[int]:
         yield from range(1000)
         (build,) = storage.builds("d")
-        looked.append((build.state, 0 <= build.idle < 60, 0 <= build.age < 60))
+        looked.append((build.state, 0 <= build.idle < 60))
         looked.append(in_a_fork(lambda: (storage.gc(), storage.gc(grace=0), storage.gc(grace=0, dry_run=True))))
         yield 0
 
     storage.submit(rows, "d", "v4", shard_bytes=3000)
-    assert looked == [("running", True, True), ([], [], [])]
+    assert looked == [("running", True), ([], [], [])]
     for path in (entry, *junk):
         age(path, 1800)
     assert storage.gc(grace=3600) == []
-    assert 1700 < pending_in_dataset(storage._store.folder("d"))[0].seconds < 1801
     assert names(storage.gc(grace=1000)) == {f"d/{JUNK}"}
     age(entry, 3700)
     assert {each.reason for each in storage.gc()} == {"version 'v1' was deleted"}
@@ -521,7 +520,7 @@ def test_what_an_interrupted_build_has_put_stays_for_the_grace_though_a_deleted_
     assert 0 < len(storage.gc()) < build.shards
     rows.broken.unlink()
     assert len(storage.cache(rows, "d", "v2", shard_bytes=9000)) == 3000
-    assert f"resuming after {build.records:,} records" in capsys.readouterr().err
+    assert f"resuming after {build.done:,} records" in capsys.readouterr().err
     assert_only_versions_are_left(storage, "d")
 
 
@@ -599,7 +598,7 @@ def test_a_dataset_that_is_not_collected_is_a_finding(storage: Storage, tmp_path
     assert "nothing of 'z' is collected" in invoke("gc", tmp_path, "--grace", "0", code=1).stderr
     # A deletion that should free space at once, and cannot.
     storage.submit([2], "d", "v2")
-    assert document("rm", f"{tmp_path}/d@v2", "--yes", "--grace", "0", code=1)["not_freed"]
+    assert document("rm", f"{tmp_path}/d@v2", "--yes", "--grace", "0", code=1) == {"deleted": "d@v2"}
     invoke("rm", f"{tmp_path}/d@v1", "--yes", "--grace", "0")
     shutil.rmtree(tmp_path / "z")
     storage.gc(grace=0)
