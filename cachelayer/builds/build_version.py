@@ -112,17 +112,21 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
     claims = Claims(request.log.folder.folder(paths.builds(request.version)))
     waiting = Waiting(request.name, request.options.progress)
     while True:
-        progress = Progress(request.name, None, request.options.progress)
-        with claims.hold(CLAIM, progress) as is_ours:
-            if request.is_published:
-                return None
-            if is_ours:
-                return _build_alone(BuildPlan.of(request) if plan is None else plan, progress)
+        # Who waits reads, and writes nothing: hundreds may wait, and a bucket takes one write a second to one name.
+        is_busy = claims.is_busy(CLAIM)
+        is_published = request.is_published
+        if is_published:
+            return None
+        if not is_busy:
+            progress = Progress(request.name, None, request.options.progress)
+            with claims.hold(CLAIM, progress) as is_ours:
+                if request.is_published:
+                    return None
+                if is_ours:
+                    return _build_alone(BuildPlan.of(request) if plan is None else plan, progress)
         if not waits:
             return None
-        # Another process has the claim. `is_busy` removes the claim of a process that has died, so it is asked in every
-        # turn, and the next turn may get the claim.
-        if claims.is_busy(CLAIM):
+        if is_busy:
             holder = claims.holder(CLAIM)
             refuse_to_await_parent(request.url, holder)
             if holder == process_name(os.getppid()):

@@ -117,7 +117,9 @@ class Claims:
                 "%s/%s: %s gives no sign of life, so its claim is taken over", self._folder.url, claim, _holder(beat)
             )
             try:
-                self._folder.delete(claim)
+                # Another that watches may have deleted it, and hold it anew.
+                if self._folder.read(claim) == beat:
+                    self._folder.delete(claim)
             except StorageError as error:
                 # Who may write and not delete puts a claim of its own over this one.
                 _log.info("%s/%s cannot be deleted: %s", self._folder.url, claim, error)

@@ -83,8 +83,7 @@ def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(
 @pytest.mark.parametrize(("place", "value"), [(1, f"{UP}thesis"), (1, "ab"), (2, "/etc"), (2, -1)])
 def test_an_entry_names_no_file_elsewhere(foreign: Foreign, place: int, value: Any) -> None:
     before = foreign.outside()
-    [row] = foreign.logged["versions"]
-    row[place] = value
+    foreign.logged["versions"][-1][place] = value
     foreign.entry.write_bytes(sealed({**foreign.logged, "swept": [f"shards/{UP}thesis"]}))
     (foreign.root / "d" / paths.LOG_HEAD).unlink()
     with pytest.raises(CorruptionError, match="not a whole entry"):
