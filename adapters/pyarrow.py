@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import repeat, takewhile
@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.arrow_arrays import table_of
+from cachelayer.adapters.sources.arrow_columns import is_list
 from cachelayer.adapters.sources.arrow_source import ArrowPart, first_rows, source_of_parts, source_of_table
 from cachelayer.adapters.sources.files import File, Files, Paths, reading, source_of_files
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
 from cachelayer.arguments import explains_options
-from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, batch_records
+from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, MAX_STACKED_RECORDS, batch_records
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
@@ -33,12 +34,15 @@ from cachelayer.system_threads import Pool
 
 with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.dataset as pa_dataset
     import pyarrow.parquet as pq
 
 __all__ = ["as_source", "from_csv", "from_ipc", "from_json", "from_parquet", "to_arrow"]
 
 Options = Mapping[str, Any] | None
+Longest = Callable[[int, str], int | None]
+"""Returns the bytes of the longest value in the dictionary of a row group's column; None if it is unknown."""
 _FILES_AT_ONCE = 16
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 """The bytes of a value by Parquet's physical type, without those of a text."""
@@ -284,13 +288,18 @@ def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> Arr
     own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
     read = [name for name in own.names if name not in added]
     int96 = [name for name in read if name in _int96_columns(metadata)]
+    longest = partial(longest_in_dictionary, file, metadata)
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
-        exact = _parquet_batches(partial(_parquet_file, file, "us"), int96, row) if int96 else repeat(None)
-        for batch, times in zip(_parquet_batches(partial(_parquet_file, file), read, row), exact, strict=False):
+        exact: Iterable[Any] = repeat(None)
+        if int96:
+            in_microseconds = partial(_parquet_file, file, coerce_int96_timestamp_unit="us")
+            exact = _parquet_batches(in_microseconds, int96, row, longest)
+        values = _parquet_batches(partial(_parquet_file, file), read, row, longest)
+        for batch, times in zip(values, exact, strict=False):
             for name in int96:
                 _check_times(times.column(name), batch.schema.field(name), file.name)
-            yield _with_texts(batch, own, added)
+            yield batch if own.names == stored.names else _with_texts(batch, own, added)
 
     starts = first_rows([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
     return ArrowPart(file.name, schema or own, batches, metadata.num_rows, starts, _nbytes_of(metadata, read))
@@ -330,19 +339,34 @@ def _nbytes_of(file: pq.FileMetaData, names: Sequence[str]) -> int:
 
 
 @contextmanager
-def _parquet_file(file: File, int96: str | None = None) -> Iterator[pq.ParquetFile]:
+def _parquet_file(file: File, **options: Any) -> Iterator[pq.ParquetFile]:
     if file.is_local:
-        with pq.ParquetFile(file.path, coerce_int96_timestamp_unit=int96) as parquet:
+        with pq.ParquetFile(file.path, **options) as parquet:
             yield parquet
     else:
         # Columns of a row group are read together, in a few large requests.
-        options: dict[str, Any] = {"pre_buffer": True, "coerce_int96_timestamp_unit": int96}
-        with file.open() as opened, pq.ParquetFile(opened, **options) as parquet:
+        with file.open() as opened, pq.ParquetFile(opened, **{"pre_buffer": True, **options}) as parquet:
             yield parquet
 
 
+def longest_in_dictionary(file: File, metadata: pq.FileMetaData, group: int, column: str) -> int | None:
+    """Return the bytes of the longest value in the dictionary of a column; None if pyarrow does not show it."""
+    options = {"read_dictionary": [column], "metadata": metadata, "buffer_size": 1 << 16, "pre_buffer": False}
+    with _parquet_file(file, **options) as parquet:
+        # With the first row comes the whole dictionary, and no more of the column is read.
+        values = next(parquet.iter_batches(1, [group], [column])).column(0)
+    while not pa.types.is_dictionary(values.type):
+        if not is_list(values.type) and not pa.types.is_struct(values.type):
+            return None
+        values = values.values if is_list(values.type) else values.field(0)
+    return pc.max(pc.binary_length(values.dictionary)).as_py() or 0
+
+
 def _parquet_batches(
-    open_file: Callable[[], AbstractContextManager[pq.ParquetFile]], columns: Sequence[str] | None, row: int
+    open_file: Callable[[], AbstractContextManager[pq.ParquetFile]],
+    columns: Sequence[str] | None,
+    row: int,
+    longest: Longest | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a Parquet file from the first row of a row group on."""
     with open_file() as parquet:
@@ -352,17 +376,20 @@ def _parquet_batches(
             if row > 0:
                 row -= rows
             else:
-                yield from parquet.iter_batches(rows_at_once(parquet.metadata, group), [group], columns)
+                size = rows_at_once(parquet.metadata, group, longest)
+                yield from parquet.iter_batches(size, [group], columns)
 
 
-def rows_at_once(file: pq.FileMetaData, group: int) -> int:
+def rows_at_once(file: pq.FileMetaData, group: int, longest: Longest | None = None) -> int:
     """Return how many rows of a row group to decode at once.
 
     Its metadata say how many bytes the encoded values take, but a value of a dictionary may be that of every row. So
-    there are as many as take some tens of MiB if each has the largest value that the dictionary can hold.
+    there are as many as take some tens of MiB if each has the largest value that the dictionary can hold; or, if these
+    are few, the longest that it does hold.
     """
     chunks = file.row_group(group)
     total = largest = 0
+    shared: list[tuple[str, int, int]] = []
     for number in range(chunks.num_columns):
         chunk = chunks.column(number)
         width = _WIDTHS.get(chunk.physical_type, file.schema.column(number).length or 0)
@@ -375,8 +402,15 @@ def rows_at_once(file: pq.FileMetaData, group: int) -> int:
             if chunk.total_uncompressed_size > 2 * most:
                 # The dictionary was given up, because it had many values.
                 most //= _VALUES_IF_GIVEN_UP
-            largest += most * -(-chunk.num_values // max(1, chunks.num_rows))
-    rows = batch_records(total / max(1, chunks.num_rows))
+            values_a_row = -(-chunk.num_values // max(1, chunks.num_rows))
+            largest += most * values_a_row
+            shared.append((chunk.path_in_schema if dictionary else "", most, values_a_row))
+    rows = batch_records(total / max(1, chunks.num_rows), MAX_STACKED_RECORDS)
+    if longest is not None and rows * largest > _MOST_NBYTES:
+        largest = 0
+        for column, most, values_a_row in shared:
+            nbytes = longest(group, column) if column else None
+            largest += values_a_row * (most if nbytes is None else nbytes)
     return max(1, min(rows, _MOST_NBYTES // max(1, largest)))
 
 

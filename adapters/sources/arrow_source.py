@@ -20,7 +20,7 @@ from cachelayer.adapters.sources.arrow_columns import (
     with_declared,
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
-from cachelayer.builds.batches import Batch, PlacedBatch, batch_records
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, PlacedBatch, batch_records
 from cachelayer.builds.source import Source, Table
 from cachelayer.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.errors import (
@@ -39,8 +39,6 @@ from cachelayer.records.tree import Tree
 
 with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa
-
-_BATCHES_AT_ONCE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +74,13 @@ def source_of_rows(
 
     ``fetch`` returns rows as a table, ``columns_of`` the columns of it, ``nbytes_of`` its size if it is none of Arrow.
     """
-    most = _BATCHES_AT_ONCE * batch_records(nbytes / max(1, length))
+    most = batch_records(nbytes / max(1, length), MAX_STACKED_RECORDS)
 
     def read(start: int, stop: int | None) -> Iterator[Batch]:
         end = length if stop is None else min(length, stop)
         for first in range(start, end, most):
             some = fetch(slice(first, min(first + most, end)))
-            size = batch_records((nbytes_of or rows_nbytes)(some) / max(1, len(some)))
+            size = batch_records((nbytes_of or rows_nbytes)(some) / max(1, len(some)), MAX_STACKED_RECORDS)
             for row in range(0, len(some), size):
                 yield TableRows(some[row : row + size], columns_of)
 
@@ -250,7 +248,7 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows in batches of the size that a build takes: cut large batches without a copy, join small ones."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        size = batch_records(rows_nbytes(batch) / max(1, len(batch)))
+        size = batch_records(rows_nbytes(batch) / max(1, len(batch)), MAX_STACKED_RECORDS)
         for start in range(0, len(batch), size):
             pending.append(batch.slice(start, size))
             if sum(map(len, pending)) >= size:

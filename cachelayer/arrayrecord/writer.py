@@ -106,7 +106,8 @@ class ShardWriter:
 
     def _count(self, records: Records) -> None:
         """Note the lengths of records, and of their leaves."""
-        self._leaf_lengths.append(self._codec.lengths(records).astype(LENGTH))
+        if self._codec.varying:
+            self._leaf_lengths.append(self._codec.lengths(records).astype(LENGTH))
         self._lengths.append(records.lengths)
 
     def _append(self, lists: Iterable[list[bytes]]) -> None:

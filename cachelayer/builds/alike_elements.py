@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.builds.batches import BATCH_NBYTES, BATCH_SECONDS, IMMUTABLE, MAX_BATCH_RECORDS, RowBatch
+from cachelayer.leases import empty
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 
@@ -157,7 +158,9 @@ def _fill(
 
 def _room_for(leaf: NDArray[Any], rows: int) -> NDArray[Any]:
     """Return an empty array for rows like a leaf; for one row the leaf itself, which is too long to be copied."""
-    return leaf[np.newaxis] if rows == 1 else np.empty((rows, *leaf.shape), leaf.dtype)
+    if rows == 1:
+        return leaf[np.newaxis]
+    return np.ndarray((rows, *leaf.shape), leaf.dtype, empty((rows * leaf.nbytes,)))
 
 
 def _can_be_stacked(leaf: Any) -> bool:

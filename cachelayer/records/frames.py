@@ -14,6 +14,7 @@ from itertools import islice
 
 import numpy as np
 
+from cachelayer.leases import empty
 from cachelayer.records.memory import Bytes, Ints, memory_of, move_ranges, splits_of
 from cachelayer.records.spans import Records, Spans
 
@@ -40,8 +41,9 @@ class Frames:
     def allocate(cls, lengths: Ints, *, zeros: bool = True) -> Frames:
         """Return frames for records of these lengths, to be written into: they hold zeros until then, or anything."""
         splits = splits_of(lengths + PREFIX)
-        allocate = np.zeros if zeros else np.empty
-        buffer = allocate(int(splits[-1]), np.uint8)
+        buffer = empty((int(splits[-1]),))
+        if zeros:
+            buffer.fill(0)
         frames = cls(buffer, splits[:-1] + PREFIX, lengths)
         uniform = frames.uniform_nbytes
         prefixes = lengths.astype("<u8").view(np.uint8).reshape(-1, PREFIX)

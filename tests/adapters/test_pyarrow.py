@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +32,17 @@ from cachelayer import (
     SourceError,
     Storage,
 )
-from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet, partition_of, to_arrow
+from cachelayer.adapters.pyarrow import (
+    from_csv,
+    from_ipc,
+    from_json,
+    from_parquet,
+    longest_in_dictionary,
+    partition_of,
+    rows_at_once,
+    to_arrow,
+)
+from cachelayer.adapters.sources.files import Files
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.records.codec import codec_for
@@ -325,6 +336,23 @@ def test_batches_are_cut_by_the_size_of_their_values_not_of_their_encoding(tmp_p
             assert isinstance(given, pa_dataset.Dataset) or pa.total_allocated_bytes() - before < 32 * BATCH_NBYTES
             rows += len(batch)
         assert rows == 2 * count
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_binary(), pa.list_(pa.struct([("t", pa.string())]))], ids=str)
+def test_as_many_rows_are_decoded_at_once_as_the_longest_value_of_a_dictionary_allows(
+    kind: pa.DataType, tmp_path: Path
+) -> None:
+    # All dictionaries take about 1 MiB, which could be one value of each row; "n" has none.
+    short = [f"text number {number}" for number in range(40_000)]
+    for longest, texts, rows in ((17, short, 8_192), (20_000, [*short, "x" * 20_000], 3_355)):
+        values = [[{"t": text}] for text in texts] if pa.types.is_list(kind) else texts
+        table = pa.table({"t": pa.array(values).cast(kind), "n": range(len(texts))})
+        pq.write_table(table, tmp_path / "rows.parquet")
+        [file], metadata = Files(tmp_path / "rows.parquet").find(), pq.read_metadata(tmp_path / "rows.parquet")
+        column = metadata.row_group(0).column(0).path_in_schema
+        assert rows_at_once(metadata, 0) < 100
+        assert longest_in_dictionary(file, metadata, 0, column) == longest
+        assert rows_at_once(metadata, 0, partial(longest_in_dictionary, file, metadata)) == rows
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
