@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import wraps
 from pathlib import Path
@@ -86,12 +85,9 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
         @wraps(function)
         def run(*, as_json: bool, show_traceback: bool, **given: Any) -> None:
             context = click.get_current_context()
-            parameters = {str(one.name): one for one in context.command.params}
             with warnings.catch_warnings():
                 warnings.simplefilter("always", CacheLayerWarning)
-                warnings.showwarning = lambda message, *_, **__: output.problem(
-                    "warning", _in_options(str(message), parameters)
-                )
+                warnings.showwarning = lambda message, *_, **__: output.problem("warning", str(message))
                 try:
                     # Worker processes put the null device in the place of a stdout that is closed.
                     with redirect_stdout(sys.stderr if as_json else sys.stdout):
@@ -99,7 +95,7 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
                     if show_traceback:
                         traceback.print_exc()
-                    code = _report(error, parameters)
+                    code = _report(error)
                 else:
                     code = result.code if output.write(result, as_json=as_json) else ExitCode.STORAGE
             context.exit(code)
@@ -118,7 +114,7 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
     return decorate
 
 
-def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> ExitCode:
+def _report(error: BaseException) -> ExitCode:
     """Print the error of a command on stderr, and return its exit code."""
     code = ExitCode.INTERRUPTED if isinstance(error, click.Abort) else code_of(error)
     if code is ExitCode.INTERRUPTED:
@@ -129,57 +125,8 @@ def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> 
         traceback.print_exception(error)
         output.problem("error", "this is a bug in cachelayer: please report it with the lines above")
     else:
-        output.problem("error", _in_options(str(error), parameters))
+        output.problem("error", str(error))
     return code
-
-
-_ARGUMENT = re.compile(
-    r"""(?<![\w.-])([a-z_]+)=(True|False|None|\.\.\.|'[^']*'|"[^"]*"|\[[^\]]*\]|[\d.]+(?=\W|$)|(?!\S))"""
-)
-"""An argument of a Python call: ``force=True``, ``engine='spark'``, or without a value ``max_records=``."""
-_ALTERNATIVE = re.compile(r",? or (?:pass )?[a-z_]+=[^;:]*?(?=$|[;:]|\. )")
-"""The last of several remedies, which only Python has."""
-_WITHOUT_VALUE = re.compile(r"(?<![\w.-])([a-z_]+)=(?=[\s.,;:)]|$)")
-_CALLS = {
-    'by cacheable(..., "auto")': "STORAGE/ID@auto",
-    "storage.rewrite()": "`cachelayer rewrite`",
-    "storage.rewrite(...": "`cachelayer rewrite` (...",
-    "storage.cache()": "`cachelayer build`",
-    "delete(..., ": "`cachelayer rm` (",
-    "storage.repair(": "`cachelayer repair` (",
-    "mirror()": "`cachelayer mirror`",
-    "with storage_options=": "with --option",
-    "storage_options": "--option",
-}
-
-
-def _in_options(text: str, parameters: Mapping[str, click.Parameter]) -> str:
-    """Return a message in the words of a command: with its options, and without a remedy that only Python has."""
-
-    def spelled(match: re.Match[str]) -> str:
-        name, value = match.groups()
-        parameter = parameters.get(name)
-        if parameter is None:
-            return match[0]
-        if not isinstance(parameter, click.Option):
-            return str(parameter.metavar)
-        yes = parameter.opts[0]
-        if parameter.is_flag:
-            return parameter.secondary_opts[0] if value == "False" and parameter.secondary_opts else yes
-        if value == "None":
-            return f"no {yes}"
-        values = re.findall(r"[^\s,'\"\[\]]+", value)
-        return " ".join(f"{yes} {one}" for one in values) or yes
-
-    for call, words in _CALLS.items():
-        text = text.replace(call, words)
-    text = _ALTERNATIVE.sub("", _ARGUMENT.sub(spelled, text))
-
-    def named(match: re.Match[str]) -> str:
-        parameter = parameters.get(match[1])
-        return parameter.opts[0] if isinstance(parameter, click.Option) else f"{match[1]}, in Python"
-
-    return _WITHOUT_VALUE.sub(named, text)
 
 
 def main() -> None:

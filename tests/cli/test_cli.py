@@ -6,7 +6,6 @@ import inspect
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -275,30 +274,3 @@ def test_what_was_done_is_never_denied_because_nobody_reads_it(here: Path) -> No
             assert (ended.returncode, said.count("\n")) == (code, min(code, 1)), (line, said)
             assert says in said
         assert "v1" not in storage.versions("d")
-
-
-def test_words_of_python_do_not_stand_in_what_commands_say(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = cachelayer.Storage(here / "cache")
-    storage.submit([{"a": 1}], "c@v1")
-    storage.tag("c", "v1", "best")
-    python = r"\w+=(True|False|None|'|\"|[\s.,;:)]|$)|storage\.\w+\(|cacheable\("
-    (here / "other.py").write_text("def rows():\n    return iter([{'n': 1}])\n")
-    build = ("build", f"{here}/other.py:rows")
-    document(*build, here / "cache/o@v1")
-    functions = "def none():\n    return []\n\ndef again(element):\n    return element\n"
-    (here / "other.py").write_text(f"def rows():\n    return iter([{{'n': 2}}])\n\n{functions}")
-    for name in ("other", "other.py"):
-        sys.modules.pop(name, None)
-    monkeypatch.chdir(here)
-    mistakes: list[tuple[str, str, list[Any]]] = [
-        ("--force", "rm", ["cache/c@v1", "--yes"]),
-        ("c@<version>", "rm", ["cache/c", "--yes"]),
-        ("--replace", "add-column", ["cache/c@v1", f"{here}/other.py:again", "--new", "v2"]),
-        ("--allow-empty", "build", [f"{here}/other.py:none", "cache/e@v1"]),
-        ("ID@auto", "build", [f"{here}/other.py:rows", "cache/o@v1"]),
-        ("--workers 2", "build", [f"{here}/other.py:rows", "cache/w@v1", "--workers", 2]),
-    ]
-    for says, name, arguments in mistakes:
-        said = RUNNER.invoke(app, [name, *map(str, arguments)]).stderr
-        assert says in said, (name, said)
-        assert not re.search(python, said), (name, said)

@@ -198,10 +198,7 @@ def test_repair_fetches_what_is_damaged_from_elsewhere(storage: cachelayer.Stora
     assert document("repair", named, "--dry-run", code=1)["repaired"] is False
     for place in (f"{storage.url}/e@only", f"{other.url}/e"):
         refused("repair", named, "--from", place)
-    said = refused("repair", named)
-    assert "--from" in said
-    assert "--dry-run" in said
-    assert "in Python" not in said
+    assert "from_=" in refused("repair", named)
     assert document("repair", named, "--from", f"{backup.url}/kept@w1")["ok"] is True
     assert document("verify", named)["ok"] is True
 
