@@ -60,12 +60,7 @@ def held_records(blocks: Sequence[HeldBlock], numbers: Ints) -> Spans | None:
 
 
 def _locate(blocks: Sequence[HeldBlock], numbers: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Return the block of each record, its row there, and whether it is in a block at all.
-
-    Args:
-        blocks: one block or more, none of them empty.
-        numbers: the numbers of the records.
-    """
+    """Return the block of each record, its row there, and whether it is in a block at all."""
     firsts, lasts = np.array([block.ends for block in blocks], np.int64).T
     sizes = np.array([len(block.numbers) for block in blocks])
     order = firsts.argsort(kind="stable")

@@ -113,14 +113,7 @@ class RemoteShards:
     def _read(
         self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_], fetch: Fetch
     ) -> tuple[Records, frozenset[int]]:
-        """Return records, and the rows of damaged ones. Local records stay in the mapped copies, uncopied.
-
-        Args:
-            numbers: the numbers of the records.
-            shard_of: the shard of each record.
-            is_local: whether the shard of each record has a copy.
-            fetch: fetches records of shards without copies, by their shards and their numbers there.
-        """
+        """Return records, and the rows of damaged ones. Local records stay in the mapped copies, uncopied."""
         near = np.flatnonzero(is_local)
         far = np.flatnonzero(~is_local)
         groups: list[tuple[Ints, Records]] = []

@@ -225,12 +225,7 @@ class _Changes:
     fields: dict[str, Rows] = field(default_factory=dict)
 
     def add(self, start: int, changed: NDArray[np.bool_]) -> None:
-        """Count the rows that changed among further pairs.
-
-        Args:
-            start: the number of the first of these pairs.
-            changed: which of these pairs changed.
-        """
+        """Count the rows that changed among further pairs."""
         count = int(np.count_nonzero(changed))
         if count:
             first = self.rows.first or self._place(start + int(changed.argmax()))

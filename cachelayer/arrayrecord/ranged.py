@@ -296,13 +296,7 @@ class RangedShards:
 
 
 def _check_arithmetic(places: _RecordPlaces, stats: Sequence[ShardStats], within: Ints) -> None:
-    """Raise unless records of one size lie where arithmetic says, because single rows of an index have no checksum.
-
-    Args:
-        places: the places of the records, from the index.
-        stats: the facts about each of the different shards.
-        within: the number of each record in its shard.
-    """
+    """Raise unless records of one size lie where arithmetic says, because single rows of an index have no checksum."""
     first_position = np.array([facts.first_position or 0 for facts in stats], np.int64)
     # -1 stands for shards whose records differ in size.
     size = np.array([-1 if facts.record_nbytes is None else facts.record_nbytes for facts in stats], np.int64)

@@ -95,12 +95,6 @@ def _fill(
 ) -> tuple[int, list[Any]]:
     """Write elements into the rows of columns, until one is not like the first, or the batch is full or takes long.
 
-    Args:
-        columns: for each leaf an array with ``most`` rows, or a list.
-        structure: the first element.
-        nbytes: about the bytes of an element, without texts.
-        most: how many elements make a batch.
-
     Returns:
         The number of rows that were written, and the element that is not like the first, if one was drawn.
     """

@@ -103,12 +103,7 @@ def build_once(
 
 
 def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool) -> StoredVersion | None:
-    """Build the version once no other process builds it; return None if another publishes it.
-
-    Args:
-        request: what to build. The user's source is not touched before it is this process's turn.
-        waits: whether to wait while another process builds it; if False, None is returned then.
-    """
+    """Build the version once no other process builds it; return None if another publishes it."""
     claims = Claims(request.log.folder.folder(paths.builds(request.version)))
     waiting = Waiting(request.name, request.options.progress)
     while True:
@@ -190,11 +185,6 @@ def _shard_set(spec: Tree, result: PartResult) -> ShardSet:
 
 def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget) -> StoredVersion:
     """Publish what was built.
-
-    Args:
-        built: the shards, or the file of columns.
-        result: what is known of the elements besides.
-        target: puts further files that the version needs.
 
     Raises:
         AlreadyExistsError: if another process has published the version.

@@ -257,9 +257,6 @@ def _finished_before(plan: BuildPlan, *, joins: bool = False) -> dict[int, PartR
     """Return the parts that other builds with the same plan have finished, and say so.
 
     Warn if there are none because the interrupted build had another plan, or if its files may have changed.
-
-    Args:
-        joins: whether other hosts may be at work; else all other builds were interrupted.
     """
     name = plan.request.name
     notes = plan.notes

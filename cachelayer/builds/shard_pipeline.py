@@ -114,12 +114,7 @@ class ShardPipeline:
                 self._progress.update(len(piece), int(piece.lengths.sum()))
 
     def _shard_for(self, begins: bool, nbytes: int) -> ShardWriter:
-        """Return the writer of the next records, whose bytes then have room on the disk.
-
-        Args:
-            begins: whether these records begin a shard.
-            nbytes: the bytes of the records.
-        """
+        """Return the writer of the next records, whose bytes then have room on the disk."""
         if self._writer is None or begins:
             self._end_shard()
             self._writer = self._target.begin_shard(self._compression, self._codec)

@@ -53,12 +53,7 @@ class _SeveralParts(LeafCodec):
         return tuple(encoded)
 
     def parts_of_flat_rows(self, shapes: Ints, varying: Sequence[FlatRows]) -> tuple[PartRows, ...]:
-        """Return the parts of rows that a framework has flattened, such as tensors of TensorFlow.
-
-        Args:
-            shapes: the shape of each row, or of ragged rows the shape of their inner values: ``[rows, rank]``.
-            varying: the row lengths of each level, or the indices; then the values, which may be strings.
-        """
+        """Return the parts of rows that a framework has flattened, such as tensors of TensorFlow."""
         *parts, values = varying
         if values.values.dtype == object:
             lengths, data = bytes_of_strings(values.values.tolist())

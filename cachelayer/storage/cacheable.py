@@ -79,11 +79,7 @@ def cacheable(
 
 
 def _version_of_call(version: str, recipe: Recipe) -> str:
-    """Return the name of the version of a call.
-
-    Args:
-        version: what the user says of names: ``"auto"``, a format string or a name.
-    """
+    """Return the name of the version of a call."""
     if version == AUTO:
         return _automatic(recipe)
     if not _is_format(version):
