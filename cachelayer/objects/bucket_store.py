@@ -27,7 +27,9 @@ GAP = 64 * 1024
 """One request fetches two ranges that have at most so many bytes between them."""
 PIECE = 8 * 1024 * 1024
 """The most bytes of one request."""
-_PIECES_AHEAD = 8
+_WHOLE_PIECE = 16 * 1024 * 1024
+"""The most bytes of one request for an object that is read whole."""
+_PIECES_AHEAD = 4
 _TRUSTED = 1 << 30
 """Ranges of up to so many bytes are asked for before the store has confirmed the size of the object."""
 
@@ -199,15 +201,14 @@ class BucketStore:
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
         with self._opened("read", name) as (fs, source):
-            size = self._size(fs, source)
-            if size != nbytes:
-                raise wrong_size(f"{self.url}/{name}", size, nbytes)
+            if nbytes == 0:
+                self._check_size(fs, source, 0, 0)
             with storage_errors("write", path):
                 return write_in_place(path, self._bodies(fs, source, nbytes))
 
     def _bodies(self, fs: FileSystem, path: str, nbytes: int) -> Iterator[Buffer]:
-        """Yield the bytes of an object, piece by piece, of which some are read ahead."""
-        parts = (partial(self._read_exactly, fs, path, *place) for place in pieces(0, nbytes, PIECE))
+        """Yield the bytes of an object of this size, piece by piece, of which some are read ahead."""
+        parts = (partial(self._read_exactly, fs, path, *place, nbytes) for place in pieces(0, nbytes, _WHOLE_PIECE))
         return in_order(parts, _PIECES_AHEAD)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
@@ -224,13 +225,15 @@ class BucketStore:
 
     def _pieces(self, fs: FileSystem, span: Span) -> Iterator[tuple[int, int]]:
         if span.stop - span.start > _TRUSTED:
-            self._check_end(fs, self._path(fs, span.name), span.stop)
+            self._check_size(fs, self._path(fs, span.name), span.stop)
         return pieces(span.start, span.stop, PIECE)
 
-    def _read_exactly(self, fs: FileSystem, path: str, start: int, stop: int) -> Buffer:
+    def _read_exactly(self, fs: FileSystem, path: str, start: int, stop: int, size: int | None = None) -> Buffer:
+        """Return a range of an object. The last one of ``size`` bytes asks for one more: none comes if that is right."""
+
         def attempt(seconds: float) -> Buffer:
             try:
-                body = fs.read_range(path, start, stop, seconds)
+                body = fs.read_range(path, start, stop + (stop == size), seconds)
             except MemoryError:
                 raise
             # A client may raise anything.
@@ -242,7 +245,7 @@ class BucketStore:
                 if len(body) == stop - start:
                     return body
                 failure = RequestError(Kind.TRANSIENT, f"{len(body)} bytes came for a range of {stop - start}")
-            self._check_end(fs, path, stop)
+            self._check_size(fs, path, stop, size)
             if failure.kind is Kind.REFUSED:
                 raise failure
             # A store may be about to restore an object, or have several copies of which one lags behind.
@@ -250,10 +253,10 @@ class BucketStore:
 
         return retried(f"read bytes {start} to {stop} of {fs.url(path)}", attempt, self.timeout, stop - start)
 
-    def _check_end(self, fs: FileSystem, path: str, stop: int) -> None:
+    def _check_size(self, fs: FileSystem, path: str, stop: int, size: int | None = None) -> None:
         nbytes = self._size(fs, path)
-        if nbytes is None or nbytes < stop:
-            raise wrong_size(fs.url(path), nbytes, stop)
+        if nbytes is None or nbytes < stop or size not in {None, nbytes}:
+            raise wrong_size(fs.url(path), nbytes, stop if size is None else size)
 
     def _size(self, fs: FileSystem, path: str) -> int | None:
         info = self._info(fs, path)

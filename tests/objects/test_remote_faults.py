@@ -279,7 +279,7 @@ def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy
     # Requests of an earlier test, which had a bucket of its own, may end here.
     bucket = store.root.partition("/")[0]
     asked = [each.path for each in proxy.exchanges() if bucket in each.path and not each.fault]
-    assert len(asked) == 1 + 1 + len(RANGES) + 2
+    assert len(asked) == 1 + 1 + len(RANGES) + 1
     assert not [path for path in asked if "list-type" in path or "prefix=" in path]
 
 
