@@ -49,8 +49,8 @@ _LEAST_RATE = 10_000_000
 """If no copy came for so long, and in the time that so many bytes a second take, nobody waits for copies."""
 _BY_RANGES = 0.1
 """The part of the bytes of a version that streams ask for by ranges before they wait for copies."""
-_NEAR = 1 << 18
-"""A store is asked for a whole shard if the records that are wanted of it lie so near each other."""
+_REQUEST_NBYTES = 1 << 18
+"""A request for a record costs a store, and who asks, about as much as so many bytes of a shard."""
 
 
 class LocalCopies:
@@ -197,7 +197,8 @@ class LocalCopies:
         self.copy_in_background([*shards.tolist(), *distinct(later[~self.find(later)]).tolist()])
         sizes = np.array(self._shards.shard_nbytes, np.int64)
         nbytes = sizes[shards]
-        by_ranges = np.where(counts * _NEAR < nbytes, counts * nbytes // self._shards.records[shards], nbytes).sum()
+        record_nbytes = np.maximum(nbytes // self._shards.records[shards], _REQUEST_NBYTES)
+        by_ranges = np.minimum(counts * record_nbytes, nbytes).sum()
         with self._lock.of_process():
             self._needed.update(dict(zip(shards.tolist(), counts.tolist(), strict=True)))
             if readers * (self._ranges_nbytes + by_ranges) <= _BY_RANGES * sizes.sum():
