@@ -94,11 +94,8 @@ class RemoteShards:
         is_local = self._find_copies(shard_of)
         records, broken = self._read(numbers, shard_of, is_local, self._ranged.fetch)
         if self.copies is not None and not is_local.all():
-            had_half = 2 * self._held_remotely >= len(self)
             self._held_remotely += len(numbers) - int(is_local.sum())
-            if had_half:
-                self.copies.copy_in_background(distinct(shard_of[~is_local]).tolist())
-            elif 2 * self._held_remotely >= len(self):
+            if 2 * self._held_remotely >= len(self):
                 self.copies.copy_in_background(range(len(self._splits) - 1))
         return HeldBlock(numbers, records.packed(), broken)
 

@@ -29,6 +29,7 @@ CHILD = SUPPORT.joinpath("remote_child.py")
 COUNT, SHARDS, SHARD_BYTES = 1568, 32, 102_000
 MOST = 1.2
 """The bytes that a first epoch may ask for, beside those of the version."""
+FEW_REQUESTS = 16
 
 
 @pytest.fixture
@@ -86,10 +87,10 @@ def any_version(request: pytest.FixtureRequest, gcs: Server) -> Any:
     return publish(gcs, {"n": np.arange(count), "x": values}, **options)
 
 
-@pytest.mark.parametrize("shuffle", [True, False], ids=["shuffled", "in-order"])
+@pytest.mark.parametrize("shuffle", [True, False, "blocks"], ids=["shuffled", "in-order", "in-blocks"])
 @pytest.mark.parametrize("batch", [64, None], ids=["batches", "elements"])
 def test_a_first_epoch_asks_for_little_more_than_the_version_and_a_second_for_nothing(
-    gcs: Server, proxy: FaultProxy, any_version: Any, tmp_path: Path, shuffle: bool, batch: int | None
+    gcs: Server, proxy: FaultProxy, any_version: Any, tmp_path: Path, shuffle: bool | str, batch: int | None
 ) -> None:
     ref = opened(gcs, proxy, any_version, tmp_path)
     stream = ref.stream(batch, shuffle=shuffle, seed=0, num_epochs=None)
@@ -101,6 +102,8 @@ def test_a_first_epoch_asks_for_little_more_than_the_version_and_a_second_for_no
             assert received(proxy) <= MOST * ref.nbytes
             # The last copies may come after the last step.
             wait_until(lambda: sorted(shards_copied(proxy)) == sorted(names(ref)))
+            # One request for each file of a shard, one for all indices, and a few for the first records.
+            assert len(proxy.exchanges()) <= 3 * len(names(ref)) + FEW_REQUESTS
         else:
             assert proxy.exchanges() == []
 

@@ -116,9 +116,12 @@ class BlockRows:
         return held
 
 
-def fetch(records: Dataset[Any], numbers: Indices) -> Fetched:
-    """Fetch the stored records that some elements are made of."""
-    return {source: source.fetch_block(some) for source, some in records.needed(numbers).items()}
+def fetch(records: Dataset[Any], numbers: Indices, readers: int) -> Fetched:
+    """Fetch the stored records of some elements, which ``readers`` processes prepare that read a small epoch whole."""
+    needed = records.needed(numbers)
+    for source, some in needed.items() if readers else ():
+        source.prepare(some, some[:0], readers)
+    return {source: source.fetch_block(some) for source, some in needed.items()}
 
 
 def _find_needs(plan: ChunkPlan) -> _Needs:
@@ -142,6 +145,9 @@ class BlockFeed:
         self._record_nbytes = max(1, reader.records.info.record_nbytes)
         self._steps_at_once = at_once if reader.options.batched else _ELEMENTS_AT_ONCE
         self._workers = workers
+        is_whole = reader.rows_per_step == reader.options.steps.global_batch
+        # All of so small an epoch is on the way at once, and whole shards take fewer requests.
+        self._readers = workers if is_whole and len(reader.records) * self._record_nbytes <= AHEAD_NBYTES else 0
         self._most_ahead = 0
         """The most positions by which the horizon is ahead: at most an epoch, so that few blocks are fetched twice."""
         if reader.options.prefetch:
@@ -253,7 +259,7 @@ class BlockFeed:
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, self._worker.close)
-        outcome = self._worker.submit(partial(fetch, self._records, numbers))
+        outcome = self._worker.submit(partial(fetch, self._records, numbers, self._readers))
         for last in last_positions:
             heappush(self._last_positions, last)
             self._requests[last] = request = BlockRequest(outcome, records * self._record_nbytes, first)
