@@ -26,7 +26,7 @@ _DEFAULT_LEVEL = 3
 _MAX_RECORD_NBYTES = 2**32 - 1
 # For fewer bytes, another thread begins too late to help.
 _NBYTES_A_THREAD = 1 << 20
-_MOST_THREADS = 8
+_MOST_THREADS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ def decompress_some(stored: Spans, is_compressed: NDArray[np.bool_], broken: set
     """Return records, of which those that are stored compressed are decompressed, as by :func:`decompress`."""
     if not is_compressed.any():
         return stored
+    if is_compressed.all():
+        return decompress(stored, broken)
     compressed = np.flatnonzero(is_compressed)
     plain = np.flatnonzero(~is_compressed)
     failed = set[int]()
@@ -132,7 +134,7 @@ def _decompressed(memory: memoryview, begins: Ints, lengths: Ints, nbytes: Ints)
     """Return the decompressed frames that lie in memory."""
     import zstandard
 
-    threads = min(_MOST_THREADS, os.cpu_count() or 1, int(nbytes.sum()) // _NBYTES_A_THREAD)
+    threads = min(_MOST_THREADS, int(nbytes.sum()) // _NBYTES_A_THREAD)
     places = np.column_stack([begins, lengths]).astype("<u8")
     try:
         return zstandard.ZstdDecompressor().multi_decompress_to_buffer(
