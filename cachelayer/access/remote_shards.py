@@ -86,9 +86,8 @@ class RemoteShards:
     def fetch_block(self, numbers: Ints) -> HeldBlock:
         """Fetch a block of records; shards that have copies are read there.
 
-        In an epoch in blocks, each host reads some blocks of every shard, and their records once: copies of whole
-        shards would multiply the bytes. So copies are made once this process has fetched half as many records as there
-        are: one host makes them in its first epoch, 64 hosts make them if they read more than 32 epochs.
+        Each of many hosts reads some blocks of every shard, so copies of whole shards would multiply the bytes: they
+        are made once this process has fetched half as many records as there are, by 64 hosts after 32 epochs.
         """
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         is_local = self._find_copies(shard_of)

@@ -229,7 +229,7 @@ class BucketStore:
         return pieces(span.start, span.stop, PIECE)
 
     def _read_exactly(self, fs: FileSystem, path: str, start: int, stop: int, size: int | None = None) -> Buffer:
-        """Return a range of an object. The last one of ``size`` bytes asks for one more: none comes if that is right."""
+        """Return a range of an object; the last one of ``size`` bytes asks for one more, which must not come."""
 
         def attempt(seconds: float) -> Buffer:
             try:

@@ -300,7 +300,6 @@ def crc32c_of(bodies: Iterable[Buffer]) -> int:
     """Return the CRC32C of bytes that are read part by part."""
     checksum = 0
     for body in bodies:
-        # It takes arrays, but no memoryviews.
         checksum = google_crc32c.extend(checksum, np.frombuffer(body, np.uint8))
     return checksum
 
@@ -313,9 +312,11 @@ def file_crc32c(path: Path) -> int:
 
 def write_in_place(path: Path, bodies: Iterable[Buffer]) -> int:
     """Overwrite a file in place, because another process may hold a lock on it, or make it; return its CRC32C."""
+    checksum = 0
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
-        # What is written is passed on: ``write`` returns how many bytes these are, which is never 0.
-        checksum = crc32c_of(body for body in bodies if file.write(body))
+        for body in bodies:
+            checksum = google_crc32c.extend(checksum, np.frombuffer(body, np.uint8))
+            file.write(body)
         file.truncate()
     return checksum
 

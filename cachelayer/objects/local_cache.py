@@ -257,11 +257,9 @@ class CopyGroup:
                     return CopyOutcome.HERE if self.has(name, nbytes) else CopyOutcome.BUSY
                 try:
                     # It may have been finished between the first look and the lock.
-                    return (
-                        CopyOutcome.HERE
-                        if self.has(name, nbytes)
-                        else self._make(descriptor, part, final, fill, nbytes)
-                    )
+                    if self.has(name, nbytes):
+                        return CopyOutcome.HERE
+                    return self._make(descriptor, part, final, fill, nbytes)
                 finally:
                     if _is_at(descriptor, part):
                         part.unlink()
