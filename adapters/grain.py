@@ -34,10 +34,10 @@ from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
-from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.continuing import restore_reader
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.step_numbers import count_steps, next_step_of_worker, nth_step, step_sizes
-from cachelayer.streams.stream import Stream, continued, reader_of
+from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import Shuffle, StreamOptions
 from cachelayer.user_warnings import warn
 
@@ -181,7 +181,7 @@ class Sampler:
             shuffle=shuffle, seed=seed, reshuffle=reshuffle, num_epochs=num_epochs, shard=shard, start=start
         )
         self._digest = ref.digest
-        self._options = reader_of(stream).options
+        self._options = stream._reader.options
         shards = self._options.steps.shard_count
         drops = remainder == "drop" or getattr(shard, "drop_remainder", False)
         if num_epochs is not None and len(self) % shards and not drops:
@@ -259,7 +259,7 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
     def _element_spec(self) -> Any:
         """The specs that ``grain.experimental.get_element_spec`` returns. A dimension that varies is None."""
         spec = self._stream.element_spec
-        options = reader_of(self._stream).options
+        options = self._stream._reader.options
         if spec is None:
             raise InvalidArgumentError(
                 "the functions of this stream may return anything: pass element_spec= to the last map()"
@@ -277,7 +277,7 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
                 "sequential_slice=True would change the order of the records: leave it False; each worker reads only "
                 "its own steps"
             )
-        _check_turns(reader_of(self._stream).options)
+        _check_turns(self._stream._reader.options)
         self._worker = sl.start
         self._workers = sl.step
 
@@ -319,16 +319,15 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
 
     def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order, with as many workers, was."""
-        self._go_on_as(reader_of(continued(self._stream, state, self._workers)))
+        self._go_to(*restore_reader(self._stream._reader, state, self._workers))
 
-    def _go_on_as(self, reader: StepReader) -> None:
-        """Continue with another reader, from its start on."""
-        self._iterator = StreamIterator(reader)
+    def _go_to(self, reader: StepReader, position: int) -> None:
+        self._iterator._cursor.go_to(reader, position)
 
     def _get_next_index(self) -> int:
         """Return the number of the next step, counted from the start of the stream, for Grain's ``get_next_index``."""
         self._check_undivided()
-        options = reader_of(self._stream).options
+        options = self._stream._reader.options
         position = self._iterator.position
         steps = replace(options.steps, num_epochs=position // max(1, options.steps.records) + 1)
         return cast(int, count_steps(steps, options.start)) - cast(int, count_steps(steps, position))
@@ -344,7 +343,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model; Orbax calls this. Only the first shard writes it, for all shards."""
-        return save_state(self.get_state(), directory, writes=reader_of(self._stream).options.shard_index == 0)
+        return save_state(self.get_state(), directory, writes=self._stream._reader.options.shard_index == 0)
 
     def load(self, directory: Any) -> Awaited:
         """Continue from a saved state, on any number of shards; Orbax calls this."""
@@ -364,16 +363,17 @@ class _WorkerIterator(_StreamedIterator):
         super().__init__(stream)
         self._worker = worker
         self._workers = workers
-        self._go_on_as(reader_of(stream))
+        self._go_to(stream._reader, stream._reader.options.start)
         if worker == 0:
             fix = f"pass map(fn, threads={workers}) and no workers if fn releases the GIL, or call mirror() first"
-            warn_of_workers(reader_of(stream), workers, fix)
+            warn_of_workers(stream._reader, workers, fix)
 
-    def _go_on_as(self, reader: StepReader) -> None:
+    def _go_to(self, reader: StepReader, position: int) -> None:
+        reader = reader.starting_at(position)
         _check_turns(reader.options)
         self._reader = reader
         self._batches = WorkerSteps(reader, self._workers)
-        self._position = reader.options.steps.next_start(reader.options.start)
+        self._position = reader.options.steps.next_start(position)
 
     def __next__(self) -> Any:
         self._assert_not_closed()

@@ -17,12 +17,14 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 from cachelayer.extras import packages_of
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import end_threads
+from cachelayer.streams.ahead.prefetch import Prefetcher
 from cachelayer.streams.checkpoint import Awaited, save_state
+from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.epochwise import Epochwise
-from cachelayer.streams.iterator import StreamIterator, copied
+from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.step_numbers import step_sizes
-from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream import Stream
 from cachelayer.user_warnings import warn
 
 with packages_of("jax", "this needs JAX"):
@@ -95,7 +97,7 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, *, depth: int | N
     check_stream(stream)
     check_no_json(stream, "JAX")
     check_no_videos(stream, "JAX")
-    options = reader_of(stream).options
+    options = stream._reader.options
     if not options.batched:
         raise InvalidArgumentError("global_batches() needs batches: pass a global_batch_size to stream()")
     if options.steps.shard_count > 1:
@@ -125,21 +127,21 @@ class GlobalBatches(Epochwise[T]):
         self._depth = depth
         self._rounded: set[str] = set()
         """The first leaf that is rounded, of which a warning has said so."""
-        reader = reader_of(stream)
-        _check_steps(reader, sharding, reader.options.start)
-        super().__init__(reader, self._global)
+        _check_steps(stream._reader, sharding)
+        chunks_of = functools.partial(_chunks_of, sharding=sharding)
+        super().__init__(EpochCursor(stream._reader, chunks_of, self._global), GlobalBatchIterator)
 
-    def _global(self, reader: StepReader) -> GlobalBatchIterator[T]:
-        """Return an iterator that reads the rows that this process holds, and sends them to its devices."""
+    def _global(self, reader: StepReader) -> StepReader:
+        """Return the reader of the rows that this process holds, which sends them to its devices."""
         # Asked in this thread: another thread does not see what a context manager of JAX sets.
         wide = bool(jax.config.jax_enable_x64)
         sharding = self._sharding
         if not sharding.is_fully_addressable:
             reader = reader.of_rows(lambda size: _local_rows(sharding, size))
         if self._depth is not None:
-            reader = replace(reader, options=replace(reader.options, prefetch=self._depth))
+            reader = reader.with_options(prefetch=self._depth)
         convert = functools.partial(_convert, sharding=sharding, wide=wide, rounded=self._rounded)
-        return GlobalBatchIterator(replace(reader, convert=convert), sharding)
+        return replace(reader, convert=convert)
 
 
 class GlobalBatchIterator(StreamIterator[T]):
@@ -161,19 +163,6 @@ class GlobalBatchIterator(StreamIterator[T]):
         >>> next(iterator).tolist()
         [4, 5]
     """
-
-    def __init__(self, reader: StepReader, sharding: NamedSharding) -> None:
-        _check_steps(reader, sharding, reader.options.start)
-        super().__init__(reader)
-        self._sharding = sharding
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return copied, (functools.partial(type(self), self._reader, self._sharding), self.position)
-
-    def _read_with(self, reader: StepReader, position: int) -> None:
-        """Continue at a position with another reader, if the sharding divides every step from there on."""
-        _check_steps(reader, self._sharding, position)
-        super()._read_with(reader, position)
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model, as ``state.json``; process 0 writes it.
@@ -199,11 +188,16 @@ class GlobalBatchIterator(StreamIterator[T]):
         return save_state(self.get_state(), directory, writes=jax.process_index() == 0)
 
 
-def _check_steps(reader: StepReader, sharding: NamedSharding, position: int) -> None:
-    """Raise unless the sharding divides every step from a position on."""
+def _chunks_of(reader: StepReader, sharding: NamedSharding) -> Prefetcher[Any]:
+    _check_steps(reader, sharding)
+    return Prefetcher(reader)
+
+
+def _check_steps(reader: StepReader, sharding: NamedSharding) -> None:
+    """Raise unless the sharding divides every step of a stream."""
     rows = _of_rank(sharding, 1)
     steps = reader.options.steps
-    for size in step_sizes(steps, position):
+    for size in step_sizes(steps, reader.options.start):
         try:
             rows.shard_shape((size,))
         except ValueError:

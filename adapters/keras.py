@@ -30,11 +30,11 @@ from cachelayer.errors import (
 from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.streams.epochwise import Epochwise, begin_next_iteration, reader_of_iteration
+from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.step_numbers import short_sizes, steps_per_epoch
 from cachelayer.streams.steps import MOST_POSITIONS
-from cachelayer.streams.stream import Stream, is_endless, reader_of, stream_of
+from cachelayer.streams.stream import Stream, stream_of
 
 with packages_of("keras", "this needs Keras and a backend"):
     import keras
@@ -136,7 +136,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
     check_stream(stream)
     check_no_json(stream, "Keras")
     check_no_videos(stream, "Keras")
-    options = reader_of(stream).options
+    options = stream._reader.options
     steps = options.steps
     if not options.batched:
         raise InvalidArgumentError("fit() takes batches: pass a global_batch_size to stream()")
@@ -188,13 +188,10 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def __init__(self, stream: Stream[Any]) -> None:
         super().__init__()
-        reader = reader_of(stream)
-        steps = reader.options.steps
-        self._endless = stream_of(reader.with_steps(replace(steps, num_epochs=None)))
-        self._epochs: Epochwise[Any] = Epochwise(
-            replace(reader.with_steps(replace(steps, num_epochs=1)), convert=_for_fit)
-        )
-        self._goes_on = is_endless(stream)
+        reader = stream._reader
+        self._endless = stream_of(reader.over_epochs(None))
+        self._epochs: EpochCursor[Any] = EpochCursor(replace(reader.over_epochs(1), convert=_for_fit))
+        self._goes_on = reader.options.is_endless
         """Whether each ``fit`` goes on after the epochs of the last one."""
         self._following = 0
         """The epoch after the last one that a callback chose."""
@@ -210,7 +207,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     @property
     def _epoch(self) -> Stream[Any]:
-        return stream_of(reader_of_iteration(self._epochs))
+        return stream_of(self._epochs.reader)
 
     def __len__(self) -> int:
         """Return the number of batches of the current epoch: those that are left of one that a `Resume` continues."""
@@ -276,12 +273,12 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def _end_epoch(self) -> None:
         """Go to the next epoch, a whole one."""
-        begin_next_iteration(self._epochs)
+        self._epochs.begin_next()
         self._batches = None
 
     def _continue_after(self, batches: int) -> None:
         """Go to the epoch, and the rest of it, that follows so many batches. :class:`Resume` calls this."""
-        self._epochs.set_state(self._endless.state(batches))
+        self._epochs.restore(self._endless.state(batches))
         self._batches = None
 
 

@@ -37,9 +37,9 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import as_leaf
 from cachelayer.streams.ahead.block_feed import warn_of_workers
 from cachelayer.streams.ahead.prefetch import Prefetcher
+from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.epochwise import Epochwise
-from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream import Stream
 from cachelayer.user_warnings import warn
 
 with packages_of("torch", "this needs PyTorch"):
@@ -253,13 +253,13 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
         [[[4, 3], [0, 1], [2]], [[1, 3], [0, 4], [2]]]
     """
     check_stream(stream)
-    if not reader_of(stream).is_mapped:
+    if not stream._reader.is_mapped:
         check_dtypes(stream.element_spec)
     workers = integer("num_workers", num_workers, 0)
-    if workers and not reader_of(stream).options.batched:
+    if workers and not stream._reader.options.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
     _, world = rank_and_world()
-    if world > 1 and reader_of(stream).options.steps.shard_count == 1:
+    if world > 1 and stream._reader.options.steps.shard_count == 1:
         warn(
             f"torch.distributed has {world} ranks, and the stream gives each the same items: pass "
             "shard=(torch.distributed.get_rank(), torch.distributed.get_world_size()) to stream(), or ignore this "
@@ -294,10 +294,10 @@ class Loader(Epochwise[T]):
     def __init__(self, stream: Stream[T], num_workers: int, context: Any) -> None:
         self._stream = stream
         self._workers = num_workers
-        warn_of_workers(reader_of(stream), num_workers, _MANY_WORKERS)
+        warn_of_workers(stream._reader, num_workers, _MANY_WORKERS)
         chunks_of = partial(WorkerChunks, workers=num_workers, context=context) if num_workers else Prefetcher
-        reader = replace(reader_of(stream), convert=_converted)
-        super().__init__(reader, partial(StreamIterator, chunks_of=chunks_of))
+        reader = replace(stream._reader, convert=_converted)
+        super().__init__(EpochCursor(reader, chunks_of))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last item that was returned: small, JSON, the same on every rank.

@@ -31,8 +31,9 @@ NEEDED = {
     "records.": "codec dtypes layout leaf_codecs leaf_columns leaf_names leaf_plan memory null_marks selection spans "
     "spec spec_json tree values",
     "storage.": "catalog storage",
-    "streams.": "ahead.background ahead.prefetch iterator order.orders order.permutation reading.chunk_plan "
-    "reading.failures reading.step_reader state step_numbers steps stream stream_options stream_stats",
+    "streams.": "ahead.background ahead.prefetch cursor iterator order.orders order.permutation "
+    "reading.chunk_plan reading.failures reading.step_reader state step_numbers steps stream stream_options "
+    "stream_stats",
     "versions.": "log manifest reference shard_set shard_table snapshot stored_version view_calls",
 }
 SLOW = {"asyncio", "click", "difflib", "fsspec", "multiprocessing", "shutil", "socket", "ssl", "tempfile", "zstandard"}

@@ -9,7 +9,7 @@ from cachelayer.errors import InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import JsonSpec, LeafSpec, VideoSpec, describe_leaf
 from cachelayer.streams.step_numbers import short_sizes
-from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream import Stream
 
 
 def check_stream(value: Any) -> None:
@@ -41,7 +41,7 @@ def check_no_videos(stream: Stream[Any], framework: str) -> None:
 
 
 def _refuse_leaves(stream: Stream[Any], kind: type[LeafSpec], framework: str, cure: str) -> None:
-    reader = reader_of(stream)
+    reader = stream._reader
     # A record of a wrapped object is not read for this.
     for path, leaf in tree.leaves(stream.element_spec if reader.is_mapped else reader.records.declared_spec):
         if isinstance(leaf, kind):
@@ -53,7 +53,7 @@ def _refuse_leaves(stream: Stream[Any], kind: type[LeafSpec], framework: str, cu
 
 def rows_of_batches(stream: Stream[Any]) -> int | None:
     """Return the number of rows that every batch of a shard has; None if some have fewer."""
-    options = reader_of(stream).options
+    options = stream._reader.options
     steps = options.steps
     is_even = not steps.rule.shortens or not (short_sizes(steps) or options.start % steps.global_batch)
     return steps.global_batch // steps.shard_count if is_even else None

@@ -19,10 +19,11 @@ from cachelayer.records.null_marks import NullBits
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
-from cachelayer.streams.epochwise import Epochwise, begin_next_iteration, reader_of_iteration
+from cachelayer.streams.cursor import Cursor
+from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
+from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
@@ -73,7 +74,7 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     """
     check_stream(stream)
     check_no_videos(stream, "TensorFlow")
-    reader = reader_of(stream)
+    reader = stream._reader
     spec = stream.element_spec
     if reader.is_mapped and spec is None:
         raise InvalidArgumentError(
@@ -83,20 +84,21 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     _check_outward(spec)
     leaves = [leaf for _, leaf in tree.leaves(spec)]
     grouped = not reader.options.batched and reader.options.steps.shard_count == 1 and all(map(_unbatches, leaves))
-    read = stream
+    read = reader
     of_positions = tf.TensorSpec((), tf.int64)
     if reader.options.batched:
         signature = _signature_of_batches(stream, leaves)
     elif grouped:
         # One call gives a group its structure; a call for each element would take longer than to read it.
         steps = replace(reader.options.steps, global_batch=_group_records(reader, leaves), remainder="keep")
-        read = with_options(stream, batched=True, steps=steps, arranges=False)
+        read = reader.with_options(batched=True, steps=steps, arranges=False)
         of_positions = tf.TensorSpec((None,), tf.int64)
         signature = [_batch_signature(leaf, None) for leaf in leaves]
     else:
         signature = list(map(_element_signature, leaves))
-    reached = _reached(stream)
-    loops = _Loops(stream, read, reached)
+    reached = _reached(reader)
+    outward = _Outward(spec, are_batches=read.options.batched)
+    loops = _Loops(read, outward, reached, has_batches=reader.options.batched)
     pack = _packer(stream, with_position=positions or reached is not None)
 
     def items(generator: Any, loop: Any) -> tf.data.Dataset:
@@ -130,16 +132,15 @@ class _Loops:
     taken, and then the iteration is over.
     """
 
-    def __init__(self, stream: Stream[Any], read: Stream[Any], reached: Any) -> None:
-        outward = _Outward(read.element_spec, are_batches=reader_of(read).options.batched)
-        padded = reader_of(read).options.steps.rule.masks
+    def __init__(self, reader: StepReader, outward: _Outward, reached: Any, *, has_batches: bool) -> None:
+        padded = reader.options.steps.rule.masks
 
         def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
             return (*outward(item[0]), item[1]) if padded else outward(item)
 
-        self._epochs: Epochwise[Any] = Epochwise(replace(reader_of(read), convert=leaves))
-        self._has_batches = reader_of(stream).options.batched
-        self._grouped = read is not stream
+        self._epochs: EpochCursor[Any] = EpochCursor(replace(reader, convert=leaves))
+        self._has_batches = has_batches
+        self._grouped = reader.options.batched and not has_batches
         self._reached = reached
         self._lock = Lock()
         self._running: dict[int, tuple[StreamOptions, Iterator[tuple[Any, Any]]]] = {}
@@ -149,19 +150,19 @@ class _Loops:
         # TensorFlow may begin several loops at once, in any of its threads: those have the same iteration.
         with self._lock:
             number = max(self._running, default=0) + 1
-            reader = reader_of_iteration(self._epochs)
+            reader = self._epochs.reader
             if self._reached is not None:
-                reader = replace(reader, options=replace(reader.options, start=int(self._reached.numpy())))
-            self._running[number] = reader.options, self._items(StreamIterator(reader))
+                reader = reader.starting_at(int(self._reached.numpy()))
+            self._running[number] = reader.options, self._items(Cursor(reader))
         try:
             yield number
         finally:
             del self._running[number]
 
-    def _items(self, iterator: StreamIterator[Any]) -> Iterator[tuple[Any, Any]]:
-        before = iterator.position
-        for item in iterator:
-            after = iterator.position
+    def _items(self, cursor: Cursor[Any]) -> Iterator[tuple[Any, Any]]:
+        before = cursor.position
+        for item in StreamIterator(cursor):
+            after = cursor.position
             # Behind the last element of a group, positions may be left out.
             yield item, np.append(np.arange(before + 1, before + len(item[0])), after) if self._grouped else after
             before = after
@@ -179,17 +180,17 @@ class _Loops:
         options, items = self._running[number]
         for place, item in enumerate(items):
             with self._lock:
-                if not place and options == reader_of_iteration(self._epochs).options:
-                    begin_next_iteration(self._epochs)
+                if not place and options == self._epochs.reader.options:
+                    self._epochs.begin_next()
             yield item
 
 
-def _reached(stream: Stream[Any]) -> Any:
+def _reached(reader: StepReader) -> Any:
     """Return a variable for the position after the last item that was handed out; None if the stream has an end."""
-    if not is_endless(stream):
+    if not reader.options.is_endless:
         return None
     with tf.device("CPU:0"):
-        return tf.Variable(reader_of(stream).options.start, trainable=False, dtype=tf.int64)
+        return tf.Variable(reader.options.start, trainable=False, dtype=tf.int64)
 
 
 def _unbatches(leaf: LeafSpec) -> bool:
@@ -199,7 +200,7 @@ def _unbatches(leaf: LeafSpec) -> bool:
 
 def _packer(stream: Stream[Any], *, with_position: bool) -> Callable[..., Any]:
     """Return the function that gives the leaves of an item their structure, with the position after it if wanted."""
-    options = reader_of(stream).options
+    options = stream._reader.options
     pack = tree.packer(_without_lists(stream.element_spec))
     padded = options.batched and options.steps.rule.masks
 
@@ -212,10 +213,10 @@ def _packer(stream: Stream[Any], *, with_position: bool) -> Callable[..., Any]:
 
 def _with_cardinality(dataset: tf.data.Dataset, stream: Stream[Any]) -> tf.data.Dataset:
     """Return the dataset with the number of items of a whole iteration, which Keras takes for that of every epoch."""
-    if is_endless(stream):
+    if stream._reader.options.is_endless:
         return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    length = len(Epochwise(reader_of(stream)))
-    if len(stream) == length and reader_of(stream).options.steps.epochs_are_alike:
+    length = len(EpochCursor(stream._reader))
+    if len(stream) == length and stream._reader.options.steps.epochs_are_alike:
         return dataset.apply(tf.data.experimental.assert_cardinality(length))
     # Some iterations are shorter. Only a dataset that TensorFlow takes for endless may have fewer items than it says:
     # one that chooses between two, of which the second never ends, and is never chosen.
@@ -236,13 +237,13 @@ def _without_lists(spec: Tree) -> Tree:
 def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[Any]:
     rows = rows_of_batches(stream)
     signature = [_batch_signature(leaf, rows) for leaf in leaves]
-    records = reader_of(stream).records
-    if not reader_of(stream).is_mapped:
+    records = stream._reader.records
+    if not stream._reader.is_mapped:
         for place, (_, leaf) in enumerate(tree.leaves(records.padded_as(0).element_spec)):
             if None in leaves[place].shape and None not in leaf.shape:
                 # Padded to the bound of a bucket, which differs from batch to batch.
                 signature[place] = tf.TensorSpec((rows, *leaves[place].shape), _tf_dtype(leaf))
-    return [*signature, tf.TensorSpec((rows,), tf.bool)] if reader_of(stream).options.steps.rule.masks else signature
+    return [*signature, tf.TensorSpec((rows,), tf.bool)] if stream._reader.options.steps.rule.masks else signature
 
 
 def _group_records(reader: StepReader, leaves: list[LeafSpec]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,11 +14,10 @@ from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.ahead.prefetch import Chunk
-from cachelayer.streams.epochwise import Epochwise, reader_of_iteration, state_of_iteration
+from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.stream import reader_of
 from cachelayer.streams.stream_options import Shuffle
 
 _RECORDS_AT_ONCE = 1 << 13
@@ -61,10 +59,10 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
         stream: Any = ref.stream(
             global_batch_size, shuffle=shuffle, seed=seed, shard=(index, shards), remainder=remainder
         )
-        self._epochs = _epochs_of(reader_of(stream))
+        self._epochs = EpochCursor(stream._reader, _NumberChunks)
 
     def __repr__(self) -> str:
-        reader = reader_of_iteration(self._epochs)
+        reader = self._epochs.reader
         return f"{type(self).__name__}({reader.records!r}, {reader.options})"
 
     def __iter__(self) -> Iterator[Any]:
@@ -107,7 +105,7 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
             >>> sampler.state_dict()["position"]
             1
         """
-        return self._epochs.get_state()
+        return self._epochs.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Begin the next iteration at a saved state, on any number of ranks.
@@ -122,11 +120,7 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
             >>> sorted([first, *resumed])
             [0, 1, 2, 3]
         """
-        self._epochs.set_state(state_dict)
-
-
-def _epochs_of(reader: StepReader) -> Epochwise[Any]:
-    return Epochwise(reader, partial(StreamIterator, chunks_of=_NumberChunks))
+        self._epochs.restore(state_dict)
 
 
 class SamplerIterator(Iterator[Any]):
@@ -136,23 +130,23 @@ class SamplerIterator(Iterator[Any]):
     the last number, the sampler goes on with the next epoch, and the iterator is at its end.
     """
 
-    def __init__(self, epochs: Epochwise[Any]) -> None:
+    def __init__(self, epochs: EpochCursor[Any]) -> None:
         self._epochs = epochs
-        self._iterator = iter(epochs)
+        self._iterator = StreamIterator(epochs.started())
 
     def __next__(self) -> Any:
         return next(self._iterator)
 
     def state_dict(self) -> dict[str, Any]:
-        return state_of_iteration(self._epochs)
+        return self._epochs.state_within()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on at a state. Unless the sampler has the same state, it does not count what this iterator gives."""
-        restored = _epochs_of(reader_of_iteration(self._epochs))
-        restored.set_state(state_dict)
-        if state_of_iteration(restored) != state_of_iteration(self._epochs):
+        restored = EpochCursor(self._epochs.reader, _NumberChunks)
+        restored.restore(state_dict)
+        if restored.state_within() != self._epochs.state_within():
             self._epochs = restored
-            self._iterator = iter(restored)
+            self._iterator = StreamIterator(restored.started())
 
 
 class _NumberChunks:

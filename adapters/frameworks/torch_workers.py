@@ -16,7 +16,6 @@ from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.ahead.prefetch import Chunk
 from cachelayer.streams.reading.failures import picklable
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.stream import Stream, reader_of, step_of, stream_of, with_options
 
 
 class WorkerChunks:
@@ -28,7 +27,7 @@ class WorkerChunks:
                 "worker processes read these steps, and cannot advance to more records: make a loader over the newer "
                 "version, or one with num_workers=0"
             )
-        self._stream = stream_of(reader)
+        self._reader = reader
         self._workers = workers
         self._context = context
         self._loading: Iterator[bytes] | None = None
@@ -37,7 +36,7 @@ class WorkerChunks:
 
     def chunk(self, position: int) -> Chunk[Any] | None:
         """Return the step at a position; None at the end. After an error new processes begin at that step."""
-        steps = reader_of(self._stream).options.steps
+        steps = self._reader.options.steps
         step = steps.at(position)
         if step is None:
             return None
@@ -58,11 +57,11 @@ class WorkerChunks:
     reread = forget
 
     def _from(self, position: int) -> Iterator[bytes]:
-        stream = with_options(self._stream, start=position)
-        endless = reader_of(stream).options.steps.end is None
-        numbers: Iterable[int] = itertools.count() if endless else range(len(stream))
+        reader = self._reader.starting_at(position)
+        options = reader.options
+        numbers: Iterable[int] = itertools.count() if options.is_endless else range(options.item_count)
         loader = data.DataLoader(
-            _Steps(stream, self._workers),
+            _Steps(reader, self._workers),
             batch_size=None,
             sampler=numbers,
             num_workers=self._workers,
@@ -82,16 +81,16 @@ class _Steps(data.Dataset):  # type: ignore[misc]
     pickle, so that everybody waits for ever.
     """
 
-    def __init__(self, stream: Stream[Any], workers: int) -> None:
-        self._stream = stream
+    def __init__(self, reader: StepReader, workers: int) -> None:
+        self._reader = reader
         self._workers = workers
         # Made by each worker: its threads are not those of the process that starts it.
-        self._reader: WorkerSteps | None = None
+        self._steps: WorkerSteps | None = None
 
     def __getitem__(self, number: int) -> bytes:
-        if self._reader is None:
-            self._reader = WorkerSteps(reader_of(self._stream), self._workers)
-        batch, failures = self._reader.item_and_failures(step_of(self._stream, number))
+        if self._steps is None:
+            self._steps = WorkerSteps(self._reader, self._workers)
+        batch, failures = self._steps.item_and_failures(self._reader.options.step(number))
         item = batch, tuple(map(picklable, failures))
         try:
             return bytes(ForkingPickler.dumps(item))

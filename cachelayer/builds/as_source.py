@@ -40,7 +40,7 @@ from cachelayer.records.infer import overlaid
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
-from cachelayer.streams.stream import Stream, is_endless, reader_of
+from cachelayer.streams.stream import Stream
 
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
 Adapted = Source | Mapping[str, Any] | None
@@ -211,7 +211,7 @@ def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | Non
         source = _of_stream(obj, element_spec)
         if unbatch:
             return _rows_of_stream(obj, source, element_spec)
-        if not reader_of(obj).options.batched:
+        if not obj._reader.options.batched:
             return source
         return replace(source, elements=lambda start: map(_without_nullable_rows, source.one_by_one(start)))
     return None
@@ -244,7 +244,7 @@ def _without_nullable_rows(batch: Any) -> Any:
 
 
 def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
-    reader = reader_of(stream)
+    reader = stream._reader
     base = _base(reader.records)
     spec: Tree | None = None
     # The spec of batches, and of what the user's functions return, is seen from the first of them.
@@ -254,7 +254,7 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
             reader = replace(reader, records=stored)
             stream = Stream(reader)
         spec = reader.records.declared_spec
-    endless = "pass num_epochs= to stream()" if is_endless(stream) else ""
+    endless = "pass num_epochs= to stream()" if reader.options.is_endless else ""
     length = None if endless else len(stream)
     elements = iter(stream)
     return Source(
@@ -269,7 +269,7 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
 
 def _rows_of_stream(stream: Stream[Any], source: Source, declared: Tree | None) -> Source:
     """Return the source of the rows of a stream of batches. If functions made them, the first batches show the spec."""
-    reader = reader_of(stream)
+    reader = stream._reader
     if reader.is_mapped:
         return unbatched(source, declared=declared)
     spec = reader.records.declared_spec

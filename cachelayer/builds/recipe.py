@@ -41,7 +41,7 @@ from cachelayer.provenance.function_code import PYTHON, code_file
 from cachelayer.provenance.stored_values import MARK, Wording, differences, stored
 from cachelayer.provenance.values import content_of
 from cachelayer.records import spec_json, tree
-from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream import Stream
 from cachelayer.versions.reference import AUTO
 
 
@@ -86,7 +86,7 @@ class Recipe:
         if isinstance(made_by, FileSource):
             values = made_by.options
         elif isinstance(made_by, Stream):
-            values = {"functions": reader_of(made_by).functions}
+            values = {"functions": made_by._reader.functions}
         elif is_known and callable(made_by):
             values = arguments_of(made_by, is_call=is_call)
         name = None

@@ -36,7 +36,7 @@ from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
-from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream import Stream
 
 MOST_NBYTES = 1 << 30
 """The most bytes of a source's table that are compared in full."""
@@ -96,7 +96,7 @@ def elements_in_memory(obj: Any, options: BuildOptions, identity: Identity) -> A
 
 def _facts_of_stream(stream: Stream[Any]) -> dict[str, Any]:
     """Return the records, the order and the steps of a stream, as facts: with its functions, they decide its items."""
-    facts = reader_of(stream).facts
+    facts = stream._reader.facts
     length = _length(stream)
     known = {} if length is None else {"length": length}
     # A spec may be a long text.

@@ -26,10 +26,11 @@ from cachelayer.page.render import open_versions_of, page, query_integer, ref_of
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable, with_one_mask
+from cachelayer.streams.continuing import restore_reader
 from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.buckets import Buckets
 from cachelayer.streams.steps import RULES, Steps
-from cachelayer.streams.stream import Stream, continued, reader_of, step_of
+from cachelayer.streams.stream import Stream, stream_of
 
 MOST_BATCH = 65_536
 MOST_SHARDS = 1024
@@ -62,9 +63,9 @@ def order(request: Request) -> Response:
     options = _options_of(query)
     stream = _stream_of(ref, batch, options, state)
     numbers = stream.record_numbers(step)
-    steps = reader_of(stream).options.steps
-    begin = step_of(stream, step).begin
-    position = reader_of(stream).options.start
+    steps = stream._reader.options.steps
+    this_step = stream._reader.options.step(step)
+    position = stream._reader.options.start
     # Each shard takes a contiguous part.
     parts = [part.tolist() for part in np.array_split(numbers, shards)]
     raw = ref.raw()
@@ -88,9 +89,9 @@ def order(request: Request) -> Response:
         seed=options["seed"],
         position=None if state is None else position,
         place_of=partial(_place, steps),
-        begin=begin,
+        begin=this_step.begin,
         rows_of_batch=len(numbers),
-        padding=len(numbers) - steps.size(step_of(stream, step)),
+        padding=len(numbers) - steps.size(this_step),
         parts=parts,
         most_numbers=_NUMBERS,
         total=len(rows),
@@ -153,7 +154,8 @@ def _stream_of(ref: DataRef[Any], batch: int, options: dict[str, Any], state: An
             leaves = described["buckets"]["leaves"]
             bounds = described["buckets"]["bounds"]
             options["buckets"] = Buckets(leaves, bounds, long="truncate")
-        return continued(ref.stream(batch, num_epochs=None, **options), state)
+        reader, position = restore_reader(ref.stream(batch, num_epochs=None, **options)._reader, state)
+        return stream_of(reader.starting_at(position))
     except (StateError, TypeError, KeyError, AttributeError, InvalidArgumentError) as error:
         raise StateError(
             f"not a state of a stream of {ref.dataset_id}@{ref.dataset_version}: {error}: of samples and mixtures "

@@ -2,13 +2,13 @@
 
 ::
 
-    stream            what users call; epochwise: loops over its epochs
+    stream            what users call;    iterator: its items, with a state;    epochwise: loops over its epochs
     stream_options    the arguments of ref.stream(), checked
       steps           which positions a step has, which rows a shard;    step_numbers: which step is number t
       order/          which record has which place of an epoch: exact, blocks, buckets, weighted, mixture
     reading/          from steps to items: chunk_plan (rows), step_reader (records), mapped_chunk (functions)
     ahead/            chunks and blocks that are read before anybody asks for them
-    iterator          from chunks to items, with a position;             stream_stats: what its consumer waited for
+    cursor            from chunk to chunk, with a position;    epochs: the next one;    stream_stats: what it waited for
     state             the position as JSON;    continuing: restored or advanced;    checkpoint: saved beside a model
 
 Streams see records only through ``protocols.py``: nothing here knows files or storages.

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from cachelayer.arguments import boolean, explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import Sources, T
-from cachelayer.streams.iterator import ChunksWithStates, StreamIterator
+from cachelayer.streams.cursor import ChunksWithStates, Cursor
+from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_step
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.step_reader import Learned, StepReader
-from cachelayer.streams.step_numbers import count_steps, nth_step
-from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
@@ -52,6 +51,7 @@ class Stream(Generic[T]):
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
+        """Reads the steps; it has the records and the options: for adapters."""
         self._iterated_through = False
         self._warned = False
 
@@ -182,7 +182,7 @@ class Stream(Generic[T]):
     def __iter__(self) -> StreamIterator[T]:
         """Return an iterator from ``start`` on, independent of other iterators; all of them have the same order."""
         self._warn_once()
-        return StreamIterator(self._reader, finished=self._note_finished)
+        return StreamIterator(Cursor(self._reader, finished=self._note_finished))
 
     def _note_finished(self) -> None:
         self._iterated_through = True
@@ -198,11 +198,11 @@ class Stream(Generic[T]):
         Args:
             epoch: the number of the epoch, from 0.
         """
-        from cachelayer.streams.epochwise import Iterations
+        from cachelayer.streams.epochs import Iterations
 
         one = replace(self._options, start=0, steps=replace(self._options.steps, num_epochs=1))
         options = Iterations(one).whole(integer("epoch", epoch, 0), 0)
-        return StreamIterator(replace(self._reader, options=options))
+        return StreamIterator(Cursor(replace(self._reader, options=options)))
 
     def epochs(self) -> Epochs[T]:
         """Return an iterator over epochs: ``for epoch in stream.epochs(): for batch in epoch: ...``.
@@ -259,7 +259,7 @@ class Stream(Generic[T]):
             >>> batch.tolist(), mask.tolist()
             ([8, 9, 9, 9], [True, True, False, False])
         """
-        found = self._step(step)
+        found = self._options.step(step)
         if not (self._options.batched or len(plan_step(self._options, found).numbers)):
             raise RecordIndexError(f"step {step} has no element for shard {self._options.shard_index}")
         return cast(T, self._reader.item(found))
@@ -275,7 +275,7 @@ class Stream(Generic[T]):
             >>> stream.record_numbers(1).tolist(), stream[1].tolist()
             ([5, 1, 6, 4], [50, 10, 60, 40])
         """
-        return plan_step(self._options, self._step(step)).numbers
+        return plan_step(self._options, self._options.step(step)).numbers
 
     def sources(self, step: int) -> Sources:
         """Return the stored records that the batch of a step was made of: which datasets, and which numbers in them.
@@ -319,7 +319,7 @@ class Stream(Generic[T]):
         for name, chosen in (("steps", steps), ("records", records)):
             if not isinstance(chosen, Iterable):
                 raise InvalidTypeError(f"{name} {chosen!r}: pass a list of numbers, or range(a, b)")
-        ranges: list[tuple[int, int]] = [self._step(integer("a step", step)) for step in steps]
+        ranges: list[tuple[int, int]] = [self._options.step(integer("a step", step)) for step in steps]
         if len(records):
             numbers = np.array([integer("a record", record) for record in records], np.int64)
             ranges += self._options.ranges_of(numbers)
@@ -329,7 +329,7 @@ class Stream(Generic[T]):
                 f"without() of {len(rest.left_out)} ranges of steps: a state carries at most {_MOST_LEFT_OUT}; leave "
                 "records out of all epochs with ref.exclude([...])"
             )
-        return type(self)(self._reader.with_steps(rest))
+        return type(self)(self._reader.with_options(steps=rest))
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state of an iterator before a step: for programs that keep the number of steps, and no state.
@@ -348,7 +348,7 @@ class Stream(Generic[T]):
             RecordIndexError: if the stream has fewer steps.
         """
         before = integer("step", step, 0)
-        end_of_last = self._step(before - 1).end if before else self._options.start
+        end_of_last = self._options.step(before - 1).end if before else self._options.start
         return self._reader.state(self._options.steps.next_start(end_of_last))
 
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
@@ -360,21 +360,7 @@ class Stream(Generic[T]):
             [([0, 1, 2, 3], 4), ([4, 5, 6, 7], 8), ([8, 9], 10)]
         """
         self._warn_once()
-        return StreamIterator(self._reader, ChunksWithStates, self._note_finished)
-
-    def _step(self, number: int) -> Step:
-        index = integer("step", number)
-        total = count_steps(self._options.steps, self._options.start)
-        if index < 0:
-            if total is None:
-                raise RecordIndexError(f"step {index}: an endless stream has no last step")
-            index += total
-        found = None if index < 0 else nth_step(self._options.steps, self._options.start, index)
-        if found is None:
-            raise RecordIndexError(f"step {number}: the stream has {total} steps")
-        if found.end > MOST_POSITIONS:
-            raise RecordIndexError(f"step {number} ends past 2**62, the largest position")
-        return found
+        return StreamIterator(Cursor(self._reader, ChunksWithStates, finished=self._note_finished))
 
     def __repr__(self) -> str:
         return f"Stream({self._reader.records!r}, {self._options})"
@@ -415,34 +401,6 @@ class BatchStream(Stream[B], Generic[T, B]):
 def stream_of(reader: StepReader) -> Stream[Any]:
     """Return the stream of a reader."""
     return (BatchStream if reader.options.batched else Stream)(reader)
-
-
-def reader_of(stream: Stream[Any]) -> StepReader:
-    """Return the reader of a stream's steps, which has its records and options: for adapters."""
-    return stream._reader
-
-
-def step_of(stream: Stream[Any], number: int) -> Step:
-    """Return a step of a stream, counted from its start: for adapters."""
-    return stream._step(number)
-
-
-def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:
-    """Return a stream with other :class:`StreamOptions`, which are taken as they are: for adapters."""
-    return stream_of(replace(stream._reader, options=replace(stream._reader.options, **changes)))
-
-
-def continued(stream: Stream[T], state: Any, workers: int = 1) -> Stream[T]:
-    """Return the stream of what an iterator of another hands out once it restores a state: step 0 is the next one."""
-    from cachelayer.streams.continuing import restore_reader
-
-    reader, position = restore_reader(stream._reader, state, workers)
-    return stream_of(replace(reader, options=replace(reader.options, start=position)))
-
-
-def is_endless(stream: Stream[Any]) -> bool:
-    """Return whether a stream has no end."""
-    return stream._reader.options.steps.end is None
 
 
 def _failures_to_replace(on_error: Any, max_failures: int) -> int | None:

@@ -20,8 +20,8 @@ from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
 from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.step_numbers import count_steps, step_with
-from cachelayer.streams.steps import MOST_POSITIONS, RULES, EpochSlice, Phase, Remainder, Steps
+from cachelayer.streams.step_numbers import count_steps, nth_step, step_with
+from cachelayer.streams.steps import MOST_POSITIONS, RULES, EpochSlice, Phase, Remainder, Step, Steps
 from cachelayer.user_warnings import warn
 
 if TYPE_CHECKING:
@@ -110,6 +110,26 @@ class StreamOptions:
         if self.steps.records >= MOST_POSITIONS:
             raise InvalidTypeError("a mixture has no end, and so no length: take as many batches from it as you need")
         raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
+
+    @property
+    def is_endless(self) -> bool:
+        """True if the stream has no end."""
+        return self.steps.end is None
+
+    def step(self, number: int) -> Step:
+        """Return a step of all shards, counted from ``start``, or from the end if the number is negative."""
+        index = integer("step", number)
+        total = count_steps(self.steps, self.start)
+        if index < 0:
+            if total is None:
+                raise RecordIndexError(f"step {index}: an endless stream has no last step")
+            index += total
+        found = None if index < 0 else nth_step(self.steps, self.start, index)
+        if found is None:
+            raise RecordIndexError(f"step {number}: the stream has {total} steps")
+        if found.end > MOST_POSITIONS:
+            raise RecordIndexError(f"step {number} ends past 2**62, the largest position")
+        return found
 
     def order_of(self, phase: Phase) -> Order:
         """Return the order of the epochs of a phase."""

@@ -43,7 +43,6 @@ from cachelayer.objects.bucket_store import GAP, PIECE, BucketStore
 from cachelayer.objects.ranges import coalesce
 from cachelayer.streams.ahead import block_feed
 from cachelayer.streams.ahead.block_feed import WorkerSteps
-from cachelayer.streams.stream import reader_of, step_of
 
 RECORDS, BLOCK = 600, 20
 NBYTES = 1000
@@ -116,10 +115,10 @@ KINDS = {
 def test_a_worker_fetches_each_block_of_its_own_steps_once(requests: Requests, workers: int) -> None:
     ref = published(uniform(MANY))
     stream = in_blocks(ref, 8, remainder="drop")
-    steps = WorkerSteps(reader_of(stream), workers)
+    steps = WorkerSteps(stream._reader, workers)
     turns = range(2, len(stream), workers)
     for number in turns:
-        steps.item(step_of(stream, number))
+        steps.item(stream._reader.options.step(number))
     asked = requests.of_records()
     assert len(set(asked)) == len(asked) <= min(1.1 * MANY / BLOCK, 8 * len(turns))
 
@@ -186,7 +185,7 @@ def test_views_of_views_are_read_in_blocks(
 def test_a_block_is_one_range_and_is_fetched_once_in_an_epoch(requests: Requests, start: int, prefetch: int) -> None:
     ref = published(uniform(RECORDS), shard_bytes=1 << 30)
     stream = in_blocks(ref, 32, start=start, prefetch=prefetch)
-    order: Any = reader_of(stream).options.order
+    order: Any = stream._reader.options.order
     ref.read([0])
     requests.ranges.clear()
     assert sum(len(batch["n"]) for batch in stream) == RECORDS - start

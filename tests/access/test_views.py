@@ -21,7 +21,6 @@ from document_views import ELEMENTS, LEAVES, SPEC, document_views, plain, values
 import cachelayer
 from cachelayer import RecordIndexError, Storage
 from cachelayer.streams.ahead.block_feed import WorkerSteps
-from cachelayer.streams.stream import reader_of, step_of
 
 # The versions of the documents are built one by one.
 
@@ -400,9 +399,9 @@ def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_rest
     assert [columns(stream[step]) for step in range(len(whole))] == whole
     for worker in range(3):
         # Workers that take turns, and one that is asked out of turn at last.
-        steps = WorkerSteps(reader_of(stream), 3)
+        steps = WorkerSteps(stream._reader, 3)
         for number in [*range(worker, len(whole), 3), 1]:
-            assert columns(steps.item(step_of(stream, number))) == whole[number]
+            assert columns(steps.item(stream._reader.options.step(number))) == whole[number]
     for shards in (3, 8):
         iterators = [iter(make(24, shard=(shard, shards), prefetch=0)) for shard in range(shards)]
         assert joined([list(itertools.islice(iterator, STEPS)) for iterator in iterators]) == whole

@@ -12,7 +12,8 @@ import pytest
 
 import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
-from cachelayer.streams.stream import continued
+from cachelayer.streams.continuing import restore_reader
+from cachelayer.streams.stream import Stream, stream_of
 
 OLD, NEW, NEWER = 40, 13, 22
 ORDERS: dict[str, dict[str, Any]] = {
@@ -34,6 +35,12 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def advanced(iterators: list[Any], newer: Any) -> None:
     for iterator in iterators:
         iterator.advance_to(newer)
+
+
+def continued(stream: Any, state: Any) -> Stream[Any]:
+    """The stream whose step 0 is the one after a state."""
+    reader, position = restore_reader(stream._reader, state)
+    return stream_of(reader.starting_at(position))
 
 
 def following(iterators: list[Any]) -> list[int] | None:

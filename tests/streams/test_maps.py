@@ -26,7 +26,7 @@ from cachelayer import (
     Sparse,
     SparseSpec,
 )
-from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream import Stream
 
 
 def numbers(n: int) -> Any:
@@ -315,8 +315,8 @@ def test_the_threads_of_an_iterator_call_the_function_to_its_end_and_end_with_it
         (lambda s: s(4).map(str, rng="torch"), InvalidArgumentError, "seed="),
         (lambda s: s(4).map(str, element_spec=5), InvalidArgumentError, "element_spec"),
         (lambda s: s(4).map(str, element_spec={"v": "no dtype"}), InvalidArgumentError, "element_spec"),
-        (lambda s: reader_of(s()).of_rows(np.arange), InvalidArgumentError, "global_batch_size"),
-        (lambda s: reader_of(s(4, shard=(0, 2))).of_rows(np.arange), InvalidArgumentError, "global_batch_size"),
+        (lambda s: s()._reader.of_rows(np.arange), InvalidArgumentError, "global_batch_size"),
+        (lambda s: s(4, shard=(0, 2))._reader.of_rows(np.arange), InvalidArgumentError, "global_batch_size"),
     ],
 )
 def test_what_cannot_be_mapped_says_so(make: Any, error: type[Exception], message: str) -> None:
@@ -328,7 +328,7 @@ def test_what_cannot_be_mapped_says_so(make: Any, error: type[Exception], messag
 @settings(deadline=None)
 def test_any_rows_of_a_global_batch_can_be_read(rows: list[int], remainder: Any) -> None:
     plain = numbers(31).stream(12, shuffle=True, seed=4, remainder=remainder, num_epochs=2).map(drawn, rng=True)
-    some: Any = Stream(reader_of(plain).of_rows(lambda size: np.array([row for row in rows if row < size], np.int64)))
+    some: Any = Stream(plain._reader.of_rows(lambda size: np.array([row for row in rows if row < size], np.int64)))
     for whole, part in zip(plain, some, strict=True):
         whole_mask = part_mask = None
         if remainder == "pad":

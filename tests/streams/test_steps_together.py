@@ -17,7 +17,6 @@ from cachelayer import ArraySpec, Blocks, Buckets
 from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.failures import ReadContext
 from cachelayer.streams.steps import RULES, Rule
-from cachelayer.streams.stream import reader_of
 
 N, BATCH = 61, 6
 SPEC = {"n": ArraySpec(np.int64), "s": ArraySpec(str), "v": ArraySpec(np.int64, (None,))}
@@ -76,7 +75,7 @@ def test_steps_read_together_are_those_read_alone(
     else:
         options["num_epochs"] = 4
         start = 0 if "buckets" in options else min(start, 3 * len(VIEWS[view](ref)))
-    reader = reader_of(VIEWS[view](ref).stream(BATCH, start=start, **options))
+    reader = VIEWS[view](ref).stream(BATCH, start=start, **options)._reader
     position = reader.options.start
     while position < 5 * N and (plan := plan_chunk(reader.options, position, count)) is not None:
         position = plan.after[-1]

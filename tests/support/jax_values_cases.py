@@ -14,7 +14,6 @@ from values_table import DTYPES
 
 from cachelayer import DataRef
 from cachelayer.adapters.jax import GlobalBatches, global_batches
-from cachelayer.streams.epochwise import reader_of_iteration
 
 # Several batches, the last of them shorter, of the ten records of a cell.
 BATCH = 4
@@ -26,7 +25,7 @@ def batches(ref: DataRef[Any]) -> GlobalBatches[Any]:
 
 def rows_of(made: GlobalBatches[Any]) -> Iterator[Any]:
     """Yield each row of batches of arrays."""
-    records = reader_of_iteration(made).options.steps.records
+    records = made._cursor.reader.options.steps.records
     for number, batch in enumerate(made):
         assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(batch))
         for row in range(min(BATCH, records - number * BATCH)):

@@ -35,7 +35,7 @@ from cachelayer.streams.reading.failures import (
     warn_of_failure,
 )
 from cachelayer.streams.state import state_of
-from cachelayer.streams.steps import MOST_POSITIONS, Step, Steps
+from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
 
 if TYPE_CHECKING:
@@ -113,9 +113,17 @@ class StepReader:
     def __identity__(self) -> Any:
         return self.facts, self.functions
 
-    def with_steps(self, steps: Steps) -> StepReader:
-        """Return the reader of other steps."""
-        return replace(self, options=replace(self.options, steps=steps))
+    def with_options(self, **changes: Any) -> StepReader:
+        """Return the reader of a stream with other :class:`StreamOptions`, which are taken as they are."""
+        return replace(self, options=replace(self.options, **changes))
+
+    def over_epochs(self, num_epochs: int | None) -> StepReader:
+        """Return the reader of as many epochs; None for no end."""
+        return self.with_options(steps=replace(self.options.steps, num_epochs=num_epochs))
+
+    def starting_at(self, position: int) -> StepReader:
+        """Return the reader of a stream that begins at a position."""
+        return self if position == self.options.start else self.with_options(start=position)
 
     def state(self, position: int) -> dict[str, Any]:
         """Return the state of a stream whose next step begins at a position.
@@ -135,7 +143,7 @@ class StepReader:
             raise InvalidArgumentError(
                 "rows are those of a global batch: pass a global_batch_size and no shard to stream()"
             )
-        return replace(self, options=replace(self.options, rows=rows))
+        return self.with_options(rows=rows)
 
     def item(self, step: Step, held: HeldOf = read_in_place) -> Any:
         """Return the batch of a step, with its mask if there is one; without batches, the element of this shard."""
