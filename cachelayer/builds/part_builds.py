@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import platform
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain
 from typing import Any, Self
 
 from cachelayer.arguments import integer
@@ -39,7 +40,7 @@ from cachelayer.provenance.stored_values import Wording, differences
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
-from cachelayer.versions.notes import Notes, PartResult, read_part
+from cachelayer.versions.notes import Notes, PartResult, note_name, read_part
 from cachelayer.versions.publish import absent_files, lost_files, refuse_if_taken
 
 _log = logger_of("builds")
@@ -94,6 +95,10 @@ class Hosts:
 
         # The sort is stable: the parts of one host stay in their order.
         return sorted(range(part_count), key=turn)
+
+    def owns(self, part: int, part_count: int) -> bool:
+        """Return whether a part is in the share of this host."""
+        return part * self.count // part_count == self.index
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,10 @@ def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: Sh
         current().parts(len(finished), parts.count)
         if request.is_published:
             return None
-        _run_tasks(task, engine, iter(_unclaimed(claims, notes, missing)))
+        free = _free_parts(claims, notes, missing, {part for part in order if hosts.owns(part, parts.count)})
+        first = next(free, None)
+        if first is not None:
+            _run_tasks(task, engine, chain([first], free))
         before = len(finished)
         finished = notes.finished(request.log, finished)
         if len(finished) == before:
@@ -241,16 +249,30 @@ def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: Sh
     return None if request.is_published else _joined(parts, finished)
 
 
-def _unclaimed(claims: Claims, notes: Notes, part_numbers: Sequence[int]) -> list[int]:
-    """Return the parts that no living process has claimed, in this order."""
-    # One listing, then a request for each claim in it, instead of a request for each part.
-    listed = set(notes.folder.names(""))
-    unclaimed = []
-    for number in part_numbers:
+def _free_parts(claims: Claims, notes: Notes, part_numbers: Sequence[int], own: Collection[int]) -> Iterator[int]:
+    """Yield the parts that nobody has built or claimed, in this order, each when it is asked for.
+
+    Others are at work meanwhile: so the notes and claims are listed again before each part that is not in ``own``, but
+    for those that the last list shows to be taken. Else each host would ask about each part.
+    """
+    # Who comes here has looked at these notes: their shards are gone, or they are as young as this list.
+    listed = known = set(notes.folder.names(""))
+    is_old = False
+
+    def is_taken(number: int) -> bool:
         claim = part_claim(number)
-        if claim not in listed or not claims.is_busy(claim):
-            unclaimed.append(number)
-    return unclaimed
+        return note_name(number) in listed - known or (claim in listed and claims.is_busy(claim))
+
+    for number in part_numbers:
+        if is_taken(number):
+            continue
+        if is_old and number not in own:
+            listed = set(notes.folder.names(""))
+            is_old = False
+            if is_taken(number):
+                continue
+        is_old = True
+        yield number
 
 
 def _finished_before(plan: BuildPlan, *, joins: bool = False) -> dict[int, PartResult]:

@@ -109,8 +109,8 @@ class Notes:
         document = json_values.encoded(replace(part, shards=(), first_reason=""))
         document["shards"] = ShardTable(part.shards).to_json()
         document["plain_nbytes"] = [shard.stats.plain_nbytes for shard in part.shards]
-        self.folder.put(_note(number), json_values.sealed(document))
-        _log.debug("%s/%s: part %d is finished, %d records", self.folder.url, _note(number), number, part.records)
+        self.folder.put(note_name(number), json_values.sealed(document))
+        _log.debug("%s/%s: part %d is finished, %d records", self.folder.url, note_name(number), number, part.records)
 
     def finished(self, log: Log, known: Mapping[int, PartResult] | None = None) -> dict[int, PartResult]:
         """Return the finished parts whose files are good, by number; those that are known are not looked at again."""
@@ -157,9 +157,9 @@ class Notes:
 
 def read_part(folder: Store, number: int) -> PartResult | None:
     """Return a finished part, given the folder of the notes; None if its note is missing or damaged."""
-    raw = folder.read(_note(number))
+    raw = folder.read(note_name(number))
     try:
-        with json_values.decoding(f"{folder.url}/{_note(number)}", "note of a part"):
+        with json_values.decoding(f"{folder.url}/{note_name(number)}", "note of a part"):
             if raw is None:
                 return None
             document = json_values.unsealed(raw)
@@ -181,7 +181,7 @@ def noted_numbers(folder: Store) -> set[int]:
     return {int(match[1]) for name in folder.names("") if (match := _NOTE.fullmatch(name))}
 
 
-def _note(number: int) -> str:
+def note_name(number: int) -> str:
     return f"{number:05}.json"
 
 

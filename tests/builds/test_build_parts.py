@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import parts_child
 import pytest
+from faults import fault_proxy
 from forks import Fork, is_stopped
 from leftovers import assert_only_versions_are_left
 from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, row, rows
 from rows_for_workers import Listed, Rows, uniform
-from servers import new_place
+from servers import Server, new_place, new_storage
 
 import cachelayer
 from cachelayer import Storage, sharded
@@ -205,6 +206,29 @@ def test_what_a_dead_host_leaves_is_built_by_the_others(
     hosts = [begin(url, tmp_path, index, 3, options) for index in range(3)]
     assert outcomes(hosts) == [(-signal.SIGKILL, ""), *[(0, expected.digest)] * 2]
     check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
+
+
+def test_hosts_claim_the_parts_that_they_build_and_no_others(s3: Server) -> None:
+    hosts, parts = 3, 24
+    storage = new_storage(s3)
+    begun = threading.Barrier(hosts)
+
+    def part(index: int, count: int) -> Iterator[int]:
+        if index % (parts // hosts) == 0:
+            begun.wait(60)
+        yield index
+
+    with fault_proxy(s3.endpoint) as proxy, ThreadPoolExecutor(hosts) as threads:
+
+        def build(host: int) -> list[int]:
+            here = Storage(storage.url, storage_options=s3.storage_options(proxy.endpoint), local_cache_bytes=0)
+            return list(here.cache(sharded(part, parts), "d", "v1", hosts=(host, hosts), element_spec=np.int64))
+
+        assert list(threads.map(build, range(hosts))) == [list(range(parts))] * hosts
+        deleted = [each.path for each in proxy.exchanges() if each.method == "DELETE" and ".claim" in each.path]
+        held = [path for path in deleted if "host-" not in path]
+        # Two hosts may come to the same part when little is left.
+        assert parts <= len(held) <= parts + 2 * hosts
 
 
 def test_a_part_that_another_host_claims_for_a_moment_is_built(
