@@ -658,9 +658,9 @@ class Contender:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
         command = [sys.executable, __file__, kind, row]
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
-        self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.errors}
+        # Processes that it starts look for modules in the working folder first, so that must not be another checkout.
+        self.process = subprocess.Popen(command, env=environment, cwd=root, text=True, **pipes)
 
     def line(self) -> str:
         assert self.process.stdout is not None
