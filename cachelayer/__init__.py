@@ -66,7 +66,8 @@ from cachelayer.errors import (
 
 if TYPE_CHECKING:
     from cachelayer.access.array_record_source import ArrayRecordDataSource as ArrayRecordDataSource
-    from cachelayer.access.dataref import DataRef as DataRef, Mirrored as Mirrored
+    from cachelayer.access.dataref import DataRef as DataRef
+    from cachelayer.access.local_copies import Mirrored as Mirrored
     from cachelayer.access.mix import Mixture as Mixture, concat as concat, mix as mix
     from cachelayer.access.sampling import Sampled as Sampled
     from cachelayer.access.view import Packed as Packed, Padded as Padded, Rolling as Rolling, View as View
@@ -108,7 +109,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "cachelayer.access.array_record_source": ("ArrayRecordDataSource",),
-    "cachelayer.access.dataref": ("DataRef", "Mirrored"),
+    "cachelayer.access.dataref": ("DataRef",),
+    "cachelayer.access.local_copies": ("Mirrored",),
     "cachelayer.access.mix": ("Mixture", "concat", "mix"),
     "cachelayer.access.sampling": ("Sampled",),
     "cachelayer.access.view": ("Packed", "Padded", "Rolling", "View"),

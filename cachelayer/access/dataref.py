@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
@@ -19,30 +18,8 @@ from cachelayer.protocols import T
 
 if TYPE_CHECKING:
     from cachelayer.access.growing_records import GrowingRecords
+    from cachelayer.access.local_copies import Mirrored
     from cachelayer.statistics import Statistics
-
-
-@dataclass(frozen=True)
-class Mirrored:
-    """The shards of a version that are on this host, and all its shards: their numbers and bytes.
-
-    Examples:
-        >>> storage = cachelayer.Storage(f"memory:/{folder}", local_cache=folder)
-        >>> mirrored = storage.submit([3, 1, 2], "mirrored", "v1").mirror()
-        >>> mirrored.shards, mirrored.local_shards, mirrored.nbytes == mirrored.local_nbytes
-        (1, 1, True)
-    """
-
-    shards: int
-    """The number of shards of the version."""
-    local_shards: int
-    """The number of shards that are on this host: fewer than ``shards`` if the local cache is too small."""
-    nbytes: int
-    """The bytes of all shards of the version."""
-    local_nbytes: int
-    """The bytes of the shards that are on this host."""
-    folder: str
-    """The folder of the shards that are on this host."""
 
 
 @explains_options
@@ -73,9 +50,7 @@ class DataRef(View[T], Generic[T]):
     @property
     def _named(self) -> VersionRecords | GrowingRecords:
         """The records of the version, which know its name also while it is being built."""
-        from cachelayer.access.growing_records import GrowingRecords
-
-        return cast(VersionRecords | GrowingRecords, cast(StoredElements, self._readable.base).source)
+        return cast("VersionRecords | GrowingRecords", cast(StoredElements, self._readable.base).source)
 
     @property
     def dataset_id(self) -> str:
@@ -211,6 +186,7 @@ class DataRef(View[T], Generic[T]):
             >>> ref.mirror().folder == str(folder / "local/numbers")  # the shards themselves are on this host
             True
         """
+        from cachelayer.access.local_copies import Mirrored
         from cachelayer.progress import Progress
 
         records = self._base

@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import ElementError
 from cachelayer.locks import PickledByFields
 from cachelayer.protocols import Attempted, Dataset, Failed, Held, Needed, Sources
@@ -53,6 +52,7 @@ from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.stored_version import StoredVersion
 
 if TYPE_CHECKING:
+    from cachelayer.arrayrecord.lengths import LengthColumn
     from cachelayer.records.stacking import Stacking
 
 NO_NUMBERS = np.empty(0, np.int64)

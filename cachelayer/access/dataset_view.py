@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cachelayer.access.dataset import BaseDataset, ShardRows, StoredLeaves, derived_digest
-from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Attempted, DatasetInfo, Digests, Held, Needed, Sources
@@ -22,6 +21,9 @@ from cachelayer.records.selection import Selection
 from cachelayer.records.spec import EncodedSpec, VideoSpec
 from cachelayer.records.tree import Tree
 from cachelayer.versions.view_calls import ViewCall, ViewName
+
+if TYPE_CHECKING:
+    from cachelayer.arrayrecord.lengths import LengthColumn
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +52,29 @@ _BY_RANGES = 0.1
 """The part of the bytes of a version that streams ask for by ranges before they wait for copies."""
 _REQUEST_NBYTES = 1 << 18
 """A request for a record costs a store, and who asks, about as much as so many bytes of a shard."""
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """The shards of a version that are on this host, and all its shards: their numbers and bytes.
+
+    Examples:
+        >>> storage = cachelayer.Storage(f"memory:/{folder}", local_cache=folder)
+        >>> mirrored = storage.submit([3, 1, 2], "mirrored", "v1").mirror()
+        >>> mirrored.shards, mirrored.local_shards, mirrored.nbytes == mirrored.local_nbytes
+        (1, 1, True)
+    """
+
+    shards: int
+    """The number of shards of the version."""
+    local_shards: int
+    """The number of shards that are on this host: fewer than ``shards`` if the local cache is too small."""
+    nbytes: int
+    """The bytes of all shards of the version."""
+    local_nbytes: int
+    """The bytes of the shards that are on this host."""
+    folder: str
+    """The folder of the shards that are on this host."""
 
 
 class LocalCopies:

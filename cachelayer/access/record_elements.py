@@ -12,12 +12,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any, ClassVar, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 
 from cachelayer.access.dataset import LeafRead, RowOrigins, SameRows, StoredLeaves
-from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held
@@ -31,6 +30,9 @@ from cachelayer.records.spec import ImageSize, SizedImageSpec
 from cachelayer.records.tree import Tree, leaves
 from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.stored_version import StoredVersion
+
+if TYPE_CHECKING:
+    from cachelayer.arrayrecord.lengths import LengthColumn
 
 
 class RecordSource(RowOrigins, Protocol):

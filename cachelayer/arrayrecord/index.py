@@ -27,17 +27,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.errors import CorruptionError
 from cachelayer.gather import Buffers
 from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.spans import Spans, lie_outside
+
+if TYPE_CHECKING:
+    from cachelayer.arrayrecord.lengths import LengthsFile
 
 BLOCK = 1 << 16
 HEADER = 24
@@ -46,6 +48,8 @@ SIGNATURE = 40
 """The logical bytes of the empty chunk that a file begins with, before any record."""
 ROW = np.dtype([("position", "<u8"), ("length", "<u4"), ("crc32c", "<u4")])
 IDENTITY_NBYTES = ROW.itemsize
+MOST_LENGTH = 2**32 - 1
+"""The largest length: no record has more bytes, so no leaf has more values."""
 COMPRESSIONS = ("none", "zstd")
 _CHUNK_OVERHEAD = 42
 
@@ -85,7 +89,11 @@ class ShardStats:
 
     @property
     def lengths_file(self) -> LengthsFile | None:
-        return LengthsFile(self.records, self.length_crc32cs, self.length_totals) if self.length_totals else None
+        if not self.length_totals:
+            return None
+        from cachelayer.arrayrecord.lengths import LengthsFile
+
+        return LengthsFile(self.records, self.length_crc32cs, self.length_totals)
 
 
 @overload

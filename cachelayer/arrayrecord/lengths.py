@@ -26,8 +26,6 @@ from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.selection import Selection
 
-MOST = 2**32 - 1
-"""The largest length: no record has more bytes, so no leaf has more values."""
 LENGTH = np.dtype("<u4")
 _SUM = np.dtype("<i8")
 _RECORDS_AT_ONCE = 1 << 20

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _TIMEOUT = 60.0
 _WITHOUT_USERS = sorted({*CLOUD_OF_SCHEME, "http", "https", "webdav", "webdavs"}, reverse=True)
 """Schemes whose URLs have nothing before the host but credentials, or the container of Azure."""
-_MAY_HAVE_USER = re.compile(rf"(?!{'|'.join(_WITHOUT_USERS)})[a-z][a-z0-9+.-]*://[^/:@]+@[^/:@]+(?:/|$)", re.IGNORECASE)
-_LOST_SLASH = re.compile(rf"({'|'.join(_WITHOUT_USERS)}|[a-z][a-z0-9+.-]*(?=:/))(?::/?|//)", re.IGNORECASE)
+_MAY_HAVE_USER = rf"(?!{'|'.join(_WITHOUT_USERS)})[a-z][a-z0-9+.-]*://[^/:@]+@[^/:@]+(?:/|$)"
+_LOST_SLASH = rf"({'|'.join(_WITHOUT_USERS)}|[a-z][a-z0-9+.-]*(?=:/))(?::/?|//)"
 """The beginning of a URL without its colon, or with a slash too few."""
 _NOT_NAMES = {"", ".", ".."}
 
@@ -44,7 +44,7 @@ def open_store(
         raise InvalidArgumentError(f"a storage is a path or a URL, not {url!r}")
     refuse_credentials(text)
     if "://" not in text and "::" not in text:
-        if match := _LOST_SLASH.match(text):
+        if (":" in text or "//" in text) and (match := re.match(_LOST_SLASH, text, re.IGNORECASE)):
             # Builds would go to a folder of that name.
             raise InvalidArgumentError(
                 f"storage {text!r}: write {match[1]}://{text[match.end() :]} for a URL, or ./{text} for a folder"
@@ -106,7 +106,7 @@ def refuse_credentials(text: str) -> None:
     """Raise if a URL, or a text that may have been meant for one, holds credentials. The error does not show them."""
     # The scheme may have been left out.
     has_no_scheme = re.match(r"[^/@:\[]+:[^/@]*@", text)
-    if has_user(f"s3://{text}" if has_no_scheme else text) and not _MAY_HAVE_USER.match(text):
+    if has_user(f"s3://{text}" if has_no_scheme else text) and not re.match(_MAY_HAVE_USER, text, re.IGNORECASE):
         raise InvalidArgumentError(
             f"storage {without_credentials(text)!r}: what was left out here looks like credentials in a URL, which is "
             "shown and stored: pass storage_options"

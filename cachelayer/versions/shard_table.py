@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer import json_values
-from cachelayer.arrayrecord import index, lengths
+from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.errors import CorruptionError, FormatError
 from cachelayer.locks import cached_property
@@ -223,7 +223,7 @@ def _check(columns: Mapping[str, Any]) -> None:
     sums = [records, nbytes, *(_numbers("length_totals", column) for column in of_leaves["length_totals"])]
     if any(column.sum(dtype=np.float64) >= _MOST_IN_ALL for column in sums):
         raise ValueError("a column of the shards adds up to more than there can be")
-    if any((column > records.astype(np.float64) * lengths.MOST).any() for column in sums[2:]):
+    if any((column > records.astype(np.float64) * index.MOST_LENGTH).any() for column in sums[2:]):
         raise ValueError("the lengths in a shard add up to more than its records can have")
     for column in of_leaves["length_crc32cs"]:
         _numbers("length_crc32cs", column)
