@@ -109,11 +109,14 @@ def first_batch(folder: Path) -> Work:
     """First batches of fresh processes, from behind their import of numpy."""
     stored(folder, images("3 KB"))
     code = _FIRST_BATCH.format(folder=str(folder))
+    # As after `pip install`, which compiles modules.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def work() -> tuple[float, ...]:
         # Python looks for packages where it starts first, and that may be this checkout.
         command = [sys.executable, "-c", code]
-        result = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+        result = subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True)
         return (1, *map(float, result.stdout.split()))
 
     return work
