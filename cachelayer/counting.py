@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from time import perf_counter, thread_time
-from types import TracebackType
+from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Literal, TypeVar
 
 from cachelayer.locks import ProcessLock
@@ -25,89 +23,61 @@ NAMES = (
     "requests", "retries", "request_seconds", "bytes_received", "bytes_sent", "bytes_from_disk",
     "copies_hit", "copies_missed", "copies_made", "copies_refused", "copies_evicted", "copies_damaged",
     "lost_races", "stalls",
-    "waited_seconds", "reading_seconds", "decoding_seconds", "functions_seconds", "hand_over_seconds",
+    "waited_seconds", "reading_seconds", "functions_seconds", "hand_over_seconds",
 )  # fmt: skip
-Stage = Literal["reading", "decoding", "functions", "hand_over"]
-_SHORT = 2e-4
-"""Waits of fewer seconds are counted together."""
-_MOST_NOTED = 1024
-_WAITED = ("waited_seconds", "reading_seconds", "decoding_seconds", "functions_seconds", "hand_over_seconds")
-STAGES: tuple[Stage, ...] = ("reading", "decoding", "functions", "hand_over")
-"""The work of the threads that read for an iterator, for which its consumer waits."""
+Stage = Literal["reading", "functions", "hand_over"]
+
+
+class StageClock:
+    """Says at which stage a chunk is, and how long it was at each, from when a thread began it. One thread has it."""
+
+    __slots__ = ("_since", "seconds", "stage")
+
+    def __init__(self) -> None:
+        self.stage: Stage | None = None
+        """The stage; None before a thread begins."""
+        self.seconds: dict[Stage | None, float] = {None: 0.0, "reading": 0.0, "functions": 0.0, "hand_over": 0.0}
+        self._since = 0.0
+
+    def enter(self, stage: Stage) -> None:
+        """Note that the chunk goes on to a stage."""
+        now = perf_counter()
+        if self.stage is not None:
+            self.seconds[self.stage] += now - self._since
+        self.stage = stage
+        self._since = now
 
 
 class Counters:
-    """Sums by name. Threads may share them: a thread notes amounts without a lock, and they are added up now and then.
+    """Sums by name, which threads may share.
 
     Args:
         outer: the counters that count the same amounts too, and others; None for none.
     """
 
     def __init__(self, outer: Counters | None = None) -> None:
-        self.stage: Stage | None = None
-        """The stage of a thread that reads; None if none is known."""
+        self.awaited: StageClock | None = None
+        """The clock of the chunk that the consumer waits for, or last waited for."""
         self._outer = outer
         self._lock = ProcessLock()
         self._sums: dict[str, float] = dict.fromkeys(NAMES, 0)
-        self._noted: deque[tuple[Sequence[str], Sequence[float]]] = deque()
-        self._busy = dict.fromkeys(STAGES, 0.0)
-        self._short = 0.0
-        """Seconds of short waits, which are neither split by stage nor noted yet."""
 
-    def note(self, names: Sequence[str], amounts: Sequence[float]) -> None:
+    def add(self, amounts: Mapping[str, float]) -> None:
         """Add amounts, by their names."""
-        self._noted.append((names, amounts))
-        if len(self._noted) > _MOST_NOTED:
-            self.sums()
+        with self._lock.of_process():
+            for name, amount in amounts.items():
+                self._sums[name] += amount
         if self._outer is not None:
-            self._outer.note(names, amounts)
+            self._outer.add(amounts)
 
     def sums(self) -> dict[str, float]:
         """Return the sums: integers, except sums of seconds."""
         with self._lock.of_process():
-            while self._noted:
-                for name, amount in zip(*self._noted.popleft(), strict=True):
-                    self._sums[name] += amount
-            sums = dict(self._sums)
-        sums["waited_seconds"] += self._short
-        sums["hand_over_seconds"] += self._short
-        return sums
+            return dict(self._sums)
 
     def begin_anew(self) -> None:
         """Set all sums to 0."""
-        sums = self.sums()
-        self.note(tuple(sums), tuple(-amount for amount in sums.values()))
-
-    def add_busy(self, stage: Stage, seconds: float) -> None:
-        """Count how long a thread that reads was at a stage. Threads may lose a little: it only splits waits."""
-        self._busy[stage] += seconds
-
-    def busy(self) -> list[float]:
-        """Return the seconds that threads have spent at each stage."""
-        return list(self._busy.values())
-
-    def add_wait(self, seconds: float, before: Sequence[float]) -> None:
-        """Count how long the consumer waited, split by what the threads were busy with meanwhile.
-
-        The time in which no thread was busy counts as hand-over.
-
-        Args:
-            seconds: how long it waited.
-            before: the result of :meth:`busy` when it began to wait.
-        """
-        if seconds < _SHORT:
-            self._short += seconds
-            if self._short < _SHORT:
-                return
-            seconds = self._short
-            self._short = 0.0
-            before = self.busy()
-        worked = [now - then for now, then in zip(self.busy(), before, strict=True)]
-        total = sum(worked)
-        share = seconds / total if total > seconds else 1.0
-        reading, decoding, functions, hand_over = worked
-        hand_over = share * hand_over + max(0.0, seconds - total)
-        self.note(_WAITED, (seconds, share * reading, share * decoding, share * functions, hand_over))
+        self._sums = dict.fromkeys(NAMES, 0)
 
 
 _process = Counters()
@@ -115,14 +85,8 @@ os.register_at_fork(after_in_child=_process.begin_anew)
 
 
 class _Thread(threading.local):
-    """The counters of the present thread, and the time of its stages."""
-
     counters: Counters = _process
-    """The counters that it counts into."""
-    inner: float | None = None
-    """Seconds that it spent in stages within its present stage; None if it is at no stage."""
-    reads_disk: bool = False
-    """Whether the steps that it reads have records whose pages were not in memory."""
+    """The counters that the present thread counts into."""
 
 
 _thread = _Thread()
@@ -149,7 +113,7 @@ def counters() -> dict[str, float]:
           had no room, that were removed to make room, and that were found damaged;
         * ``lost_races``, in which another writer was first; ``stalls``, of which a warning was logged;
         * ``waited_seconds``: how long consumers of streams waited; the sum of ``reading_seconds``,
-          ``decoding_seconds``, ``functions_seconds`` and ``hand_over_seconds``.
+          ``functions_seconds`` and ``hand_over_seconds``.
 
         Worker processes have counters of their own.
     """
@@ -158,12 +122,7 @@ def counters() -> dict[str, float]:
 
 def count(**amounts: float) -> None:
     """Add to the counters of this thread."""
-    _thread.counters.note(tuple(amounts), tuple(amounts.values()))
-
-
-def note_disk() -> None:
-    """Note that this thread reads records whose pages have to come from a disk."""
-    _thread.reads_disk = True
+    _thread.counters.add(amounts)
 
 
 def of_iterator() -> Counters:
@@ -195,51 +154,3 @@ def counts_for_iterator() -> bool:
 def of_thread() -> Counters:
     """Return the counters of this thread."""
     return _thread.counters
-
-
-class Timed:
-    """Measures a stage of reading some steps, without the stages within it: ``with Timed("reading"): ...``.
-
-    A thread that decodes mapped records stands still while their pages come from the disk: that counts as reading.
-
-    Args:
-        stage: the stage.
-        is_outermost: True for the code that reads steps. Other code is measured only within such code: not where blocks
-            are fetched ahead of need, for example.
-    """
-
-    __slots__ = ("_before", "_begin", "_cpu", "_is_outermost", "_stage", "_stage_before")
-
-    def __init__(self, stage: Stage, *, is_outermost: bool = False) -> None:
-        self._stage: Stage = stage
-        self._is_outermost = is_outermost
-
-    def __enter__(self) -> None:
-        self._before = _thread.inner
-        if self._is_outermost or self._before is not None:
-            counters = _thread.counters
-            self._stage_before = counters.stage
-            counters.stage = self._stage
-            _thread.inner = 0.0
-            if self._is_outermost:
-                _thread.reads_disk = False
-                self._cpu = thread_time()
-            self._begin = perf_counter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        inner = _thread.inner
-        before = self._before
-        if inner is None:
-            return
-        seconds = perf_counter() - self._begin
-        counters = _thread.counters
-        own = seconds - inner
-        if self._is_outermost and _thread.reads_disk:
-            still = min(own, max(0.0, seconds - (thread_time() - self._cpu)))
-            counters.add_busy("reading", still)
-            own -= still
-        counters.add_busy(self._stage, own)
-        counters.stage = self._stage_before
-        _thread.inner = None if before is None else before + seconds

@@ -1,6 +1,7 @@
-"""Warn of stalls, waits that last long: a thread looks now and then at what the other threads wait for.
+"""Warn of stalls, waits that last long.
 
-The first wait starts the thread. It ends when no thread waits, and before a fork.
+A thread that waits for another one wakes now and then, and warns by itself: :func:`wait_until`. A thread in a call of a
+store's client, or of a user's source, cannot: another one looks at such calls while there are any, see :class:`Wait`.
 """
 
 from __future__ import annotations
@@ -25,17 +26,39 @@ PAUSE = 60.0
 _LOOKS_PER_STALL = 4
 
 
+def stall_seconds() -> float:
+    """Return the seconds after which a wait is a stall.
+
+    Raises:
+        InvalidArgumentError: if ``CACHELAYER_STALL_SECONDS`` is not a number above 0.
+    """
+    return seconds_of_environment("CACHELAYER_STALL_SECONDS", SECONDS)
+
+
+def wait_until(has_come: Callable[[float], bool], logger: LoggerName, what: Callable[[], str]) -> None:
+    """Wait for what another thread makes, and warn if that lasts long.
+
+    Args:
+        has_come: waits for at most so many seconds, and returns whether it is here.
+        logger: the logger that warns.
+        what: returns what is awaited, called only if the wait lasts long.
+    """
+    since = time.monotonic()
+    while not has_come(stall_seconds()):
+        _warn(logger, since, what())
+
+
 class Wait:
-    """A wait of the thread that enters it: ``with Wait("stores", "gs://bucket/name"): ...``.
+    """A call that may last long, in the thread that enters it: ``with Wait("stores", "gs://bucket/name"): ...``.
 
     Args:
         logger: the logger that warns of it.
-        what: what it waits for, or a function that returns that, called only if the wait lasts long.
+        what: what the call waits for.
     """
 
     __slots__ = ("logger", "since", "what")
 
-    def __init__(self, logger: LoggerName, what: str | Callable[[], str]) -> None:
+    def __init__(self, logger: LoggerName, what: str) -> None:
         self.logger: LoggerName = logger
         self.what = what
         self.since = 0.0
@@ -55,72 +78,56 @@ class Wait:
     ) -> None:
         _waits.pop(id(self), None)
 
-    def __str__(self) -> str:
-        return self.what if isinstance(self.what, str) else self.what()
 
-
-def stall_seconds() -> float:
-    """Return the seconds after which a wait is a stall.
-
-    Raises:
-        InvalidArgumentError: if ``CACHELAYER_STALL_SECONDS`` is not a number above 0.
-    """
-    return seconds_of_environment("CACHELAYER_STALL_SECONDS", SECONDS)
-
-
-class _Watch(threading.Thread):
-    """Looks at the waits until there are none, or until it is told to end."""
-
-    def __init__(self) -> None:
-        super().__init__(name="cachelayer-stalls", daemon=True)
-        self.ended = threading.Event()
-        self._seconds = stall_seconds()
-
-    def run(self) -> None:
-        global _watch
-        while not self.ended.wait(self._seconds / _LOOKS_PER_STALL):
-            with _lock:
-                # Either a thread that begins to wait now sees that there is no watch, or this thread sees its wait.
-                _watch = None
-                if not _waits:
-                    return
-                _watch = self
-            self._look()
-
-    def _look(self) -> None:
-        now = time.monotonic()
-        late: dict[LoggerName, list[Wait]] = {}
-        for wait in list(_waits.values()):
-            if now - wait.since >= self._seconds:
-                late.setdefault(wait.logger, []).append(wait)
-        for logger, waits in late.items():
-            if now - _warned.get(logger, -math.inf) >= PAUSE:
-                _warned[logger] = now
-                longest = min(waits, key=lambda wait: wait.since)
-                others = f", and {len(waits) - 1} more waits" if len(waits) > 1 else ""
-                count(stalls=len(waits))
-                logger_of(logger).warning("waiting for %.0f s: %s%s", now - longest.since, longest, others)
+def _warn(logger: LoggerName, since: float, what: str, waits: int = 1) -> None:
+    """Warn of the longest of some waits, unless their logger has warned not long ago."""
+    now = time.monotonic()
+    if now - _warned.get(logger, -math.inf) >= PAUSE:
+        _warned[logger] = now
+        others = f", and {waits - 1} more waits" if waits > 1 else ""
+        count(stalls=waits)
+        logger_of(logger).warning("waiting for %.0f s: %s%s", now - since, what, others)
 
 
 _waits: dict[int, Wait] = {}
 _warned: dict[LoggerName, float] = {}
 """The time of the last warning of each logger."""
 _lock = threading.Lock()
-_watch: _Watch | None = None
+_watch: threading.Thread | None = None
+_ended = threading.Event()
+"""Tells the thread to end."""
+
+
+def _look(seconds: float) -> None:
+    """Look at the calls until there are none, or until the thread is told to end."""
+    global _watch
+    while not _ended.wait(seconds / _LOOKS_PER_STALL):
+        with _lock:
+            # Either a call that begins now sees that there is no thread, or this thread sees the call.
+            if not _waits:
+                _watch = None
+                return
+        late: dict[LoggerName, list[Wait]] = {}
+        for wait in sorted(_waits.values(), key=lambda wait: wait.since):
+            if time.monotonic() - wait.since >= seconds:
+                late.setdefault(wait.logger, []).append(wait)
+        for logger, waits in late.items():
+            _warn(logger, waits[0].since, waits[0].what, len(waits))
 
 
 def _begin() -> None:
-    """Start the thread that watches the waits. If the system refuses a thread, there are no warnings."""
+    """Start the thread. If the system refuses one, there are no warnings."""
     global _watch
+    seconds = stall_seconds()
     with _lock:
         if _watch is None:
-            watch = _Watch()
+            _ended.clear()
+            _watch = threading.Thread(target=_look, args=(seconds,), name="cachelayer-stalls", daemon=True)
             try:
-                start(watch, "to watch for stalls")
+                start(_watch, "to watch for stalls")
             except StorageError as error:
+                _watch = None
                 logger_of("streams").debug("nobody warns of stalls: %s", error)
-                return
-            _watch = watch
 
 
 def _end() -> None:
@@ -128,21 +135,17 @@ def _end() -> None:
     global _watch
     watch = _watch
     if watch is not None and watch is not threading.current_thread():
-        watch.ended.set()
+        _ended.set()
         watch.join()
         _watch = None
 
 
-def _go_on() -> None:
-    if _waits:
-        _begin()
-
-
 def _after_fork() -> None:
-    global _lock, _watch
+    global _lock, _watch, _ended
     _lock = threading.Lock()
     _watch = None
+    _ended = threading.Event()
     _waits.clear()
 
 
-os.register_at_fork(before=_end, after_in_parent=_go_on, after_in_child=_after_fork)
+os.register_at_fork(before=_end, after_in_parent=lambda: _begin() if _waits else None, after_in_child=_after_fork)

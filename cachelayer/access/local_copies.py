@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.ranged import KEPT_NBYTES
-from cachelayer.counting import Timed, count
+from cachelayer.counting import count
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.logs import logger_of
@@ -229,11 +229,10 @@ class LocalCopies:
                 self._ranges_nbytes += int(by_ranges)
                 return
         patience = max(_PATIENCE_SECONDS, _THREADS * int(sizes.max()) / _LEAST_RATE)
-        with Timed("reading"):
-            while self._threads and not program_ends() and not self._pending.isdisjoint(shards.tolist()):
-                if time.monotonic() - self._last_made > patience:
-                    return
-                time.sleep(_BUSY_SECONDS / 4)
+        while self._threads and not program_ends() and not self._pending.isdisjoint(shards.tolist()):
+            if time.monotonic() - self._last_made > patience:
+                return
+            time.sleep(_BUSY_SECONDS / 4)
 
     def wait(self) -> None:
         """Wait until all wanted copies are made or have failed."""

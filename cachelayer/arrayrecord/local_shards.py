@@ -36,7 +36,7 @@ from cachelayer.arrayrecord.index import (
     to_position,
 )
 from cachelayer.arrayrecord.mapping import MappedFile, is_in_memory, mapping_limit, opened, too_many_mapped
-from cachelayer.counting import count, counts_for_iterator, note_disk
+from cachelayer.counting import count, counts_for_iterator
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.gather import IS_COMPILED, Buffers
 from cachelayer.locks import ProcessLock
@@ -276,7 +276,6 @@ class LocalShards:
             return False
         for shard, rows in groups_of(shard_of, len(self._starts)):
             self._mapped[shard].will_need(*self._positions(shard_of[rows], within[rows]))
-        note_disk()
         return True
 
     def _positions(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -29,10 +29,11 @@ from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.errors import CacheLayerError
 from cachelayer.progress import current
+from cachelayer.protocols import T
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
-from cachelayer.stalls import Wait
+from cachelayer.stalls import wait_until
 from cachelayer.system_threads import Pool
 from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_table import ShardFile
@@ -150,11 +151,13 @@ class ShardPipeline:
 
     def _finish_part(self) -> None:
         number, part = self._ended.popleft()
-        with Wait("builds", self._uploads_in_words):
-            self._finished[number] = part.result()
+        self._finished[number] = self._awaited(part)
 
-    def _uploads_in_words(self) -> str:
-        return f"{self._target.dataset.url}: shards that are put into the store"
+    def _awaited(self, put: Future[T]) -> T:
+        """Wait for what puts shards, and return its result."""
+        uploads = f"{self._target.dataset.url}: shards that are put into the store"
+        wait_until(lambda seconds: bool(wait([put], seconds).done), "builds", lambda: uploads)
+        return put.result()
 
     def _end_shard(self) -> None:
         writer = self._writer
@@ -165,8 +168,7 @@ class ShardPipeline:
         self._writer = None
         self._part.append(self._uploads[-1])
         while len(self._uploads) > self._in_flight:
-            with Wait("builds", self._uploads_in_words):
-                self._uploads.popleft().result()
+            self._awaited(self._uploads.popleft())
 
 
 @dataclass

@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from cachelayer.counting import Timed
 from cachelayer.credentials_in_urls import as_cause
 from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.logs import logger_of
@@ -216,7 +215,7 @@ class BucketStore:
         spans = coalesce(ranges, gap=GAP, limit=PIECE)
         if not spans:
             return [b""] * len(ranges)
-        with Timed("reading"), self._opened("read ranges of", names) as (fs, _):
+        with self._opened("read ranges of", names) as (fs, _):
             places = [(self._path(fs, span.name), *place) for span in spans for place in self._pieces(fs, span)]
             parts = iter(list(in_order([partial(self._read_exactly, fs, *place) for place in places])))
             counts = [-(-(span.stop - span.start) // PIECE) for span in spans]

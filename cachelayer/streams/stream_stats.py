@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
 
-from cachelayer.counting import STAGES, Stage, of_iterator
+from cachelayer.counting import of_iterator
 
 _MUCH = 0.1
 """From this share of the time on, a consumer that waits is told what to do about it."""
 _LITTLE = 0.01
 """What takes a smaller share of the wait is not named."""
-_DECODING = "leave fields out with fields(), decode images to the size that you need, or read in several processes"
+_DECODING = "leave fields out with fields(), decode images to the size that you need"
 _FUNCTIONS = "make the functions faster, pass threads= to map() if they release the GIL, or read in several processes"
 _AHEAD = 'pass shuffle="blocks" or a larger prefetch'
 _HAND_OVER = "pass larger batches or, if worker processes read, more workers"
@@ -49,24 +48,22 @@ class StreamStats:
     """The time that the consumer of an iterator waited for it, by cause. ``str()`` also says what to do about it.
 
     Examples:
-        >>> print(cachelayer.StreamStats(seconds=100.0, waited=50.0, own=50.0, functions=45.0, decoding=5.0))
-        waited for data 50 % of the time (50 of 100 s): functions 45 s, decoding 5 s; make the functions faster, ...
-        >>> print(cachelayer.StreamStats(seconds=100.0, waited=5.0, own=95.0, decoding=5.0))
+        >>> print(cachelayer.StreamStats(seconds=100.0, waited=50.0, own=50.0, functions=45.0, hand_over=5.0))
+        waited for data 50 % of the time (50 of 100 s): functions 45 s, hand-over 5 s; make the functions faster, ...
+        >>> print(cachelayer.StreamStats(seconds=100.0, waited=5.0, own=95.0, functions=5.0))
         waited for data 5 % of the time (5 of 100 s)
     """
 
     seconds: float
     """The seconds from the first call of ``next()`` until now, or until the end of the stream."""
     waited: float
-    """The seconds in ``next()``: the sum of ``reading``, ``decoding``, ``functions`` and ``hand_over``."""
+    """The seconds in ``next()``: the sum of ``reading``, ``functions`` and ``hand_over``."""
     own: float
     """The seconds that the consumer spent on its own work."""
     is_mapped: bool = True
     """Whether the stream has functions."""
     reading: ReadingStats = ReadingStats()
-    """The part of ``waited`` that the records took to come, over the network or from a disk."""
-    decoding: float = 0.0
-    """The part that making elements and batches of records took; reading from memory is in it."""
+    """The part of ``waited`` that records took to come, from wherever they are, and to become elements or batches."""
     functions: float = 0.0
     """The part that the functions of the stream took."""
     hand_over: float = 0.0
@@ -84,7 +81,6 @@ class StreamStats:
         line = f"waited for data {percent} of the time ({self.waited:.3g} of {self.seconds:.3g} s)"
         parts = [
             (self.reading.seconds, str(self.reading), self._reading_advice),
-            (self.decoding, f"decoding {self.decoding:.3g} s", _DECODING),
             (self.functions, f"functions {self.functions:.3g} s", _FUNCTIONS),
             (self.hand_over, f"hand-over {self.hand_over:.3g} s", _HAND_OVER),
         ]
@@ -100,16 +96,7 @@ class StreamStats:
             return "the store often fails: CACHELAYER_LOG=info says why"
         if self.reading.requests:
             return f"copy the records to this host first (cachelayer mirror), or {_AHEAD}"
-        return f"the records are not in memory: {_AHEAD}"
-
-
-class ConsumerWait(NamedTuple):
-    """A wait of a consumer."""
-
-    since: float
-    """The time at which it began."""
-    busy: list[float]
-    """The seconds that threads had spent at each stage by then."""
+        return f"{_DECODING} or, if the records are not in memory, {_AHEAD}"
 
 
 class ConsumerClock:
@@ -124,23 +111,39 @@ class ConsumerClock:
         self._begun: float | None = None
         """The time at which the consumer first waited; None after the end."""
         self._waits_since: float | None = None
-        self._waited = 0.0
         self._seconds_to_end = 0.0
         """The seconds up to the last end, if the iterator has gone on behind one."""
 
-    def begin_wait(self) -> ConsumerWait:
-        wait = ConsumerWait(perf_counter(), self.counters.busy())
-        self._waits_since = wait.since
+    def begin_wait(self) -> float:
+        """Return the time at which a wait begins."""
+        since = self._waits_since = perf_counter()
         if self._begun is None:
-            self._begun = wait.since
-        return wait
+            self._begun = since
+        return since
 
-    def end_wait(self, wait: ConsumerWait, *, has_ended: bool) -> None:
-        """Count a wait; ``has_ended`` says that it was for the end of the stream."""
+    def end_wait(self, since: float, *, has_ended: bool) -> None:
+        """Count a wait, split as the making of its chunk was; ``has_ended`` says that it was for the end of the stream.
+
+        What the chunk does not explain is hand-over.
+        """
         now = perf_counter()
+        waited = now - since
         self._waits_since = None
-        self._waited += now - wait.since
-        self.counters.add_wait(now - wait.since, wait.busy)
+        clock = self.counters.awaited
+        self.counters.awaited = None
+        reading = functions = 0.0
+        if clock is not None:
+            share = min(1.0, waited / max(sum(clock.seconds.values()), 1e-9))
+            reading = share * clock.seconds["reading"]
+            functions = share * clock.seconds["functions"]
+        self.counters.add(
+            {
+                "waited_seconds": waited,
+                "reading_seconds": reading,
+                "functions_seconds": functions,
+                "hand_over_seconds": waited - reading - functions,
+            }
+        )
         begun = self._begun
         if has_ended and begun is not None:
             self._seconds_to_end += now - begun
@@ -148,16 +151,17 @@ class ConsumerClock:
 
     def stats(self, *, is_mapped: bool) -> StreamStats:
         """Return the statistics up to now; ``is_mapped`` says that the stream has functions."""
+        sums = self.counters.sums()
         now = perf_counter()
         since = self._waits_since
         begun = self._begun
+        clock = self.counters.awaited
         seconds = self._seconds_to_end + (0.0 if begun is None else now - begun)
+        present = 0.0 if since is None else now - since
+        parts = {stage: sums[f"{stage}_seconds"] for stage in ("reading", "functions", "hand_over")}
+        parts[(clock and clock.stage) or "hand_over"] += present
         # Threads that share an iterator may wait for it at the same time.
-        waited = min(seconds, self._waited + (0.0 if since is None else now - since))
-        sums = self.counters.sums()
-        parts: dict[Stage, float] = {stage: sums[f"{stage}_seconds"] for stage in STAGES}
-        # The present wait is not split yet.
-        parts[self.counters.stage or "hand_over"] += max(0.0, waited - sum(parts.values()))
+        waited = min(seconds, sums["waited_seconds"] + present)
         scale = waited / (sum(parts.values()) or 1.0)
         reading = ReadingStats(
             seconds=scale * parts["reading"],
@@ -171,7 +175,6 @@ class ConsumerClock:
             own=seconds - waited,
             is_mapped=is_mapped,
             reading=reading,
-            decoding=scale * parts["decoding"],
             functions=scale * parts["functions"],
             hand_over=scale * parts["hand_over"],
             copies_hit=int(sums["copies_hit"]),

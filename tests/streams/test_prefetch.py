@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,44 @@ def test_objects_that_are_wrapped_and_functions_without_threads_are_called_by_on
 
     function = Exclusive(20_000)
     assert list(Exclusive(20_000).stream(prefetch=4).map(function.__getitem__)) == list(range(20_000))
+
+
+def test_the_next_records_are_read_while_functions_are_called_in_threads() -> None:
+    ahead = threading.Event()
+
+    class Watched(Records):
+        def __getitem__(self, index: int) -> int:
+            if index >= 8:
+                ahead.set()
+            return super().__getitem__(index)
+
+    def waits(row: int) -> int:
+        assert ahead.wait(60)
+        return row
+
+    assert list(Watched(200).stream(8).map(waits, threads=2).map(int, threads=3))[1].tolist() == list(range(8, 16))
+
+
+@pytest.mark.parametrize("batch", [None, 1, 7])
+def test_no_more_threads_than_asked_for_call_a_function_at_once(batch: int | None) -> None:
+    lock, running, most = threading.Lock(), [0], [0]
+
+    def fails_at_times(element: Any) -> Any:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(1e-3)
+        with lock:
+            running[0] -= 1
+        if element["x"] % 50 == 3:
+            raise ValueError("not this one")
+        return element
+
+    rows = cachelayer.wrap([{"x": number, "text": "a" * (number % 5)} for number in range(500)], identity="rows")
+    stream = rows.stream(batch, start=70, prefetch=4).map(fails_at_times, threads=2, on_error="replace")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="not this one"):
+        assert sum(1 if batch is None else len(item["x"]) for item in stream) == 430
+    assert most[0] == 2
 
 
 @pytest.mark.parametrize("depth", [1, 5])

@@ -1,4 +1,7 @@
-"""Threads that work in the background for an object, and end with it or with the program."""
+"""Tasks that threads run in the background, for an object; the threads end with it or with the program.
+
+A task is run once, by whoever claims it first: a thread of its queue, or the caller that waits for its result.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,81 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar, cast
 
 from cachelayer.counting import counted
 from cachelayer.errors import StorageError
 from cachelayer.system_threads import start
 
 R = TypeVar("R")
-_Task = tuple[Future[Any], Callable[[], Any]]
+
+
+class Task(Generic[R]):
+    """A call that is made once, and its result or its error."""
+
+    __slots__ = ("_call", "_claims", "_ended", "_result", "error", "has_ended")
+
+    def __init__(self, call: Callable[[], R]) -> None:
+        self.has_ended = False
+        self.error: BaseException | None = None
+        self._call = call
+        self._claims: dict[str, bool] = {}
+        self._ended = threading.Lock()
+        """Free when the task has ended."""
+        self._ended.acquire()
+        self._result: R | None = None
+
+    def claim(self, *, here: bool) -> bool:
+        """Claim the task, for the caller's thread or for a thread of the queue; return whether nobody was first.
+
+        A caller that an interrupt kept from running it may claim it again.
+        """
+        return not self.has_ended and self._claims.setdefault("here", here) is here
+
+    def run_here(self) -> None:
+        """Run a task that was claimed for the caller's thread, in which errors are raised."""
+        self._end(self._call(), None)
+
+    def run(self) -> None:
+        """Run a task that was claimed for a thread of the queue."""
+        try:
+            self._end(self._call(), None)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that asks for the result
+            self._end(None, error)
+        finally:
+            # The traceback of an error holds this frame, which must not hold the task.
+            del self
+
+    def drop(self) -> None:
+        """End the task unless a thread has begun it: who asks for its result gets a CancelledError."""
+        if self.claim(here=True):
+            self._end(None, CancelledError())
+
+    def _end(self, result: R | None, error: BaseException | None) -> None:
+        self._result = result
+        self.error = error
+        if not self.has_ended:
+            self.has_ended = True
+            self._ended.release()
+
+    def wait(self, seconds: float = -1) -> bool:
+        """Wait until the task has ended, or for at most so many seconds; return whether it has ended."""
+        if not self.has_ended and self._ended.acquire(timeout=seconds):
+            self._ended.release()
+        return self.has_ended
+
+    def result(self, seconds: float = -1) -> R:
+        """Wait for the task; return its result, or raise its error."""
+        if not self.wait(seconds):
+            raise TimeoutError
+        if self.error is None:
+            return cast(R, self._result)
+        try:
+            raise self.error
+        finally:
+            del self
 
 
 class Background:
@@ -36,28 +103,32 @@ class Background:
         self._name = name
         self._most_threads = threads
         self._started = 0
-        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
 
-    def submit(self, task: Callable[[], R]) -> Future[R]:
-        """Run a task after those before it."""
+    def submit(self, call: Callable[[], R]) -> Task[R]:
+        """Make a call in a thread, after those before it."""
         if self._started < self._most_threads:
-            thread = threading.Thread(target=_work, args=(self._tasks, self.closed), name=self._name, daemon=True)
-            _running[thread] = self.close
-            try:
-                start(thread, "to read in")
-            except StorageError:
-                del _running[thread]
-                raise
-            self._started += 1
-        future: Future[R] = Future()
-        self._tasks.put((future, counted(task)))
+            with self._starting:
+                # Another thread that submits may have been quicker.
+                if self._started < self._most_threads:
+                    self._start_thread()
+        task = Task(counted(call))
+        self._tasks.put(task)
         if self.closed.is_set():
             # There may be no thread left that would drop it.
-            with suppress(Empty):
-                while True:
-                    _run_one(self._tasks.get_nowait(), self.closed)
-            self._tasks.put(None)
-        return future
+            task.drop()
+        return task
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=_work, args=(self._tasks, self.closed), name=self._name, daemon=True)
+        _running[thread] = self.close
+        try:
+            start(thread, "to read in")
+        except StorageError:
+            del _running[thread]
+            raise
+        self._started += 1
 
     def close(self) -> None:
         """Let the threads end; return at once."""
@@ -69,9 +140,9 @@ _running: dict[threading.Thread, Callable[[], None]] = {}
 """The running threads, and for each the function that ends it."""
 
 
-def _work(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
+def _work(tasks: SimpleQueue[Task[Any] | None], closed: threading.Event) -> None:
     try:
-        while _run_one(tasks.get(), closed):
+        while _run_next(tasks, closed):
             pass
         # Pass the end on to the other threads, one of which an interrupt may have left uncounted.
         tasks.put(None)
@@ -80,22 +151,17 @@ def _work(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
 
 
 # A function of its own: the loop must not hold a task or its result while it waits for the next task.
-def _run_one(item: _Task | None, closed: threading.Event) -> bool:
-    """Run a task; return False if there are no more."""
-    if item is None:
+def _run_next(tasks: SimpleQueue[Task[Any] | None], closed: threading.Event) -> bool:
+    """Run the next task; return False if there are no more."""
+    task = tasks.get()
+    if task is None:
         return False
-    future, task = item
     if closed.is_set():
-        future.cancel()
-    # Without this call, who waits for the end of a cancelled task would wait for ever.
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(task())
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
-            future.set_exception(error)
-    # The traceback of an error may hold this frame, which must not hold the future.
-    item = None
-    del future, task
+        task.drop()
+    elif task.claim(here=False):
+        task.run()
+    # The traceback of an error may hold this frame, which must not hold the task.
+    del task
     return True
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
@@ -28,11 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cachelayer.counting import Timed
 from cachelayer.host import memory_nbytes
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Dataset, Held, StoredSource
-from cachelayer.streams.ahead.background import Background
+from cachelayer.streams.ahead.background import Background, Task
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf, plan_chunk, plan_step
 from cachelayer.streams.reading.failures import Failure
@@ -59,26 +57,12 @@ _ELEMENTS_AT_ONCE = 1024
 class BlockRequest:
     """A block that steps need: on its way, or here."""
 
-    outcome: Future[Fetched]
-    """The fetched block to come, perhaps together with other blocks."""
+    outcome: Task[Fetched]
+    """Fetches the block, perhaps together with other blocks."""
     nbytes: int
     """Approximate bytes of the block."""
     first: int
     """The position of the first step that needs it."""
-    arrived: Fetched | None = None
-    """The fetched block, once a step has waited for it. Later steps need not ask the future, which takes a lock."""
-
-    @property
-    def has_failed(self) -> bool:
-        outcome = self.outcome
-        return self.arrived is None and outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
-
-    def block(self) -> Fetched:
-        """Wait for the block, and return it."""
-        if self.arrived is None:
-            with Timed("reading"):
-                self.arrived = self.outcome.result()
-        return self.arrived
 
 
 class _Needs(NamedTuple):
@@ -110,8 +94,8 @@ class BlockRows:
             requests = [requests[number] for number in np.unique(self.block_of_row[rows]).tolist()]
         held: dict[StoredSource, list[Any]] = {}
         # Records that are blocks of their own came together.
-        for fetched in {id(request.outcome): request.block() for request in requests}.values():
-            for source, block in fetched.items():
+        for outcome in {id(request.outcome): request.outcome for request in requests}.values():
+            for source, block in outcome.result().items():
                 held.setdefault(source, []).append(block)
         return held
 
@@ -207,7 +191,7 @@ class BlockFeed:
         request = self._requests.pop(last, None)
         if request is not None:
             self._nbytes -= request.nbytes
-            request.outcome.cancel()
+            request.outcome.drop()
 
     def load(self, plan: ChunkPlan) -> BlockRows:
         """Return the blocks of the rows of a chunk; fetch those that are not on the way, and those that come next."""
@@ -215,7 +199,7 @@ class BlockFeed:
             needs = self._needs.pop(plan.steps, None) or _find_needs(plan)
             for last in needs.last_positions:
                 request = self._requests.get(last)
-                if request is not None and request.has_failed:
+                if request is not None and request.outcome.error is not None:
                     self._drop(last)
             self._fetch(needs, plan.steps.begins[0])
             requests = [self._requests[last] for last in needs.last_positions]

@@ -1,10 +1,10 @@
-"""Read ahead in the background: a queue of futures of chunks, which are items that are read at once.
+"""Read ahead: a queue of chunks, which are items that are read at once. Whoever is first claims a chunk, and reads it.
 
 With ``prefetch=2``, two chunks are read while the consumer has the items of the one before::
 
     position     0       4               12              20
     chunk        step 0  | steps 1 and 2 | steps 3 and 4 |
-                 consumer  future          future          submitted when the consumer asks for position 4
+                 consumer  task            task            submitted when the consumer asks for position 4
 
 The first chunk is one step, so that the first item comes soon; the others have as many steps as are best read at once.
 """
@@ -16,17 +16,18 @@ import weakref
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from functools import partial
 from itertools import islice
 from threading import Event
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from cachelayer.counting import Counters, of_thread
+from cachelayer.counting import of_thread
 from cachelayer.protocols import T
-from cachelayer.streams.ahead.background import Background
+from cachelayer.stalls import wait_until
+from cachelayer.streams.ahead.background import Background, Task
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, read_in_place
-from cachelayer.streams.reading.failures import Failure, ReadContext, clear_callers
+from cachelayer.streams.reading.failures import Dropped, Failure, ReadContext, clear_callers
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import StepRange
 
@@ -118,7 +119,8 @@ class _Planned(NamedTuple, Generic[T]):
     begin: int
     """The position that the chunk is asked for by."""
     plan: ChunkPlan
-    chunk: Future[Chunk[T]]
+    context: ReadContext
+    task: Task[Chunk[T]]
 
 
 class Prefetcher(Generic[T]):
@@ -146,8 +148,9 @@ class Prefetcher(Generic[T]):
             self._feed = feed_of(reader, at_once=self._steps_at_once)
         is_stored = not reader.is_mapped and reader.records.info.reading_cost == "stored"
         self._takes_requests = takes_requests = reader.records.takes_requests
-        # Requests wait for a network, most of the time.
-        self._threads = 2 if is_stored and takes_requests else 1
+        # Requests wait for a network, most of the time. While functions are called in threads of their own, the next
+        # chunk is read.
+        self._threads = 2 if (is_stored and takes_requests) or reader.functions_have_threads else 1
         self._caller_reads = is_stored and not takes_requests
         """Whether a caller that waits reads later chunks meanwhile, which makes a stream on two cores a third quicker:
         not if a slow function or a request may keep it from an earlier chunk that is ready."""
@@ -164,7 +167,7 @@ class Prefetcher(Generic[T]):
         """Drop what was read ahead."""
         self._failed = None
         while self._ahead:
-            self._ahead.pop().chunk.cancel()
+            self._ahead.pop().task.drop()
 
     def reread(self) -> None:
         """Have the steps that an error ended read again when they are next asked for; those behind them stay."""
@@ -173,8 +176,6 @@ class Prefetcher(Generic[T]):
 
     def chunk(self, position: int) -> Chunk[T] | None:
         """Return the chunk at a position; None at the end."""
-        from cachelayer.stalls import Wait
-
         if self._pid != os.getpid():
             # The parent's threads do not exist here, so their chunks would never come.
             self._background = self._function_threads = self._failed = None
@@ -190,41 +191,45 @@ class Prefetcher(Generic[T]):
             self._failed = None
             self._submit_rest(steps, position)
         while self._ahead and self._ahead[0].begin != position:
-            self._ahead.popleft().chunk.cancel()
+            self._ahead.popleft().task.drop()
         if not self._ahead and not self._submit(position, 1):
             return None
         while len(self._ahead) <= self._depth and self._submit(self._ahead[-1].plan.after[-1], self._steps_at_once):
             pass
-        if self._caller_reads:
-            self._read_unbegun()
+        first = self._ahead[0]
+        if not first.task.has_ended:
+            self._wait_for(first)
         try:
-            if not self._ahead[0].chunk.done():
-                with Wait("streams", partial(self._describe, position, of_thread())):
-                    return self._ahead[0].chunk.result()
-            return self._ahead[0].chunk.result()
-        except CancelledError:
-            # The program ends, or another thread called forget(): the caller asks again.
-            self.forget()
-            return Chunk(position)
+            return first.task.result()
+        except (CancelledError, Dropped):
+            # The program ends, and so do the threads.
+            return self._read_here(position, first.plan)
 
-    def _read_unbegun(self) -> None:
-        """Read chunks that no thread has begun in the caller's thread, until the first chunk is here."""
-        for number, planned in enumerate(self._ahead):
-            if self._ahead[0].chunk.done():
-                return
-            if planned.chunk.cancel():
-                chunk: Future[Chunk[T]] = Future()
-                chunk.set_result(self._read_here(planned.begin, planned.plan))
-                self._ahead[number] = planned._replace(chunk=chunk)
+    def _wait_for(self, first: _Planned[T]) -> None:
+        """Wait for the first chunk; meanwhile, read those that no thread has claimed."""
+        counters = of_thread()
+        counters.awaited = first.context.clock
+        if self._caller_reads:
+            for planned in self._ahead:
+                if first.task.has_ended:
+                    return
+                if planned.task.claim(here=True):
+                    counters.awaited = planned.context.clock
+                    planned.context.closed = None
+                    planned.task.run_here()
 
-    def _describe(self, position: int, counters: Counters) -> str:
-        """Return what a consumer waits for."""
-        stage = f", now at {counters.stage}" if counters.stage else ""
-        return f"{self._reader.records.info.name}: the item at position {position}{stage}"
+        def describe() -> str:
+            stage = first.context.clock.stage
+            now = f", now at {stage}" if stage else ""
+            return f"{self._reader.records.info.name}: the item at position {first.begin}{now}"
+
+        wait_until(first.task.wait, "streams", describe)
 
     def _read_here(self, position: int, plan: ChunkPlan) -> Chunk[T]:
         """Read a chunk in the caller's thread."""
-        return read_chunk(self._reader, position, plan, self._held_of(plan), self._context())
+        context = self._context()
+        of_thread().awaited = context.clock
+        return read_chunk(self._reader, position, plan, self._held_of(plan), context)
 
     def _context(self, closed: Event | None = None) -> ReadContext:
         """Return the context of a chunk; ``closed`` is set when nobody waits for it any longer."""
@@ -248,7 +253,7 @@ class Prefetcher(Generic[T]):
             weakref.finalize(self, self._background.close)
         context = self._context(self._background.closed)
         read = partial(read_chunk, self._reader, position, plan, held, context)
-        return _Planned(position, plan, self._background.submit(read))
+        return _Planned(position, plan, context, self._background.submit(read))
 
     def _submit(self, position: int, most: int) -> bool:
         """Have the chunk at a position read; return False at the end."""

@@ -51,7 +51,8 @@ class ElementMap:
         threads = max(1, self.threads)
         splits = [len(elements) * thread // threads for thread in range(threads + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
-        if len(parts) < 2:
+        # Other chunks, which are read at once, may have their elements in the threads of the functions.
+        if self.threads < 2 or (len(parts) < 2 and context.closed is None):
             attempted = self._call(elements, positions, attempts, context)
         else:
             calls = [partial(self._call, elements[part], positions[part], attempts, context) for part in parts]

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from threading import Event
 from types import FrameType
 from typing import Any, TypeVar
 
+from cachelayer.counting import StageClock
 from cachelayer.errors import CorruptionError, ElementError, FormatError, NotFoundError, StorageError
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 
 R = TypeVar("R")
-Submit = Callable[[Callable[[], Any]], "Future[Any]"]
-"""Runs a task in another thread."""
+Submit = Callable[[Callable[[], Any]], Any]
+"""Makes a call in another thread, as ``Background.submit`` does."""
 E = TypeVar("E", bound=BaseException)
 MOST_FAILURES = 100
 """The number of failures that an iterator replaces, unless ``map`` is given another."""
@@ -130,7 +131,7 @@ class Dropped(BaseException):
 
 
 class ReadContext:
-    """The context of reading a chunk: the failures so far, and whether anybody still waits for the chunk.
+    """The context of reading a chunk: at which stage it is, its failures, and whether anybody still waits for it.
 
     Args:
         closed: set when nobody waits for the chunk any longer; None if the consumer reads it in its own thread, where
@@ -138,31 +139,37 @@ class ReadContext:
         submit: runs a task in a thread of the iterator; None to start threads for this chunk.
     """
 
-    __slots__ = ("closed", "failures", "submit")
+    __slots__ = ("clock", "closed", "failures", "submit")
 
     def __init__(self, closed: Event | None = None, submit: Submit | None = None) -> None:
         self.closed = closed
         self.submit = submit
+        self.clock = StageClock()
         self.failures: list[Failure] = []
         """The failed elements that stand-ins replaced."""
+
+    def of_other_rows(self) -> ReadContext:
+        """Return the context of reading other rows for the chunk, whose failures are not its own."""
+        return ReadContext(self.closed, self.submit)
 
     def check(self) -> None:
         """Raise if nobody waits any longer; called before each call of a user's function."""
         if self.closed is not None and self.closed.is_set():
             raise Dropped
 
-    def run_at_once(self, tasks: Sequence[Callable[[], R]]) -> list[R]:
-        """Run tasks in a thread each; return what they return when all have ended."""
+    def run_at_once(self, calls: Sequence[Callable[[], R]]) -> list[R]:
+        """Make calls in a thread each; return what they return when all have ended."""
         if self.submit is None:
-            with Pool(len(tasks), "cachelayer-map") as pool:
-                return [future.result() for future in [pool.submit(task) for task in tasks]]
-        futures = [self.submit(task) for task in tasks]
+            with Pool(len(calls), "cachelayer-map") as pool:
+                return [future.result() for future in [pool.submit(call) for call in calls]]
+        tasks = [self.submit(call) for call in calls]
         try:
-            return [future.result() for future in futures]
+            return [task.result() for task in tasks]
         except CancelledError as error:
             raise Dropped from error
         finally:
-            wait(futures)
+            for task in tasks:
+                task.wait()
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
         """Return what a function returns and None, or None and the error that comes in place of an item.

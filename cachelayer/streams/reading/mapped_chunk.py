@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from cachelayer.counting import Timed
 from cachelayer.protocols import Attempted, Failed
 from cachelayer.streams.order.orders import stand_ins
 from cachelayer.streams.order.permutation import Indices
@@ -193,8 +192,9 @@ class MappedChunk:
         deciding_row = next(iter(np.flatnonzero(positions == self._deciding_position).tolist()), None)
         passing = [self._reader.stacker.passing(element) for element in _elements_in(attempted, deciding_row)]
         for function in self._reader.maps:
-            with Timed("functions"):
-                attempted = self._apply(function, attempted, numbers, positions, attempts)
+            self._context.clock.enter("functions")
+            attempted = self._apply(function, attempted, numbers, positions, attempts)
+            self._context.clock.enter("reading")
             if function.declared is not None:
                 # The functions behind this one pass on leaves of the spec that it declares, not of the dataset's.
                 passing = [function.declared.passing(element) for element in _elements_in(attempted, deciding_row)]

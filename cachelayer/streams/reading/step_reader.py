@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from cachelayer.counting import Timed
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Stacker, identity_of_records
@@ -87,6 +86,11 @@ class StepReader:
     def threads(self) -> int:
         """The number of threads that call functions of elements at once."""
         return max([1, *(function.threads for function in self.maps)])
+
+    @property
+    def functions_have_threads(self) -> bool:
+        """Whether all functions are called by threads of their own, so that two chunks may be read at once."""
+        return bool(self.maps) and not self.batch_maps and all(function.threads > 1 for function in self.maps)
 
     @property
     def is_mapped(self) -> bool:
@@ -199,8 +203,9 @@ class StepReader:
     ) -> tuple[list[Any], BaseException | None]:
         """Return the items of the steps of a chunk, and the error in place of the step after them, if there is one."""
         items = list[Any]()
-        with Timed("decoding", is_outermost=True):
-            _, error = context.attempt(self._append, items, plan, context, held)
+        context.clock.enter("reading")
+        _, error = context.attempt(self._append, items, plan, context, held)
+        context.clock.enter("hand_over")
         return items, error
 
     def _append(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
@@ -231,8 +236,8 @@ class StepReader:
         if self.convert is None:
             items.extend(chunk.elements)
         else:
-            with Timed("hand_over"):
-                items.extend(map(self.convert, chunk.elements, repeat(1)))
+            context.clock.enter("hand_over")
+            items.extend(map(self.convert, chunk.elements, repeat(1)))
         chunk.raise_error()
 
     def _append_batches(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
@@ -294,15 +299,15 @@ class StepReader:
             if begin == end:
                 # This shard has no row of this step. Its empty batch has the structure of the first row, which another
                 # shard has; if that row fails, the other shard counts it.
-                elements = self._read_first_row(plan.steps[number]).elements
-            yield self.stacker.collate(elements, self._passed_on(chunk), end - begin)
+                elements = self._read_first_row(plan.steps[number], context).elements
+            yield self.stacker.collate(elements, self._passed_on(chunk, context), end - begin)
         chunk.raise_error()
 
-    def _read_first_row(self, step: Step) -> MappedChunk:
+    def _read_first_row(self, step: Step, context: ReadContext) -> MappedChunk:
         """Return the element in the first row of a step, which may be another shard's; raise its error if it fails."""
         from cachelayer.streams.reading.mapped_chunk import MappedChunk
 
-        chunk = MappedChunk(self, self._plan_of_first_row(step), ReadContext())
+        chunk = MappedChunk(self, self._plan_of_first_row(step), context.of_other_rows())
         chunk.read(read_in_place)
         chunk.raise_error()
         return chunk
@@ -314,24 +319,24 @@ class StepReader:
         last_stacker = next(declared, self.stacker)
         return None if last_stacker.is_plain else self.options.steps.next_start(0)
 
-    def _passed_on(self, chunk: MappedChunk) -> Mapping[str, Any]:
+    def _passed_on(self, chunk: MappedChunk, context: ReadContext) -> Mapping[str, Any]:
         """Return the specs of the leaves that functions pass on, by their paths in what they make."""
         if self._deciding_position is None:
             return {}
         if self.learned.passed_on is None:
             passed_on = chunk.passed_on
             if passed_on is None:
-                passed_on = self._passed_on_at(self._deciding_position)
+                passed_on = self._passed_on_at(self._deciding_position, context)
             self.learned.passed_on = passed_on
         return self.learned.passed_on
 
-    def _passed_on_at(self, position: int) -> Mapping[str, Any]:
+    def _passed_on_at(self, position: int, context: ReadContext) -> Mapping[str, Any]:
         """Return what functions pass on of the element at a position, or of the first behind it that does not fail."""
         from cachelayer.streams.reading.mapped_chunk import MappedChunk
 
         for deciding_position in range(position, position + GROUP):
             plan = self._plan_of_first_row(Step(deciding_position, deciding_position + 1))
-            chunk = MappedChunk(self, plan, ReadContext(), deciding_position)
+            chunk = MappedChunk(self, plan, context.of_other_rows(), deciding_position)
             chunk.read(read_in_place)
             if chunk.error is None or not is_of_element(chunk.error):
                 break
@@ -344,8 +349,9 @@ class StepReader:
         """Return what is handed out for a step: its batch after the functions of batches, with its mask."""
         for function in self.batch_maps:
             context.check()
-            with Timed("functions"):
-                changed = function(batch)
+            context.clock.enter("functions")
+            changed = function(batch)
+            context.clock.enter("reading")
             if changed is None and batch is not None:
                 from cachelayer.streams.reading.element_map import returned_none
 
@@ -357,5 +363,7 @@ class StepReader:
         if self.convert is None:
             return item
         context.check()
-        with Timed("hand_over"):
-            return self.convert(item, steps.row_count(steps.size(plan.steps[number])))
+        context.clock.enter("hand_over")
+        converted = self.convert(item, steps.row_count(steps.size(plan.steps[number])))
+        context.clock.enter("reading")
+        return converted
