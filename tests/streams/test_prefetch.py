@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -334,3 +335,31 @@ for _ in range(20):
 
 def test_a_program_ends_that_left_streams_early_whose_functions_have_threads() -> None:
     subprocess.run([sys.executable, "-c", LEFT_EARLY], check=True, timeout=120)
+
+
+READ_AT_THE_END = """
+import atexit
+
+atexit.register(lambda: print(sum(len(batch) for batch in iterator)))
+import cachelayer
+
+iterator = iter(cachelayer.wrap(list(range(10_000)), identity="rows").stream(100, prefetch=4))
+next(iterator)
+"""
+
+
+def test_an_iterator_is_read_to_its_end_when_the_program_has_ended_its_threads() -> None:
+    assert run(READ_AT_THE_END).stdout == "9900\n"
+
+
+def test_a_task_runs_once_in_a_thread_or_where_it_is_awaited() -> None:
+    background, ran = Background("cachelayer-claims", 2), []
+    tasks = [background.submit(partial(ran.append, number)) for number in range(5000)]
+    for task in reversed(tasks):
+        if task.claim(here=True):
+            # As after an interrupt between the two.
+            assert task.claim(here=True)
+            task.run_here()
+    assert [task.result(60) for task in tasks] == [None] * 5000
+    assert sorted(ran) == list(range(5000))
+    background.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from queue import SimpleQueue
@@ -95,9 +96,10 @@ class Background:
     Args:
         name: the name of the threads.
         threads: the number of tasks that run at once; a thread is started for each of the first tasks.
+        owner: the object with which the threads end.
     """
 
-    def __init__(self, name: str, threads: int = 1) -> None:
+    def __init__(self, name: str, threads: int, owner: object = None) -> None:
         self.closed = threading.Event()
         """Set when nobody waits for the tasks any longer."""
         self._name = name
@@ -105,6 +107,8 @@ class Background:
         self._started = 0
         self._starting = threading.Lock()
         self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        if owner is not None:
+            weakref.finalize(owner, self.close)
 
     def submit(self, call: Callable[[], R]) -> Task[R]:
         """Make a call in a thread, after those before it."""

@@ -17,7 +17,6 @@ time; blocks ahead may have :data:`AHEAD_NBYTES` more.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -241,8 +240,7 @@ class BlockFeed:
     def _request(self, last_positions: Sequence[int], numbers: Indices, records: int, first: int) -> None:
         """Fetch a block, or together several of one record, given their last positions, for steps from ``first`` on."""
         if self._worker is None:
-            self._worker = Background("cachelayer-blocks", REQUESTS)
-            weakref.finalize(self, self._worker.close)
+            self._worker = Background("cachelayer-blocks", REQUESTS, self)
         outcome = self._worker.submit(partial(fetch, self._records, numbers, self._readers))
         for last in last_positions:
             heappush(self._last_positions, last)

@@ -12,7 +12,6 @@ The first chunk is one step, so that the first item comes soon; the others have 
 from __future__ import annotations
 
 import os
-import weakref
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -154,14 +153,18 @@ class Prefetcher(Generic[T]):
         self._caller_reads = is_stored and not takes_requests
         """Whether a caller that waits reads later chunks meanwhile, which makes a stream on two cores a third quicker:
         not if a slow function or a request may keep it from an earlier chunk that is ready."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with nothing ahead, and with threads of this process."""
+        self._pid = os.getpid()
         self._ahead: deque[_Planned[T]] = deque()
         self._failed: StepRange | None = None
         """The steps of the chunk that an error ended, the rest of which is read again."""
-        self._background: Background | None = None
+        self._background = Background("cachelayer-prefetch", self._threads, self)
         """The threads that read chunks."""
-        self._function_threads: Background | None = None
+        self._function_threads = Background("cachelayer-map", self._reader.threads, self)
         """The threads that call the functions of the user, if these ask for several."""
-        self._pid = os.getpid()
 
     def forget(self) -> None:
         """Drop what was read ahead."""
@@ -178,9 +181,7 @@ class Prefetcher(Generic[T]):
         """Return the chunk at a position; None at the end."""
         if self._pid != os.getpid():
             # The parent's threads do not exist here, so their chunks would never come.
-            self._background = self._function_threads = self._failed = None
-            self._pid = os.getpid()
-            self._ahead.clear()
+            self._begin()
         if self._feed is not None:
             self._feed.reached(position)
         if self._depth == 0:
@@ -233,12 +234,7 @@ class Prefetcher(Generic[T]):
 
     def _context(self, closed: Event | None = None) -> ReadContext:
         """Return the context of a chunk; ``closed`` is set when nobody waits for it any longer."""
-        if self._reader.threads < 2:
-            return ReadContext(closed)
-        if self._function_threads is None:
-            self._function_threads = Background("cachelayer-map", self._reader.threads)
-            weakref.finalize(self, self._function_threads.close)
-        return ReadContext(closed, self._function_threads.submit)
+        return ReadContext(closed, self._function_threads.submit if self._reader.threads > 1 else None)
 
     def _held_of(self, plan: ChunkPlan) -> HeldOf:
         """Have the blocks of a chunk fetched, unless its records are read where they lie; return what holds them."""
@@ -247,12 +243,8 @@ class Prefetcher(Generic[T]):
         return self._reader.preparing(plan) if self._takes_requests else read_in_place
 
     def _read_in_background(self, position: int, plan: ChunkPlan) -> _Planned[T]:
-        held = self._held_of(plan)
-        if self._background is None:
-            self._background = Background("cachelayer-prefetch", self._threads)
-            weakref.finalize(self, self._background.close)
         context = self._context(self._background.closed)
-        read = partial(read_chunk, self._reader, position, plan, held, context)
+        read = partial(read_chunk, self._reader, position, plan, self._held_of(plan), context)
         return _Planned(position, plan, context, self._background.submit(read))
 
     def _submit(self, position: int, most: int) -> bool:
