@@ -1,7 +1,7 @@
 """Show the progress of work on stderr: as a bar in a terminal or a notebook, elsewhere as a line every half minute.
 
 Work counts in plain attributes, which costs next to nothing. A thread shows them at fixed intervals, also when the work
-stands still.
+stands still, and warns if it waits long for its source.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from cachelayer.errors import StorageError
 from cachelayer.logs import logger_of
-from cachelayer.stalls import PAUSE, Wait, stall_seconds
+from cachelayer.stalls import PAUSE, stall_seconds, warn_of_stall
 from cachelayer.system_threads import program_ends, start
 
 _log = logger_of("builds")
+_LOOKS_PER_STALL = 4
 R = TypeVar("R")
 
 
@@ -47,8 +48,9 @@ class Progress:
     def __init__(self, title: str, total: int | None, enabled: bool | None, *, unit: str = "record") -> None:
         self.drawn = 0
         """Units taken from the source, also those that are not written yet. Sources add to it."""
-        self.waits_for = ""
-        """What the work is waiting for; empty if it does not wait."""
+        self._wait: tuple[str, float] | None = None
+        """What the work is waiting for, and since when; None if it does not wait."""
+        self._stall_seconds = stall_seconds()
         self._title = title
         self.total = total
         """Units of the whole work; None if that is not known."""
@@ -86,17 +88,17 @@ class Progress:
 
     def waiting_for(self, who: str, items: Iterator[R]) -> Iterator[R]:
         """Yield items, and show that the work waits for ``who`` while the next item is made."""
-        wait = f"{self._title or 'a part'}: {who}"
+        if self._thread is None and self._token is not None:
+            self._start_thread()
         while True:
-            before = self.waits_for
-            self.waits_for = who
+            before = self._wait
+            self._wait = who, time.monotonic()
             try:
-                with Wait("builds", wait):
-                    item = next(items)
+                item = next(items)
             except StopIteration:
                 return
             finally:
-                self.waits_for = before
+                self._wait = before
             yield item
 
     @property
@@ -130,6 +132,10 @@ class Progress:
                 )
         if self._bar is None and self._enabled:
             self._write("started")
+        self._start_thread()
+        return self
+
+    def _start_thread(self) -> None:
         if not program_ends():
             name = "cachelayer-progress"
             thread = threading.Thread(target=self.show_until, args=(self._ended,), name=name, daemon=True)
@@ -139,7 +145,6 @@ class Progress:
                 _log.warning("%s: %s", self._title, error)
             else:
                 self._thread = thread
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._token is not None:
@@ -155,11 +160,19 @@ class Progress:
 
     def show_until(self, ended: threading.Event, done: Callable[[], int] | None = None) -> None:
         """Show the progress in this thread until something has ended; ``done`` counts units that nothing else does."""
-        while not ended.wait(self.line_seconds if self._bar is None else self.bar_seconds):
-            if done is not None:
-                self.drawn = done()
-            if self._enabled is not False:
-                self._show()
+        pause = self.line_seconds if self._bar is None else self.bar_seconds
+        shows_next = time.monotonic() + pause
+        while not ended.wait(min(pause, self._stall_seconds / _LOOKS_PER_STALL)):
+            now = time.monotonic()
+            wait = self._wait
+            if wait is not None and now - wait[1] >= self._stall_seconds:
+                warn_of_stall("builds", wait[1], f"{self._title or 'a part'}: {wait[0]}")
+            if now >= shows_next:
+                shows_next += pause
+                if done is not None:
+                    self.drawn = done()
+                if self._enabled is not False:
+                    self._show()
 
     def _show(self, end: str = "") -> None:
         now = time.monotonic()
@@ -176,7 +189,7 @@ class Progress:
         if self._parts is not None:
             notes.append(f"{self._parts[0]:,} of {self._parts[1]:,} parts")
         if quiet >= self.quiet_seconds:
-            reason = f": waiting for {self.waits_for}" if self.waits_for else ""
+            reason = "" if self._wait is None else f": waiting for {self._wait[0]}"
             notes.append(f"nothing for {quiet:.0f} s{reason}")
         text = ", ".join(filter(None, notes))
         with harmless():
@@ -248,7 +261,6 @@ class Waiting:
         """Say for whom the work is waiting, if it is time to. Call this whenever the work has looked in vain."""
         now = time.monotonic()
         if now >= self._warns_next:
-            # The watch over stalls sees nothing: the work looks again and again, and no thread stands still.
             _log.log(
                 logging.INFO if now - self._began < stall_seconds() else logging.WARNING,
                 "%s: waiting for %s",

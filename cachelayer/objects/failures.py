@@ -20,7 +20,7 @@ from cachelayer.counting import Counters, count, counting_into, of_thread
 from cachelayer.credentials_in_urls import without_credentials_in
 from cachelayer.errors import CacheLayerError
 from cachelayer.logs import logger_of
-from cachelayer.stalls import Wait
+from cachelayer.stalls import stall_seconds, warn_of_stall
 from cachelayer.system_threads import program_ends
 
 T = TypeVar("T")
@@ -155,21 +155,22 @@ def retried(what: str, attempt: Callable[[float], T], seconds: float, nbytes: in
         RequestError: the last failure.
     """
     begin = time.monotonic()
-    with Wait("stores", what):
-        for pause in pauses():
-            try:
-                return attempt(begin + seconds + nbytes / _SLOWEST - time.monotonic())
-            except (CacheLayerError, MemoryError):
-                raise
-            # A client may raise anything.
-            except Exception as error:
-                failure = RequestError.of(error)
-                is_late = time.monotonic() + pause > begin + seconds * 3 / 4
-                # A program that ends does not wait for stores.
-                if failure.kind is not Kind.TRANSIENT or is_late or program_ends():
-                    raise failure from error
-            note_retry(what, pause, failure)
-            time.sleep(pause)
+    for pause in pauses():
+        try:
+            return attempt(begin + seconds + nbytes / _SLOWEST - time.monotonic())
+        except (CacheLayerError, MemoryError):
+            raise
+        # A client may raise anything.
+        except Exception as error:
+            failure = RequestError.of(error)
+            is_late = time.monotonic() + pause > begin + seconds * 3 / 4
+            # A program that ends does not wait for stores.
+            if failure.kind is not Kind.TRANSIENT or is_late or program_ends():
+                raise failure from error
+        note_retry(what, pause, failure)
+        if time.monotonic() - begin >= stall_seconds():
+            warn_of_stall("stores", begin, what)
+        time.sleep(pause)
     raise AssertionError("pauses never end")
 
 
