@@ -124,7 +124,7 @@ class ConsumerClock:
     def end_wait(self, since: float, *, has_ended: bool) -> None:
         """Count a wait, split as the making of its chunk was; ``has_ended`` says that it was for the end of the stream.
 
-        What the chunk does not explain is hand-over.
+        A wait may be longer than that, as for the chunks before it: then those took as long at each stage.
         """
         now = perf_counter()
         waited = now - since
@@ -133,7 +133,7 @@ class ConsumerClock:
         self.counters.awaited = None
         reading = functions = 0.0
         if clock is not None:
-            share = min(1.0, waited / max(sum(clock.seconds.values()), 1e-9))
+            share = waited / max(sum(clock.seconds.values()), 1e-9)
             reading = share * clock.seconds["reading"]
             functions = share * clock.seconds["functions"]
         self.counters.add(
