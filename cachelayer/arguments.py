@@ -42,17 +42,17 @@ def check_options(options: Iterable[str], known: Sequence[str], call: str = "") 
     """
     for name in options:
         if name not in known:
-            meant = did_you_mean(name, known, 1)
+            meant = did_you_mean(name, known, 1, str)
             here = f"{call}() has no option {name!r}" if call else f"there is no option {name!r}"
             raise UnknownOptionError(f"{here}: {meant}there are {', '.join(known) or 'none'}")
 
 
-def did_you_mean(name: str, known: Sequence[str], most: int = 3) -> str:
+def did_you_mean(name: str, known: Sequence[str], most: int = 3, show: Callable[[str], str] = repr) -> str:
     """Return the question whether a name was meant for one of those that it resembles; empty if it resembles none."""
     from difflib import get_close_matches
 
     similar = get_close_matches(name, known, most)
-    return f"did you mean {' or '.join(similar)}? " if similar else ""
+    return f"did you mean {' or '.join(map(show, similar))}? " if similar else ""
 
 
 def explains_options(thing: C) -> C:
