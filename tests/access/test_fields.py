@@ -198,10 +198,7 @@ def test_images_are_decoded_only_if_they_are_chosen(tmp_path: Path) -> None:
     assert ref.raw().lengths("image").tolist() == [len(file), 8]
 
 
-def test_what_other_libraries_call_it_says_what_to_write(ref: Any) -> None:
-    for name in ("filter", "map", "shuffle", "features"):
-        with pytest.raises(AttributeError, match="write"):
-            getattr(ref, name)
+def test_a_field_is_read_by_its_name_and_padded_by_its_length(ref: Any) -> None:
     with pytest.raises(cachelayer.InvalidTypeError, match="fields"):
         ref["n"]
     assert ref.read([1], fields="n")["n"].tolist() == [ref[1]["n"]]
