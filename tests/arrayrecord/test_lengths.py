@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from samples import examples
 
 from cachelayer import CorruptionError, InvalidArgumentError
-from cachelayer.arrayrecord.lengths import MOST, LengthColumn, LengthsFile, encode_lengths
+from cachelayer.arrayrecord.index import MOST_LENGTH as MOST
+from cachelayer.arrayrecord.lengths import LengthColumn, LengthsFile, encode_lengths
 from cachelayer.records.memory import splits_of
 
 SIZES = [0, 1, 2, 255, 256, 600, 4000]
