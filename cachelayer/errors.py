@@ -99,7 +99,7 @@ class UnknownOptionError(InvalidArgumentError, TypeError):
         >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
         >>> ref.stream(batch_size=2)
         Traceback (most recent call last):
-        cachelayer.errors.UnknownOptionError: stream() has no option 'batch_size': write global_batch_size=64; ...
+        cachelayer.errors.UnknownOptionError: stream() has no option 'batch_size': did you mean global_batch_size? ...
     """
 
 

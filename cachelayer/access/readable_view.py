@@ -215,7 +215,9 @@ class ReadableView(Generic[T]):
     def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
         blocks = blocks_of(options.get("shuffle", False))
         # Lengths, and the sizes of blocks that are left open, are known once a version is published.
-        needs_all = options.get("buckets") is not None or (blocks is not None and blocks.follow_from_bytes)
+        needs_all = options.get("buckets") is not None or (
+            blocks is not None and None in (blocks.records, blocks.window)
+        )
         records = self._records if needs_all else self._current
         if options.get("buckets") is not None and records.base.leaves is not None:
             from cachelayer.access.sequences.bucketed import bucketed_stream

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, islice
 from time import monotonic
+from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 FAILURES = (Exception, GeneratorExit)
 """The exceptions that a source may raise."""
+_NEXT = ("__next__", "next")
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +200,8 @@ def with_record_in_errors(elements: Iterator[Any], records: Iterator[int]) -> It
     for record in records:
         try:
             element = next(elements)
-        except StopIteration:
+        except StopIteration as end:
+            _refuse_if_raised_within(elements, end, record)
             return
         except CacheLayerError:
             raise
@@ -241,6 +244,20 @@ def _copies(elements: Iterator[Any], record: int) -> list[Any]:
         if len(items) == MAX_BATCH_RECORDS or nbytes >= BATCH_NBYTES or monotonic() > until:
             break
     return items
+
+
+def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
+    """Raise if the StopIteration of an iterator such as ``map`` came from the function that it calls.
+
+    That is a bug of the function, not the end of the iterator, and it would cut the version short without a word.
+    """
+    if not isinstance(type(iterator).__next__, WrapperDescriptorType):
+        # An iterator that is written in Python may raise StopIteration in any of its functions, and mean the end.
+        return
+    within = end.__traceback__.tb_next if end.__traceback__ is not None else None
+    name = None if within is None else within.tb_frame.f_code.co_name
+    if name is not None and name not in _NEXT:
+        raise SourceError(f"{failure_at(record)}: {name}() raised StopIteration") from end
 
 
 def source_of_items(

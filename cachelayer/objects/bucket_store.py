@@ -255,7 +255,8 @@ class BucketStore:
     def _check_size(self, fs: FileSystem, path: str, stop: int, size: int | None = None) -> None:
         nbytes = self._size(fs, path)
         if nbytes is None or nbytes < stop or size not in {None, nbytes}:
-            raise wrong_size(fs.url(path), nbytes, stop if size is None else size)
+            name = path.removeprefix(self._path(fs, ""))
+            raise wrong_size(f"{self.url}{name}", nbytes, stop if size is None else size)
 
     def _size(self, fs: FileSystem, path: str) -> int | None:
         info = self._info(fs, path)

@@ -148,8 +148,16 @@ def _generator() -> Iterator[int]:
         yield _stops(number)
 
 
-def test_a_stop_iteration_within_a_generator_is_a_failure_and_no_end(storage: Storage) -> None:
-    error = refused(storage, _generator())
+STOPS: dict[str, Callable[[], Any]] = {
+    "a generator": _generator,
+    "map": lambda: map(_stops, range(20)),
+    "zip": lambda: zip(range(20), map(_stops, range(20)), strict=False),
+}
+
+
+@pytest.mark.parametrize("case", STOPS)
+def test_a_stop_iteration_from_within_is_a_failure_and_no_end(storage: Storage, case: str) -> None:
+    error = refused(storage, STOPS[case]())
     assert isinstance(error, SourceError)
     assert "StopIteration" in str(error)
 

@@ -102,11 +102,6 @@ class Blocks:
                 f"window of at least {self.lanes}, or fewer lanes"
             )
 
-    @property
-    def follow_from_bytes(self) -> bool:
-        """True if a size follows from the bytes of the records."""
-        return self.records is None or self.window is None
-
 
 @dataclass(frozen=True, eq=False)
 class _Window:
