@@ -251,6 +251,8 @@ class GrowingRecords(RowOrigins):
         if self._published is not None or (now < self._next_look and not at_once):
             return self._published
         with self._lock.of_process():
+            # After an error, the next read looks again: what is wrong stays an error.
+            self._next_look = 0.0
             log = Log(self._notes.dataset)
             head = log.head()
             info = head.versions.get(self.version_name)
@@ -267,7 +269,6 @@ class GrowingRecords(RowOrigins):
                     for number, part in self._noted.items()
                 }
             self._log_began = head.sequence
-            # After an error, the next read looks again: what is wrong stays an error.
             self._next_look = now + SECONDS_PER_LOOK
         return self._published
 

@@ -160,12 +160,12 @@ class BackgroundBuild:
         if self._ended.is_set():
             return True
         name = self._task.request.name
-        notice(
-            f"{name} is not built yet, so this program waits for it. Ctrl-C ends both: the next storage.cache() goes "
-            "on after what is built",
-            self._progress,
-        )
         try:
+            notice(
+                f"{name} is not built yet, so this program waits for it. Ctrl-C ends both: the next storage.cache() "
+                "goes on after what is built",
+                self._progress,
+            )
             with Progress(name, self._parts, self._progress, unit="part") as shown:
                 shown.show_until(self._ended, lambda: len(noted_numbers(self._notes.folder)))
                 # The notes are deleted with the end.
