@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import Any, Generic, Protocol
 
 from cachelayer.counting import counting_into
 from cachelayer.locks import ProcessLock
@@ -24,9 +24,7 @@ from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
 from cachelayer.streams.reading.failures import Failure, too_many, warn_of_failure
 from cachelayer.streams.reading.step_reader import StepReader
-
-if TYPE_CHECKING:
-    from cachelayer.streams.stream_stats import StreamStats
+from cachelayer.streams.stream_stats import ConsumerClock, StreamStats
 
 
 class Chunks(Protocol[T]):
@@ -60,8 +58,6 @@ class Cursor(Generic[T]):
         position: int | None = None,
         finished: Callable[[], None] | None = None,
     ) -> None:
-        from cachelayer.streams.stream_stats import ConsumerClock
-
         begin = reader.options.start if position is None else position
         self.reader = reader
         self.has_ended = False

@@ -102,8 +102,9 @@ class BlockRows:
 def fetch(records: Dataset[Any], numbers: Indices, readers: int) -> Fetched:
     """Fetch the stored records of some elements, which ``readers`` processes prepare that read a small epoch whole."""
     needed = records.needed(numbers)
-    for source, some in needed.items() if readers else ():
-        source.prepare(some, some[:0], readers)
+    if readers:
+        for source, some in needed.items():
+            source.prepare(some, some[:0], readers)
     return {source: source.fetch_block(some) for source, some in needed.items()}
 
 
