@@ -31,6 +31,7 @@ from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local import is_full
 from cachelayer.objects.store import Store
+from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.snapshot import Snapshot, base_of, chain_of
 
@@ -124,8 +125,6 @@ class Log:
 
     def _chain_by_pointer(self) -> list[Snapshot]:
         """Return the newest snapshot, looked for from the entry that the pointer names, and those it is read from."""
-        from cachelayer.system_threads import Pool
-
         pointed = self._pointer()
         if self.folder.local_path(paths.LOG) is not None:
             newest = self._newest_number(pointed)
@@ -182,8 +181,6 @@ class Log:
 
     def _raws(self, numbers: Sequence[int]) -> dict[int, bytes | None]:
         """Return the bytes of entries, by their numbers; None for those that are missing."""
-        from cachelayer.system_threads import Pool
-
         names = list(map(paths.log_entry, numbers))
         if len(names) < 2 or self.folder.local_path(paths.LOG) is not None:
             return dict(zip(numbers, map(self.folder.read, names), strict=True))
@@ -215,8 +212,6 @@ class Log:
 
     def history(self) -> list[LogEvent]:
         """Return the events of all entries, the oldest first."""
-        from cachelayer.system_threads import Pool
-
         newest = self.head().sequence
         events: list[LogEvent] = []
         with Pool(_THREADS, "cachelayer-history") as threads:
