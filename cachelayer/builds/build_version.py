@@ -109,7 +109,8 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
     while True:
         # Who waits reads, and writes nothing: hundreds may wait, and a bucket takes one write a second to one name.
         is_busy = claims.is_busy(CLAIM)
-        if request.is_published:
+        is_published = request.is_published
+        if is_published:
             return None
         if not is_busy:
             progress = Progress(request.name, None, request.options.progress)
