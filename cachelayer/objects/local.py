@@ -24,6 +24,7 @@ from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentE
 from cachelayer.logs import logger_of
 from cachelayer.objects.paths import WORKING, parent_of
 from cachelayer.objects.store import Buffer
+from cachelayer.protocols import T
 from cachelayer.temporary_files import open_regular, sync_path
 from cachelayer.user_warnings import warn
 
@@ -145,17 +146,14 @@ class LocalStore:
         self.write_atomically(name, lambda target: shutil.copyfile(path, target))
 
     def write_atomically(self, name: str, fill: Callable[[Path], object]) -> None:
-        with self._durable(name, fill) as temporary:
-            temporary.replace(self.local_path(name))
+        def write() -> None:
+            with self._durable(name, fill) as temporary:
+                temporary.replace(self.local_path(name))
+
+        _again_if_deleted(write)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        try:
-            return self._put_if_absent(name, data)
-        except StorageError as error:
-            # A garbage collection without a grace may have deleted the temporary file before it got its name.
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-            return self._put_if_absent(name, data)
+        return _again_if_deleted(lambda: self._put_if_absent(name, data))
 
     def _put_if_absent(self, name: str, data: bytes) -> bool:
         try:
@@ -324,6 +322,19 @@ def write_in_place(path: Path, bodies: Iterable[Buffer]) -> int:
 def open_file(path: Path) -> BinaryIO:
     """Open a regular file for reading. Refuse a link."""
     return os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb")
+
+
+def _again_if_deleted(write: Callable[[], T]) -> T:
+    """Write, and once more if the temporary file or its folder was deleted before the file got its name.
+
+    A garbage collection without a grace deletes such files, and who publishes a version the folder of its builds.
+    """
+    try:
+        return write()
+    except StorageError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return write()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -44,6 +44,18 @@ def test_a_folder_is_deleted_while_others_write_there_and_delete_it_too(store: L
     assert store.names("a") == []
 
 
+def test_an_object_is_put_though_its_folder_is_deleted_meanwhile(store: LocalStore) -> None:
+    def fill(path: Path) -> None:
+        path.write_bytes(b"12345")
+        if not deleted:
+            deleted.append(path)
+            store.delete_folder("a")
+
+    deleted: list[Path] = []
+    store.write_atomically("a/b/c", fill)
+    assert store.read("a/b/c") == b"12345"
+
+
 def test_a_file_in_the_way_of_a_folder_is_no_object(store: LocalStore) -> None:
     store.put("a/b", b"12345")
     assert store.names("a/b") == []
