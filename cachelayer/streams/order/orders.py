@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -31,6 +31,8 @@ _PIECE_BITS = 13
 _PIECE = 1 << _PIECE_BITS
 """The places of a piece, whose record numbers are computed at once and kept: the next steps usually lie in it too."""
 _KEPT_PIECES = 64
+_KEPT_EXACT_PIECES = 512
+"""Of all exact orders of the process, 32 MiB: a mixture has as many of them as parts."""
 _MOST_PIECES = 16
 """Places in more pieces than this are computed by themselves: the next steps do not lie in the same pieces."""
 _MOST_STRIDE_BITS = 16
@@ -154,9 +156,9 @@ class Order(PickledByFields, ABC):
     @cached_property
     def _piece(self) -> Callable[[int, int, int, int], Indices]:
         """Returns the record numbers of a piece of an epoch, and keeps them."""
-        return lru_cache(_KEPT_PIECES)(self._compute_piece)
+        return lru_cache(_KEPT_PIECES)(self.compute_piece)
 
-    def _compute_piece(self, epoch: int, shared_bits: int, shared: int, number: int) -> Indices:
+    def compute_piece(self, epoch: int, shared_bits: int, shared: int, number: int) -> Indices:
         """Return the record numbers of a piece: of places whose last bits are ``shared``."""
         first = number << _PIECE_BITS
         end = min(first + _PIECE, (self.length - 1 - shared >> shared_bits) + 1)
@@ -186,6 +188,16 @@ class ExactOrder(Order):
         if not self.shuffle:
             return places
         return permuted_at(self.records, self.seed or 0, epoch if self.reshuffle else 0, places)
+
+    @property
+    def _piece(self) -> Callable[[int, int, int, int], Indices]:
+        return partial(_exact_piece, self)
+
+
+@lru_cache(_KEPT_EXACT_PIECES)
+def _exact_piece(order: ExactOrder, epoch: int, shared_bits: int, shared: int, number: int) -> Indices:
+    """Return the record numbers of a piece of an epoch, and keep them for all streams of this order."""
+    return order.compute_piece(epoch, shared_bits, shared, number)
 
 
 def describe(kind: str, order: Order, **more: Any) -> Mapping[str, Any]:
