@@ -22,8 +22,9 @@
 #endif
 
 enum { HEADER = 24, BLOCK = 1 << 16, PAYLOAD = BLOCK - HEADER };
-/* How many ranges ahead memory is asked for, and how much of a range: the processor itself asks for what follows. */
-enum { AHEAD = 6, LINE = 64, MOST_LINES = 8 };
+/* How many ranges ahead memory is asked for, and how much of a range: the processor itself asks for what follows.
+   FEW_NBYTES are copied before another thread would have the interpreter lock. */
+enum { AHEAD = 6, LINE = 64, MOST_LINES = 8, FEW_NBYTES = 1 << 17 };
 
 typedef struct {
     int64_t address;
@@ -164,6 +165,17 @@ static void prefetch(const Call *call, Py_ssize_t range, int64_t offset, int64_t
         PREFETCH(from + place);
 }
 
+static PyThreadState *release_lock(const Call *call) {
+    return call->out_nbytes < FEW_NBYTES ? NULL : PyEval_SaveThread();
+}
+
+static PyObject *finish(Call *call, PyThreadState *state, Py_ssize_t bad) {
+    if (state)
+        PyEval_RestoreThread(state);
+    release(&call->arrays);
+    return PyLong_FromSsize_t(bad);
+}
+
 static PyObject *copy_rows(PyObject *module, PyObject *args) {
     PyObject *table, *buffer_of, *starts, *out;
     long long offset, nbytes;
@@ -178,7 +190,7 @@ static PyObject *copy_rows(PyObject *module, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "the rows do not fill the target");
         goto fail;
     }
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *state = release_lock(&call);
     for (Py_ssize_t row = 0; row < call.count && bad < 0; row++)
         if (!buffer_with(&call, row, offset, nbytes))
             bad = row;
@@ -187,9 +199,7 @@ static PyObject *copy_rows(PyObject *module, PyObject *args) {
             prefetch(&call, row + AHEAD, offset, nbytes);
         copy(&call, row, offset, nbytes, call.out + row * nbytes);
     }
-    Py_END_ALLOW_THREADS
-    release(&call.arrays);
-    return PyLong_FromSsize_t(bad);
+    return finish(&call, state, bad);
 fail:
     release(&call.arrays);
     return NULL;
@@ -207,7 +217,7 @@ static PyObject *copy_ranges(PyObject *module, PyObject *args) {
     const int64_t *places = lengths ? items_of_ranges(&call.arrays, places_array, call.count) : NULL;
     if (!places)
         goto fail;
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *state = release_lock(&call);
     for (Py_ssize_t range = 0; range < call.count && bad < 0; range++)
         if (!buffer_with(&call, range, 0, lengths[range]) || lies_outside(places[range], lengths[range], 0, call.out_nbytes))
             bad = range;
@@ -217,9 +227,7 @@ static PyObject *copy_ranges(PyObject *module, PyObject *args) {
         if (lengths[range])
             copy(&call, range, 0, lengths[range], call.out + places[range]);
     }
-    Py_END_ALLOW_THREADS
-    release(&call.arrays);
-    return PyLong_FromSsize_t(bad);
+    return finish(&call, state, bad);
 fail:
     release(&call.arrays);
     return NULL;
