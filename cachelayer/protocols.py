@@ -18,9 +18,36 @@ T_co = TypeVar("T_co", covariant=True)
 
 Failed = dict[int, BaseException]
 """The error of each element that could not be made, by its row."""
-Attempted = tuple[list[Any], Failed]
-"""Elements by row, with None for each that failed, and the errors. If there are fewer elements than were asked for, the
-next row has an error too, and the rows after it were not tried."""
+
+
+class Attempted(NamedTuple):
+    """What was made of some rows: their elements, and the errors of others."""
+
+    elements: list[Any]
+    """The elements by row; None for rows that failed or were not tried."""
+    failed: Failed
+    """Errors of rows for which the elements of other records may stand in."""
+    ended: Failed
+    """Errors that end the rows: those behind the first of them may not have been tried."""
+
+    @classmethod
+    def of_rows(cls, rows: int) -> Attempted:
+        """Return what was made of so many rows: nothing yet."""
+        return cls([None] * rows, {}, {})
+
+    @property
+    def end(self) -> int:
+        """The number of rows before the first error that ends them."""
+        return min(self.ended, default=len(self.elements))
+
+    def put(self, rows: Sequence[int], made: Attempted) -> None:
+        """Put in what was made of some of the rows."""
+        for row, element in zip(rows, made.elements, strict=True):
+            self.elements[row] = element
+        for errors, errors_of_rows in ((self.failed, made.failed), (self.ended, made.ended)):
+            errors.update((rows[index], error) for index, error in errors_of_rows.items())
+
+
 ReadingCost = Literal["stored", "decoded", "foreign"]
 """What it takes to read an element. ``"stored"``: about the bytes of its record. ``"decoded"``: many times more memory.
 ``"foreign"``: an object of the user makes it."""
@@ -344,7 +371,7 @@ class Dataset(Protocol[T_co]):
         Args:
             numbers: the numbers.
             held: records that were fetched.
-            stops: whether to stop at the first row that fails. An error of the storage ends the work in any case.
+            stops: whether the first error ends the rows. An error of the storage always does.
         """
 
     def batch(self, numbers: NDArray[np.int64], held: Held | None = None, /) -> Any:

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.locks import PickledByFields
-from cachelayer.protocols import Attempted, Dataset, Failed, Held, Needed, Sources
+from cachelayer.protocols import Attempted, Dataset, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints, Placed
@@ -237,7 +237,7 @@ class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
     def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
         elements, error = attempt(self.elements, numbers, held)
         if error is None:
-            return elements, Failed()
+            return Attempted(elements, {}, {})
         return one_by_one(lambda number: self.elements(np.array([number]), held)[0], numbers, stops=stops)
 
     @abstractmethod
@@ -328,24 +328,23 @@ def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
 
 
 def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Attempted:
-    """Read elements one by one, and return them with the error of each row that cannot be read.
+    """Read elements one by one.
 
     Args:
         read: reads an element by its number.
         numbers: the numbers.
-        stops: whether reading ends with the first row that fails. With an error of the storage it always ends.
+        stops: whether the first error ends the rows. An error of the storage always does.
     """
-    values: list[Any] = []
-    errors = Failed()
+    made = Attempted.of_rows(len(numbers))
     for row, number in enumerate(numbers.tolist()):
-        value, error = attempt(read, number)
-        if error is not None:
-            errors[row] = error
-            if stops or not is_of_element(error) or not is_of_element(error.__cause__ or error):
-                break
-        # A row that failed has None.
-        values.append(value)
-    return values, errors
+        made.elements[row], error = attempt(read, number)
+        if error is None:
+            continue
+        if stops or not is_of_element(error) or not is_of_element(error.__cause__ or error):
+            made.ended[row] = error
+            break
+        made.failed[row] = error
+    return made
 
 
 def has_sparse(spec: Tree) -> bool:

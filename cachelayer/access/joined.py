@@ -33,7 +33,6 @@ from cachelayer.protocols import (
     Attempted,
     DatasetInfo,
     Digests,
-    Failed,
     Held,
     Needed,
     Sources,
@@ -174,19 +173,10 @@ class Joined(BaseDataset):
         return out
 
     def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
-        values: list[Any] = [None] * len(numbers)
-        errors = Failed()
-        # The first row that a member did not try: no row from there on counts as tried.
-        end = len(numbers)
+        made = Attempted.of_rows(len(numbers))
         for member, rows, own in self.by_member(numbers):
-            elements, failed = member.try_elements(own, held, stops=stops)
-            for row, element in zip(rows.tolist(), elements, strict=False):
-                values[row] = element
-            for own_row, error in failed.items():
-                errors[int(rows[own_row])] = error
-            if len(elements) < len(own):
-                end = min(end, int(rows[len(elements)]))
-        return values[:end], {row: error for row, error in errors.items() if row <= end}
+            made.put(rows.tolist(), member.try_elements(own, held, stops=stops))
+        return made
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
         # A batch of no elements has the arrays of the first member.

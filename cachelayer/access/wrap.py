@@ -16,7 +16,7 @@ from cachelayer.access.view import View
 from cachelayer.arguments import explains_options
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Attempted, DatasetInfo, Digests, Failed, Held, Sources, T, sources_of_records
+from cachelayer.protocols import Attempted, DatasetInfo, Digests, Held, Sources, T, sources_of_records
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, infer_spec
@@ -99,16 +99,17 @@ class WrappedItems(BaseDataset):
             return one_by_one(self.element, numbers, stops=stops)
         elements, together = attempt(self.elements, numbers)
         if together is None:
-            return elements, Failed()
+            return Attempted(elements, {}, {})
         # The items are read once more, one by one, to find the item that the error belongs to.
-        elements, errors = one_by_one(lambda number: self.elements(np.array([number]))[0], numbers, stops=stops)
+        made = one_by_one(lambda number: self.elements(np.array([number]))[0], numbers, stops=stops)
+        errors = made.failed | made.ended
         if not errors:
             # Each item is read alone, but not all together: the error belongs to no item.
-            return [], Failed({0: together})
+            return made._replace(ended={0: together})
         first = errors[min(errors)]
         if error_text(first) != error_text(together):
             first.add_note(f"reading these items together had raised {error_text(together)}")
-        return elements, errors
+        return made
 
     def sources(self, numbers: Ints) -> Sources:
         return sources_of_records(self.identity, numbers)

@@ -10,7 +10,7 @@ its own elsewhere, is batched as in the dataset::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.protocols import Dataset
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
@@ -43,16 +43,13 @@ _OF_ONE_LEAF = (np.ndarray, Nullable, Ragged, Sparse, dict, list)
 
 
 @dataclass(frozen=True, eq=False)
-class Stacking:
+class Stacking(PickledByFields):
     """Makes batches of elements of one spec, before or after functions change them: a Stacker of the protocols."""
 
     source: Dataset[Any]
     """The records, whose declared spec counts if ``declared`` is None."""
     declared: Tree | None = None
     """The spec that the user declared for the outputs of a function."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Stacking, (self.source, self.declared)
 
     @cached_property
     def spec(self) -> Tree:
@@ -84,18 +81,23 @@ class Stacking:
         leaves = zip(tree.leaves(self.spec), tree.flatten_like(self.spec, element), strict=True)
         inputs = [(path, leaf, value) for (path, leaf), value in leaves if not is_plain(leaf)]
         inputs += _nullable_dicts(self.spec, element, "")
+        # By the identity of a value, which the values that are kept beside do not lose: its specs by path.
+        found: dict[int, tuple[Any, dict[str, Tree]]] = {}
+        for path, spec, value in inputs:
+            found.setdefault(id(value), (value, {}))[1][path] = spec
+        everywhere = {key: _common(specs.values()) for key, (_, specs) in found.items()}
 
         def passed_on(output: Any) -> Mapping[str, Tree]:
             spec_of_path: dict[str, Tree] = {}
 
             def find(path: str, values: Sequence[Any], _: int | None) -> Any:
                 [value] = values
-                same = [(input_path, spec) for input_path, spec, other in inputs if other is value]
-                in_place = [spec for input_path, spec in same if input_path == path]
-                moved = [spec for _, spec in same] if value is None or isinstance(value, _OF_ONE_LEAF) else []
-                specs = in_place or moved
-                if specs and all(spec == specs[0] for spec in specs):
-                    spec_of_path[path] = specs[0]
+                key = id(value)
+                spec = found[key][1].get(path) if key in found else None
+                if spec is None and (value is None or isinstance(value, _OF_ONE_LEAF)):
+                    spec = everywhere.get(key)
+                if spec is not None:
+                    spec_of_path[path] = spec
                     return None
                 return NotImplemented if isinstance(value, (dict, list, tuple)) else None
 
@@ -125,6 +127,12 @@ def _nullable_dicts(spec: Tree, value: Any, path: str) -> Iterator[tuple[str, Tr
         return
     for (step, child), key in zip(tree.children(spec), spec if isinstance(spec, dict) else count(), strict=False):
         yield from _nullable_dicts(child, value[key], path + step)
+
+
+def _common(specs: Collection[Tree]) -> Tree:
+    """Return the spec that all of some are; None if they differ."""
+    first = next(iter(specs))
+    return first if all(spec == first for spec in specs) else None
 
 
 def _collected(path: str, values: Sequence[Any], rows: int | None) -> Any:

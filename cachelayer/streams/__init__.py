@@ -6,7 +6,7 @@
     stream_options    the arguments of ref.stream(), checked
       steps           which positions a step has, which rows a shard;    step_numbers: which step is number t
       order/          which record has which place of an epoch: exact, blocks, buckets, weighted, mixture
-    reading/          from steps to items: chunk_plan (rows), step_reader (records), mapped_chunk (functions)
+    reading/          from steps to items: chunk_plan (rows), step_reader (records), elements (functions)
     ahead/            chunks and blocks that are read before anybody asks for them
     cursor            from chunk to chunk, with a position;    epochs: the next one;    stream_stats: what it waited for
     state             the position as JSON;    continuing: restored or advanced;    checkpoint: saved beside a model

@@ -130,7 +130,7 @@ class Stream(Generic[T]):
             InvalidArgumentError: if ``rng`` is True and the stream has no seed, if :meth:`map_batches` was called
                 before, or if another argument is invalid.
         """
-        from cachelayer.streams.reading.element_map import ElementMap, keyed_generators
+        from cachelayer.streams.reading.functions import ElementMap, keyed_generators
 
         if self._reader.batch_maps:
             raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")

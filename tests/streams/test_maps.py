@@ -507,6 +507,30 @@ def test_if_the_first_element_fails_the_next_one_decides(varying: Any) -> None:
         assert all(isinstance(batch["v"], Ragged) for batch in replaced)
 
 
+@pytest.mark.parametrize(("batch", "left_out"), [(1, [1]), (1, [1, 2, 3]), (2, [1]), (3, [1, 2]), (1, [0, 2])], ids=str)
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 6}, {"num_epochs": 2}], ids=str)
+def test_if_the_first_element_fails_the_next_one_that_is_not_left_out_decides(
+    varying: Any, batch: int, left_out: list[int], options: dict[str, Any]
+) -> None:
+    stream = varying.stream(batch, **options).without(steps=left_out)
+    failing = {int(number) for number in stream.record_numbers(0)}
+
+    def fails(element: dict[str, Any]) -> dict[str, Any]:
+        if int(element["image"][0, 0, 0]) in failing:
+            raise ValueError("not this one")
+        return {"v": element["v"]}
+
+    assert isinstance(stream.map(fails)[-1]["v"], Ragged)
+
+
+def test_if_no_element_decides_the_error_of_the_last_is_raised(varying: Any) -> None:
+    def fails(element: dict[str, Any]) -> None:
+        raise ValueError("none of them")
+
+    with pytest.raises(ValueError, match="none of them"):
+        varying[:5].stream(4, shard=(3, 4)).map(fails)[1]
+
+
 @pytest.mark.parametrize("batch", [1, 5])
 def test_declared_outputs_are_in_every_batch_what_was_declared(varying: Any, alike: Any, batch: int) -> None:
     def cut(element: dict[str, Any]) -> dict[str, Any]:

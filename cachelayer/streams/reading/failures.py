@@ -148,10 +148,6 @@ class ReadContext:
         self.failures: list[Failure] = []
         """The failed elements that stand-ins replaced."""
 
-    def of_other_rows(self) -> ReadContext:
-        """Return the context of reading other rows for the chunk, whose failures are not its own."""
-        return ReadContext(self.closed, self.submit)
-
     def check(self) -> None:
         """Raise if nobody waits any longer; called before each call of a user's function."""
         if self.closed is not None and self.closed.is_set():

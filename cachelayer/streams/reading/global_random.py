@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import parent_process
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,15 @@ from cachelayer.user_warnings import warn
 
 
 @contextmanager
-def warning_of_global_random() -> Iterator[None]:
-    """Warn if what runs within changes the state of a global generator: of Python, numpy or PyTorch."""
+def warning_of_global_random(*, draws: bool) -> Iterator[None]:
+    """Warn if what runs within changes the state of a global generator: of Python, numpy or PyTorch.
+
+    Args:
+        draws: whether functions get generators: in a process that reads only, they may seed the global ones from these.
+    """
+    if draws and parent_process() is not None:
+        yield
+        return
     before = _states()
     yield
     changed = [name for name, state in _states().items() if state != before.get(name, state)]

@@ -2,9 +2,9 @@
 
 What becomes of the plan of a chunk::
 
-    no map()       Dataset.batches ────────────────────────────────> batch ──┐
-    map()          Dataset.try_elements ──> maps ──> Stacker.collate ──> batch ──> batch_maps ──> mask ──> convert
-    no batches     Dataset.try_elements ──> maps ──> element ─────────────────────────────────────────────> convert
+    no map()       Dataset.batches ────────────────────────────> batch ──┐
+    map()          Dataset.try_elements ──> maps ──> stand-ins ──> batch ──> batch_maps ──> mask ──> convert
+    no batches     Dataset.try_elements ──> maps ──> stand-ins ──> element ────────────────────────> convert
 
 An *item* is what comes out: the batch of a step or, without batches, an element.
 """
@@ -12,6 +12,7 @@ An *item* is what comes out: the batch of a step or, without batches, an element
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat, takewhile
 from typing import TYPE_CHECKING, Any, cast
@@ -39,8 +40,8 @@ from cachelayer.streams.stream_options import StreamOptions
 
 if TYPE_CHECKING:
     from cachelayer.streams.reading.chunk_plan import HeldOf
-    from cachelayer.streams.reading.element_map import ElementMap
-    from cachelayer.streams.reading.mapped_chunk import MappedChunk
+    from cachelayer.streams.reading.elements import Elements
+    from cachelayer.streams.reading.functions import ElementMap
 
 
 @dataclass(eq=False)
@@ -203,48 +204,58 @@ class StepReader:
     ) -> tuple[list[Any], BaseException | None]:
         """Return the items of the steps of a chunk, and the error in place of the step after them, if there is one."""
         items = list[Any]()
-        context.clock.enter("reading")
-        _, error = context.attempt(self._append, items, plan, context, held)
-        context.clock.enter("hand_over")
-        return items, error
-
-    def _append(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
-        """Append the items of a chunk to a list, then raise the error that ended them, if there is one."""
         append = self._append_batches if self.options.batched else self._append_elements
-        if self.learned.has_watched or not self.is_mapped:
-            append(items, plan, context, held)
-            return
-        from multiprocessing import parent_process
+        context.clock.enter("reading")
+        with self._watching():
+            ended_by, error = context.attempt(append, items, plan, context, held)
+        context.clock.enter("hand_over")
+        return items, error or ended_by
 
+    def _watching(self) -> AbstractContextManager[None]:
+        """Return the context in which a chunk is read; for the first, one that warns of global random numbers."""
+        if self.learned.has_watched or not self.is_mapped:
+            return nullcontext()
         from cachelayer.streams.reading.global_random import warning_of_global_random
 
-        # In a process that reads only, functions may seed what nothing else draws from.
-        is_alone = parent_process() is not None and any(each.generators is not None for each in self.maps)
-        if is_alone:
-            append(items, plan, context, held)
-            return
         self.learned.has_watched = True
-        with warning_of_global_random():
-            append(items, plan, context, held)
+        return warning_of_global_random(draws=any(each.generators is not None for each in self.maps))
 
-    def _append_elements(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
-        """Append the elements of a chunk to a list, then raise the error that ended them, if there is one."""
-        from cachelayer.streams.reading.mapped_chunk import MappedChunk
+    def _append_elements(
+        self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf
+    ) -> BaseException | None:
+        """Append the elements of a chunk to a list; return the error that ended them, if there is one."""
+        from cachelayer.streams.reading.elements import Elements
 
-        chunk = MappedChunk(self, plan, context)
-        chunk.read(held)
+        elements = Elements(self, plan, context, held)
         if self.convert is None:
-            items.extend(chunk.elements)
+            items.extend(elements.values)
         else:
             context.clock.enter("hand_over")
-            items.extend(map(self.convert, chunk.elements, repeat(1)))
-        chunk.raise_error()
+            items.extend(map(self.convert, elements.values, repeat(1)))
+        return elements.error
 
-    def _append_batches(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> None:
-        """Append what is handed out for each step of a chunk to a list; an error is raised at its step."""
-        batches = self._mapped_batches(plan, context, held) if self.maps else self._batches(plan, held)
-        for number, batch in enumerate(batches):
+    def _append_batches(
+        self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf
+    ) -> BaseException | None:
+        """Append what is handed out for each step of a chunk to a list; an error is raised or returned at its step."""
+        if not self.maps:
+            for number, batch in enumerate(self._batches(plan, held)):
+                items.append(self._finish(plan, number, batch, context))
+            return None
+        from cachelayer.streams.reading.elements import Elements
+
+        elements = Elements(self, plan, context, held, self._deciding_position)
+        for number, (begin, end) in enumerate(pairwise(plan.splits)):
+            if end > len(elements.values):
+                return elements.error
+            values = elements.values[begin:end]
+            if begin == end:
+                # This shard has no row of this step. Its empty batch has the structure of the first row, which another
+                # shard has; if that row fails, the other shard counts it.
+                values = self._first_row(plan.steps[number], context).values
+            batch = self.stacker.collate(values, self._passed_on(elements, context), end - begin)
             items.append(self._finish(plan, number, batch, context))
+        return elements.error
 
     def _batches(self, plan: ChunkPlan, held: HeldOf) -> Iterator[Any]:
         """Yield the batch of records of each step.
@@ -273,12 +284,11 @@ class StepReader:
         """Return the plan of the first row of a step, which may be another shard's."""
         return plan_step(replace(self.options, rows=lambda _: np.arange(1)), step)
 
-    # Functions of elements.
+    # What functions of elements pass on.
     #
     # A leaf that the functions pass on unchanged is batched as in the dataset, such as texts of various lengths as a
     # Ragged. A leaf that they make is stacked. All batches must agree on which leaves are passed on, whichever batch or
-    # shard is read first. So the functions are called once with the first element of the stream, and its result
-    # decides.
+    # shard is read first. So what they make of the first element of the stream decides, when a first chunk is read.
 
     @cached_property
     def stacker(self) -> Stacker:
@@ -286,62 +296,54 @@ class StepReader:
         # Elements of all buckets have the same leaves, only in other shapes.
         return self.records.padded_as(0).stacking()
 
-    def _mapped_batches(self, plan: ChunkPlan, context: ReadContext, held: HeldOf) -> Iterator[Any]:
-        """Yield the batch of each step, made of what functions made of its elements."""
-        from cachelayer.streams.reading.mapped_chunk import MappedChunk
-
-        chunk = MappedChunk(self, plan, context, self._deciding_position)
-        chunk.read(held)
-        for number, (begin, end) in enumerate(pairwise(plan.splits)):
-            if end > len(chunk.elements):
-                break
-            elements = chunk.elements[begin:end]
-            if begin == end:
-                # This shard has no row of this step. Its empty batch has the structure of the first row, which another
-                # shard has; if that row fails, the other shard counts it.
-                elements = self._read_first_row(plan.steps[number], context).elements
-            yield self.stacker.collate(elements, self._passed_on(chunk, context), end - begin)
-        chunk.raise_error()
-
-    def _read_first_row(self, step: Step, context: ReadContext) -> MappedChunk:
-        """Return the element in the first row of a step, which may be another shard's; raise its error if it fails."""
-        from cachelayer.streams.reading.mapped_chunk import MappedChunk
-
-        chunk = MappedChunk(self, self._plan_of_first_row(step), context.of_other_rows())
-        chunk.read(read_in_place)
-        chunk.raise_error()
-        return chunk
-
-    @cached_property
+    @property
     def _deciding_position(self) -> int | None:
-        """The position of the element that decides what functions pass on; None if all batches are plain arrays."""
-        declared = (function.declared for function in reversed(self.maps) if function.declared is not None)
-        last_stacker = next(declared, self.stacker)
-        return None if last_stacker.is_plain else self.options.steps.next_start(0)
-
-    def _passed_on(self, chunk: MappedChunk, context: ReadContext) -> Mapping[str, Any]:
-        """Return the specs of the leaves that functions pass on, by their paths in what they make."""
-        if self._deciding_position is None:
-            return {}
+        """The position of the element that decides what functions pass on; None if that is decided."""
         if self.learned.passed_on is None:
-            passed_on = chunk.passed_on
-            if passed_on is None:
-                passed_on = self._passed_on_at(self._deciding_position, context)
-            self.learned.passed_on = passed_on
+            declared = (function.declared for function in reversed(self.maps) if function.declared is not None)
+            if next(declared, self.stacker).is_plain:
+                self.learned.passed_on = {}
+        return self.options.steps.next_start(0) if self.learned.passed_on is None else None
+
+    def _passed_on(self, elements: Elements, context: ReadContext) -> Mapping[str, Any]:
+        """Return the specs of the leaves that functions pass on, by their paths in what they make."""
+        if self.learned.passed_on is None:
+            passed_on = elements.passed_on
+            self.learned.passed_on = self._decided(context) if passed_on is None else passed_on
         return self.learned.passed_on
 
-    def _passed_on_at(self, position: int, context: ReadContext) -> Mapping[str, Any]:
-        """Return what functions pass on of the element at a position, or of the first behind it that does not fail."""
-        from cachelayer.streams.reading.mapped_chunk import MappedChunk
+    def _decided(self, context: ReadContext) -> Mapping[str, Any]:
+        """Return what functions pass on of the first element of the stream, or of the first that does not fail."""
+        steps = self.options.steps
+        position = steps.next_start(0)
+        tried = 0
+        while True:
+            try:
+                first = self._first_row(Step(position, position + 1), context, position)
+                return cast(Mapping[str, Any], first.passed_on)
+            except Exception as error:
+                tried += 1
+                position = steps.next_start(position + 1)
+                if tried == GROUP or not is_of_element(error) or steps.at(position) is None:
+                    raise
 
-        for deciding_position in range(position, position + GROUP):
-            plan = self._plan_of_first_row(Step(deciding_position, deciding_position + 1))
-            chunk = MappedChunk(self, plan, context.of_other_rows(), deciding_position)
-            chunk.read(read_in_place)
-            if chunk.error is None or not is_of_element(chunk.error):
-                break
-        chunk.raise_error()
-        return cast(Mapping[str, Any], chunk.passed_on)
+    def _first_row(self, step: Step, context: ReadContext, deciding: int | None = None) -> Elements:
+        """Return the element in the first row of a step, which may be another shard's; raise its error if it fails."""
+        from cachelayer.streams.reading.elements import Elements
+
+        plan = self._plan_of_first_row(step)
+        elements = Elements(self, plan, ReadContext(context.closed, context.submit), deciding=deciding)
+        if elements.error is None:
+            return elements
+        try:
+            raise elements.error
+        finally:
+            del elements
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether elements may be None. Only records that are wrapped are read to find it out."""
+        return bool(getattr(self.records.element_spec, "nullable", False))
 
     # Functions of batches.
 
@@ -353,7 +355,7 @@ class StepReader:
             changed = function(batch)
             context.clock.enter("reading")
             if changed is None and batch is not None:
-                from cachelayer.streams.reading.element_map import returned_none
+                from cachelayer.streams.reading.functions import returned_none
 
                 begin = plan.steps.begins[number]
                 raise returned_none("map_batches()", f"of the batch at position {begin}", None)

@@ -1,0 +1,184 @@
+"""Make the elements of a chunk: read them, apply the functions of the stream, find others for those that fail.
+
+Each is a stage: given elements by row, it makes elements and errors of them. Every function is called once for each
+element, however many steps were read at once. An error is known by its row, so it ends the chunk before the step that
+has this row. With ``on_error="replace"`` it ends nothing: the element of another record stands in. Steps of 4 rows, and
+a function that fails for the element of row 6::
+
+    row                 0  1  2  3   4  5  6  7   8  9
+    on_error="raise"    a  b  c  d                         error: comes in place of the step of rows 4 to 7
+    on_error="replace"  a  b  c  d   e  f  b  h   i  j     failures: [row 6]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from cachelayer.protocols import Attempted
+from cachelayer.streams.order.orders import stand_ins
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf, read_in_place
+from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, failure_of, no_stand_in_error, too_many
+from cachelayer.streams.reading.functions import Rows, Stage
+
+if TYPE_CHECKING:
+    from cachelayer.streams.reading.step_reader import StepReader
+
+
+class Elements:
+    """The elements of a chunk after the functions of the stream.
+
+    Args:
+        reader: has the records, the functions and the order.
+        plan: the plan of the chunk.
+        context: gets the failures.
+        held: returns the records that were fetched.
+        deciding: the position of the element that decides what functions pass on; None if nobody asks.
+    """
+
+    def __init__(
+        self,
+        reader: StepReader,
+        plan: ChunkPlan,
+        context: ReadContext,
+        held: HeldOf = read_in_place,
+        deciding: int | None = None,
+    ) -> None:
+        self.passed_on: Mapping[str, Any] | None = None
+        """The specs of the leaves that functions pass on; None if the chunk does not have the deciding element."""
+        self._reader = reader
+        self._plan = plan
+        self._context = context
+        self._deciding = deciding
+        options = reader.options
+        repeats = options.steps.rule.fill is not None or options.rows is not None
+        if repeats:
+            # Rows that fill up a step have the positions of others. An element is made for each position.
+            _, firsts, inverse = np.unique(plan.positions, return_index=True, return_inverse=True)
+            self._firsts = np.sort(firsts)
+        else:
+            self._firsts = np.arange(len(plan.positions))
+        self._rows = Rows(plan.numbers, plan.positions).some(self._firsts)
+        made = self._read(held)
+        self._apply_functions(made, self._rows)
+        self._put_stand_ins(made)
+        end = self._end_of(made)
+        if repeats:
+            places = self._firsts.searchsorted(firsts[inverse])
+            self.values = [made.elements[place] for place in places[:end].tolist()]
+        else:
+            self.values = made.elements[:end]
+        """The element of each row, up to the step that an error ends."""
+        self.error = made.ended[made.end] if made.ended else None
+        """The error in place of the step after the elements; None if there is none."""
+
+    def _end_of(self, made: Attempted) -> int:
+        """Return the row before which an error ends the chunk: the first of its step. Without errors, all rows."""
+        splits = self._plan.splits
+        return splits[bisect_right(splits, self._firsts[made.end]) - 1] if made.ended else splits[-1]
+
+    # Stages.
+
+    def _read(self, held: HeldOf) -> Attempted:
+        """Read the elements at once; or step by step, if fetching what one of them needs has failed."""
+        records = self._reader.records
+        numbers = self._rows.numbers
+        stops = self._reader.max_failures is None
+        made = Attempted.of_rows(len(numbers))
+        if not len(numbers):
+            return made
+        fetched, error = attempt(held, slice(None))
+        if error is None:
+            return records.try_elements(numbers, fetched, stops=stops)
+        for begin, end in pairwise(self._plan.splits):
+            rows = range(*self._firsts.searchsorted([begin, end]).tolist())
+            fetched, error = attempt(held, slice(begin, end))
+            if error is not None:
+                made.ended[rows.start] = error
+            else:
+                made.put(rows, records.try_elements(numbers[rows.start : rows.stop], fetched, stops=stops))
+            if made.ended:
+                break
+        return made
+
+    def _apply_functions(self, made: Attempted, rows: Rows) -> None:
+        """Replace elements by what all functions make of them; see which leaves of the deciding one they pass on."""
+        passing = [self._reader.stacker.passing(element) for element in self._deciding_in(made, rows)]
+        for function in self._reader.maps:
+            self._context.clock.enter("functions")
+            _replace(made, rows, partial(function.call, self._context, lambda: self._reader.may_be_none))
+            if function.declared is not None:
+                _replace(made, rows, partial(function.conform, function.declared))
+                # The functions behind this one pass on leaves of the spec that it declares, not of the dataset's.
+                passing = [function.declared.passing(element) for element in self._deciding_in(made, rows)]
+            self._context.clock.enter("reading")
+        for find_passed_on, element in zip(passing, self._deciding_in(made, rows), strict=False):
+            self.passed_on = find_passed_on(element)
+
+    def _deciding_in(self, made: Attempted, rows: Rows) -> list[Any]:
+        """Return the deciding element in a list, which is empty if these rows do not have it, or it has failed."""
+        if self._deciding is None:
+            return []
+        of_position = np.flatnonzero(rows.positions == self._deciding).tolist()
+        return [made.elements[row] for row in of_position if row < made.end and row not in made.failed]
+
+    def _put_stand_ins(self, made: Attempted) -> None:
+        """Put the elements of other records in place of those that have failed."""
+        failed = sorted(row for row in made.failed if row < made.end)
+        limit = self._reader.max_failures
+        if limit is not None and len(failed) > limit:
+            splits = self._plan.splits
+            step_end = splits[bisect_right(splits, self._firsts[failed[limit]])]
+            listed = [self._failure(row, made.failed[row], -1) for row in failed if self._firsts[row] < step_end]
+            made.ended[failed[limit]] = too_many(listed, limit)
+        failures = list[Failure]()
+        for row in failed:
+            if self._firsts[row] >= self._end_of(made):
+                break
+            stand_in, error = self._context.attempt(self._stand_in, row, made.failed[row])
+            if error is not None:
+                made.ended[row] = error
+                break
+            made.elements[row], number = stand_in
+            failures.append(self._failure(row, made.failed[row], number))
+        self._context.failures += sorted(failures, key=lambda failure: failure.position)
+
+    def _stand_in(self, row: int, error: BaseException) -> tuple[Any, int]:
+        """Return the element that stands in for that of a row, and its record; raise if all candidates fail."""
+        options = self._reader.options
+        number = int(self._rows.numbers[row])
+        position = int(self._rows.positions[row])
+        [at_position] = options.steps.by_epoch(position, position + 1)
+        phase = at_position.phase
+        position_in_phase = at_position.epoch * phase.records + at_position.begin
+        candidates = stand_ins(options.order_of(phase), phase.records, position_in_phase)
+        # In the shape of its bucket, if there are buckets.
+        records = self._reader.records.padded_as(number)
+        tried = [number]
+        for attempts, candidate in enumerate(candidates, 1):
+            tried.append(candidate + phase.first)
+            rows = Rows(np.array(tried[-1:]), np.array([position]), attempts)
+            made = records.try_elements(rows.numbers, stops=False)
+            self._apply_functions(made, rows)
+            if made.ended:
+                raise made.ended.pop(0)
+            if not made.failed:
+                return made.elements[0], tried[-1]
+            error = made.failed[0]
+        raise no_stand_in_error(position, tried, error)
+
+    def _failure(self, row: int, error: BaseException, stand_in: int) -> Failure:
+        # Only errors of elements are replaced, which are no interrupts.
+        element_error = cast(Exception, error)
+        return failure_of(int(self._rows.numbers[row]), int(self._rows.positions[row]), element_error, stand_in)
+
+
+def _replace(made: Attempted, rows: Rows, stage: Stage) -> None:
+    """Replace the elements that have not failed by what a stage makes of them."""
+    present = [row for row in range(made.end) if row not in made.failed]
+    made.put(present, stage([made.elements[row] for row in present], rows.some(present)))

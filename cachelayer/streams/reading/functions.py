@@ -1,0 +1,192 @@
+"""A user's function of one element: how it is called, in how many threads, and with which random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cachelayer.errors import ElementError
+from cachelayer.locks import ProcessLock
+from cachelayer.protocols import Attempted, Stacker
+from cachelayer.streams.order.permutation import Indices
+from cachelayer.streams.reading.failures import ReadContext, attempt, is_of_element
+
+
+class Rows(NamedTuple):
+    """Rows that elements are made for."""
+
+    numbers: Indices
+    """The record of each row."""
+    positions: Indices
+    """The position of each row."""
+    attempts: int = 0
+    """How many other records were tried before at these positions."""
+
+    def some(self, rows: Any) -> Rows:
+        return Rows(self.numbers[rows], self.positions[rows], self.attempts)
+
+
+Stage = Callable[[Sequence[Any], Rows], Attempted]
+"""Makes elements of the elements of some rows."""
+
+
+@dataclass(frozen=True)
+class ElementMap:
+    """A user's function of one element. Its two stages are to :meth:`call` it, and to :meth:`conform` its results.
+
+    A row for which a stage raises an error has failed; or the error ends the rows, if failures are not replaced.
+    """
+
+    fn: Callable[..., Any]
+    """The function; with ``generators`` its second argument is one of them."""
+    generators: Callable[[Indices, int], Iterator[Any]] | None
+    """If it takes random numbers: given positions and the number of other records that were tried before, returns the
+    generator of each position."""
+    threads: int
+    """The number of threads that call it at once; with 0, the threads of the stream call it one at a time."""
+    declared: Stacker | None = None
+    """Makes batches of what it returns, if the user declared an element spec."""
+    max_failures: int | None = None
+    """The number of failures that an iterator replaces by other elements; None to raise the first."""
+    _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
+
+    def call(
+        self, context: ReadContext, may_be_none: Callable[[], bool], elements: Sequence[Any], rows: Rows
+    ) -> Attempted:
+        """Call the function once for each element, in its threads.
+
+        Args:
+            context: of reading the rows.
+            may_be_none: whether elements of the stream may be None: only then may the function make None of others.
+            elements: the elements.
+            rows: their rows.
+        """
+        threads = max(1, self.threads)
+        splits = [len(elements) * thread // threads for thread in range(threads + 1)]
+        parts = [range(start, stop) for start, stop in pairwise(splits) if start < stop]
+        # Other chunks, which are read at once, may have their elements in the threads of the functions.
+        if self.threads < 2 or (len(parts) < 2 and context.closed is None):
+            return self._call_here(context, may_be_none, elements, rows)
+        made = Attempted.of_rows(len(elements))
+        slices = [slice(part.start, part.stop) for part in parts]
+        calls = [partial(self._call_here, context, may_be_none, elements[some], rows.some(some)) for some in slices]
+        for part, made_of_part in zip(parts, context.run_at_once(calls), strict=True):
+            made.put(part, made_of_part)
+        return made
+
+    def _call_here(
+        self, context: ReadContext, may_be_none: Callable[[], bool], elements: Sequence[Any], rows: Rows
+    ) -> Attempted:
+        made = Attempted.of_rows(len(elements))
+        drawn: Iterable[tuple[Any, ...]] = repeat(())
+        if self.generators is not None:
+            drawn = zip(self.generators(rows.positions, rows.attempts))
+        lock = nullcontext() if self.threads else self._lock.of_process()
+        for row, (element, generator) in enumerate(zip(elements, drawn, strict=False)):
+            context.check()
+            with lock:
+                value, error = context.attempt(self.fn, element, *generator)
+            if error is not None:
+                self._add_notes(error, rows.positions[row])
+            elif value is None and self.declared is None and element is not None and not may_be_none():
+                error = returned_none("map()", f"at position {rows.positions[row]}", int(rows.numbers[row]))
+            if error is None:
+                made.elements[row] = value
+            elif not self._fail(made, row, error):
+                break
+        return made
+
+    def conform(self, declared: Stacker, values: Sequence[Any], rows: Rows) -> Attempted:
+        """Convert what the function returned to the declared spec."""
+        conformed, error = attempt(declared.conform, values)
+        if error is None:
+            return Attempted(conformed, {}, {})
+        # Once more one by one, to find the rows that do not fit.
+        made = Attempted.of_rows(len(values))
+        for row, value in enumerate(values):
+            conformed, error = attempt(declared.conform, [value])
+            if error is None:
+                made.elements[row] = conformed[0]
+            else:
+                self._fail(made, row, _misfit(error, int(rows.numbers[row]), int(rows.positions[row])))
+        return made
+
+    def _fail(self, made: Attempted, row: int, error: BaseException) -> bool:
+        """Note the error of a row; return False if it ends the rows, because no other element may stand in."""
+        is_replaced = self.max_failures is not None and is_of_element(error)
+        (made.failed if is_replaced else made.ended)[row] = error
+        return is_replaced
+
+    def _add_notes(self, error: BaseException, position: int) -> None:
+        """Add to an error of the function for which element, and at which line it was raised."""
+        error.add_note(
+            f"raised by a function passed to map(), of the element at position {position}; "
+            "map_batches() passes whole batches"
+        )
+        if self.max_failures is not None:
+            # A failure keeps no traceback.
+            error.add_note(f"raised at {_line(error)}")
+
+
+def _misfit(error: Exception, record: int, position: int) -> Exception:
+    """Return the error of what a function returned, with the record and the position of its element."""
+    if not isinstance(error, ElementError) or error.record is None:
+        return error
+    got = f"{error.got} from a function passed to map(), at position {position}"
+    misfit = ElementError(error.expected, got, path=error.path, record=record, hint=error.hint)
+    misfit.__cause__ = error.__cause__
+    return misfit
+
+
+def _line(error: BaseException) -> str:
+    """Return the line of the user's function that raised an error."""
+    # An error that replaces a StopIteration was never raised: its cause was.
+    trace = error.__traceback__
+    if trace is None and error.__cause__ is not None:
+        trace = error.__cause__.__traceback__
+    if trace is None:
+        return "an unknown line"
+    if trace.tb_next is not None:
+        # The first frame is that of attempt().
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def keyed_generators(seed: int, function: int, positions: Indices, attempts: int) -> Iterator[np.random.Generator]:
+    """Yield a generator for each position, the same object with the random numbers of that position.
+
+    They are the numbers of ``Generator(Philox(key=[seed, position], counter=[0, 0, attempts, function]))``. To write
+    the key into a counter-based generator resets it, which costs a sixth of making a new one. Source: Salmon et al.:
+    Parallel random numbers: as easy as 1, 2, 3, 2011.
+    """
+    philox = np.random.Philox(key=0)
+    generator = np.random.Generator(philox)
+    key = np.array([seed, 0], np.uint64)
+    state: Any = {
+        "bit_generator": "Philox",
+        "state": {"counter": np.array([0, 0, attempts, function], np.uint64), "key": key},
+        "buffer": np.zeros(4, np.uint64),
+        "buffer_pos": 4,
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    for position in positions.astype(np.uint64):
+        key[1] = position
+        philox.state = state
+        yield generator
+
+
+def returned_none(method: str, where: str, record: int | None) -> ElementError:
+    """Return the error for a function that returned None, with the record that it was called for."""
+    return ElementError(
+        f"a value from a function passed to {method}, {where}",
+        "None",
+        record=record,
+        hint="Did the function forget to return it?",
+    )
