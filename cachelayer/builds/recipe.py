@@ -19,7 +19,7 @@ import functools
 import hashlib
 import json
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any, Self
@@ -36,10 +36,9 @@ from cachelayer.builds.source_identity import (
     look,
 )
 from cachelayer.provenance.account import VARIES, Account, account_of
-from cachelayer.provenance.call_arguments import arguments_of, checked_record, in_clear, name_of
+from cachelayer.provenance.call_arguments import arguments_of, name_of
 from cachelayer.provenance.function_code import PYTHON, code_file
-from cachelayer.provenance.stored_values import MARK, Wording, differences, stored
-from cachelayer.provenance.values import content_of
+from cachelayer.provenance.stored_values import Wording, differences, stored
 from cachelayer.records import spec_json, tree
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.reference import AUTO
@@ -60,8 +59,6 @@ class Recipe:
     """Whether a decorated function was called; else its arguments were bound before, as by ``functools.partial``."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of the function by name."""
-    record: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments that are stored in clear, as JSON values."""
     account: Account = field(default_factory=Account)
     """The code that runs, and hashes of the values that it uses."""
     identity: Identity = field(default_factory=Identity)
@@ -70,15 +67,13 @@ class Recipe:
     """The options that decide the records, as JSON values."""
 
     @classmethod
-    def of(cls, source: Any, options: BuildOptions, record: Iterable[str] = (), *, is_call: bool = False) -> Self:
+    def of(cls, source: Any, options: BuildOptions, *, is_call: bool = False) -> Self:
         """Return the recipe of a source, or of a function that makes it.
 
         Args:
-            record: the names of the arguments that are stored in clear.
             is_call: whether the source is a ``functools.partial`` with all arguments of a call.
         """
         made_by = source.function if isinstance(source, Sharded) else source
-        recorded = checked_record(record, made_by)
         is_function = isinstance(made_by, (FunctionType, MethodType, functools.partial))
         # Code of the user tells more than the class of a library does.
         is_known = is_function or bool(code_file(made_by))
@@ -103,7 +98,6 @@ class Recipe:
             name=name,
             is_call=is_call,
             values=values,
-            record=in_clear(recorded, values),
             account=account,
             identity=identity,
             options=_deciding_options(options),
@@ -123,7 +117,7 @@ class Recipe:
         """The recipe as it is stored: numbers in clear, and a hash of everything else, which shows a change."""
         account = self.account
         code: dict[str, Any] = {"functions": dict(account.functions), "values": stored(account.values)}
-        arguments = {**stored(account.arguments), **self.record}
+        arguments = stored(account.arguments)
         facts: dict[str, Any] = {}
         if any(code.values()):
             # Every release of Python compiles functions to other code.
@@ -186,14 +180,7 @@ class Recipe:
 
     def argument_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each argument that differs from the provenance of a version."""
-        before = built.get("arguments") or {}
-        hashes = stored(self.account.arguments)
-        now = {**hashes, **self.record}
-        for name in before.keys() & now.keys():
-            # An argument may have been stored in clear then and as a hash now, or the other way round.
-            if _hash(before[name]) in (hashes.get(name), _hash(now[name])):
-                now[name] = before[name]
-        return differences(before, now, Wording.IN_BOTH)
+        return differences(built.get("arguments") or {}, stored(self.account.arguments), Wording.IN_BOTH)
 
     def _option_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each option that differs from the provenance of a version."""
@@ -259,7 +246,3 @@ def _leaves_by_path(spec: Any) -> Any:
     leaves = {path: repr(leaf) for path, leaf in tree.leaves(spec_json.from_json(spec))}
     return leaves.get("", leaves)
 
-
-def _hash(value: Any) -> Any:
-    """Return the hash of a value as it is stored; the value may be such a hash."""
-    return value if isinstance(value, str) and value.startswith(MARK) else stored(content_of(value).value)

@@ -15,7 +15,6 @@ from enum import Enum
 from typing import Any
 
 from cachelayer import json_values
-from cachelayer.credentials_in_urls import without_credentials
 
 MARK = "hash:"
 """The beginning of a hash where values may stand too."""
@@ -101,12 +100,3 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
-
-
-def without_url_secrets(value: Any) -> Any:
-    """Return a value that the user wants to be stored in clear. URLs in it lose their user, password and query."""
-    if isinstance(value, dict):
-        return {key: without_url_secrets(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [without_url_secrets(item) for item in value]
-    return without_credentials(value) if isinstance(value, str) else value
