@@ -37,6 +37,7 @@ from cachelayer.provenance.function_code import (
     Code,
     Import,
     attributes_of,
+    attributes_of_member,
     closure_of,
     code_of_module,
     innermost,
@@ -68,7 +69,9 @@ _OF_MODULES = {
     "__path__",
 }  # fmt: skip
 """The names that Python itself gives to every module."""
-_OF_CLASSES = frozenset({"__module__", "__qualname__", "__doc__", "__firstlineno__", "_abc_impl"})
+_OF_CLASSES = frozenset({
+    "__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "_abc_impl"
+})  # fmt: skip
 """The attributes that Python itself gives to classes."""
 _OF_FIELDS = frozenset({"__dataclass_fields__", "__attrs_attrs__"})
 """The attributes of classes that have methods which a library generated from the fields."""
@@ -76,10 +79,12 @@ _SPECIAL = _OF_FIELDS | {
     "__slots__", "__orig_bases__", "__dataclass_params__", "__required_keys__", "__optional_keys__",
     "__pydantic_fields__", "__pydantic_decorators__", "__private_attributes__",
 }  # fmt: skip
-"""The special attributes of classes that say what the user wrote. Libraries may make others when they are used."""
+"""The special attributes of classes that say what the user wrote: they are part of the hash of the class, because each
+release of Python has others. Libraries may make more of them when they are used."""
 _ASK_FOR_ALL = {"vars", "dir"}
 _ASK_BY_NAME = {"getattr", "attrgetter", "methodcaller"}
 _IMPORT_BY_NAME = {"import_module", "__import__"}
+_READ_BY_NAME = {"globals", "eval", "exec"}
 _NAMES = re.compile(r"[^\W\d]\w*")
 SOURCE = "the source"
 """The way to a source object of a library."""
@@ -296,7 +301,8 @@ class _Walk:
         """Return the hash of some code, and follow what it uses of its module, and of the functions around it."""
         used = read_code(code)
         self._codes.append((used, module))
-        for name in sorted(used.read & module.keys() - _OF_MODULES):
+        texts = " ".join(used.texts) if used.read & _READ_BY_NAME else ""
+        for name in sorted(used.read.union(_NAMES.findall(texts)) & module.keys() - _OF_MODULES):
             self._refer_global(name, module, key)
         for name in sorted(held.keys() - used.stored):
             self.refer(f"{key}.{name}", held[name])
@@ -343,7 +349,7 @@ class _Walk:
 
     def _ask_modules(self) -> bool:
         """Follow those names of the user's modules that code asks for; return whether there was another one."""
-        attributes = set[str]().union(*(code.attributes for code, _ in self._codes))
+        attributes = {"__getattr__"}.union(*(code.attributes for code, _ in self._codes))
         asked = attributes.union(*(code.read for code, _ in self._codes))
         texts = self._texts.union(*(code.texts for code, _ in self._codes))
         if asked & _ASK_BY_NAME:
@@ -369,16 +375,20 @@ class _Walk:
     def _class(self, key: str, cls: type) -> Any:
         """Return what a class is, its bases in order, and follow what is bound in it."""
         bases = [self.name_code(f"{key}({base.__name__})", base) for base in cls.__bases__]
+        fields: list[Any] = []
         if issubclass(cls, enum.Enum):
+            fields += [*cls.__members__, getattr(cls, "_boundary_", None)]
             for name, member in cls.__members__.items():
-                self.refer(f"{key}.{name}", member._value_)
-            bases.append(repr([*cls.__members__]))
+                for part, value in attributes_of_member(member).items():
+                    self.refer(f"{key}.{name}{part}", value)
         for name, value in sorted(vars(cls).items()):
-            if _is_own(cls, name, value):
+            if name in _SPECIAL:
+                fields.append((name, self.content(f"{key}.{name}", value, self._reader.read)))
+            elif _is_own(cls, name, value):
                 self.refer(f"{key}.{name}", value)
         module = getattr(sys.modules.get(cls.__module__), "__dict__", {})
         kind = self.name_code(f"type({key})", type(cls))
-        return cls.__name__, bases, kind, self._annotations(key, cls, module)
+        return cls.__name__, bases, kind, fields, self._annotations(key, cls, module)
 
     def _annotations(self, key: str, obj: Any, module: dict[str, Any]) -> Any:
         """Return the annotations of a class or function, which libraries read, and follow the classes in them."""
@@ -447,7 +457,8 @@ class _Walk:
 
 def _is_own(cls: type, name: str, value: Any) -> bool:
     """Return whether the user bound an attribute of a class, or a library made it of what the user wrote."""
-    if name in _OF_CLASSES or any(vars(base).get(name) is value for base in cls.__mro__[1:]):
+    inherited = [vars(base)[name] for base in cls.__mro__[1:] if name in vars(base)]
+    if name in _OF_CLASSES or any(each is value for each in inherited[:1]):
         # What is inherited may be bound to the class when it is used first.
         return False
     if is_code(value):
@@ -458,4 +469,4 @@ def _is_own(cls: type, name: str, value: Any) -> bool:
         # Python made it, such as a slot or the member of an enum.
         return False
     is_special = name.startswith("__") and name.endswith("__")
-    return not is_special or name in _SPECIAL or (is_constant(value) and not name.startswith("__pydantic"))
+    return not is_special or (is_constant(value) and not name.startswith("__pydantic"))

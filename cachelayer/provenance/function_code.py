@@ -7,6 +7,7 @@ docstrings, layout and quotes do not count. Another release of Python compiles t
 from __future__ import annotations
 
 import dis
+import enum
 import functools
 import hashlib
 import importlib.util
@@ -29,6 +30,8 @@ _WITHOUT_MEANING = {"NOP", "CACHE", "EXTENDED_ARG"}
 """Instructions that layout decides: some stand for a line, others for a large number."""
 _OF_CLASS_BODIES = {"__doc__", "__qualname__", "__firstlineno__", "__static_attributes__"}
 """The names that the body of a class, or a module, gets besides those that the user binds."""
+_OF_MEMBERS = {"_value_", "_name_", "_sort_order_", "__objclass__", "_inverted_", "_hashable_values_"}
+"""The attributes that Python itself gives to members of enums."""
 _GENERATED = ("<string>", "<attrs generated")
 """The files of methods that dataclasses, named tuples and attrs generate."""
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -282,6 +285,12 @@ def attributes_of(obj: object) -> dict[str, Any]:
     # With slots, the state is a tuple of two dicts: that of the instance, and that of the slots.
     parts = state if type(state) is tuple else (state,)
     return own_state({name: value for part in parts for name, value in (part or {}).items()}, type(obj))
+
+
+def attributes_of_member(member: enum.Enum) -> dict[str, Any]:
+    """Return the value of a member of an enum, named "", and the other attributes that the user gave it."""
+    others = {name: value for name, value in attributes_of(member).items() if name not in _OF_MEMBERS}
+    return {"": member._value_, **{f".{name}": value for name, value in others.items()}}
 
 
 def own_state(attributes: dict[str, Any], kind: type) -> dict[str, Any]:

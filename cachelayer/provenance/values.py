@@ -33,6 +33,7 @@ import numpy as np
 
 from cachelayer.provenance.function_code import (
     attributes_of,
+    attributes_of_member,
     is_kind,
     is_users,
     is_users_class,
@@ -67,6 +68,10 @@ _STATES: Mapping[str, Callable[[Any], Any]] = {
     "builtins.memoryview": lambda value: (value.format, value.shape, value.tobytes()),
     "builtins.mappingproxy": dict,
     "typing.ForwardRef": lambda value: value.__forward_arg__,
+    "typing.NewType": lambda value: (value.__name__, value.__supertype__),
+    "typing.TypeVar": lambda value: (value.__name__, value.__bound__, value.__constraints__),
+    "_contextvars.ContextVar": lambda value: (value.name, value.get(None)),
+    "weakref.ReferenceType": lambda value: value(),
     # What pydantic fills in later, and the numbers of objects that it notes, are left out.
     "pydantic.fields.FieldInfo": lambda value: ({**value._attributes_set, "annotation": 0}, value.metadata),
     "pydantic._internal._decorators.Decorator": lambda value: (value.func, value.info),
@@ -87,6 +92,8 @@ _MOST_NBYTES = 1 << 26
 """How many bytes of arrays and texts are hashed before they are sampled."""
 _SAMPLED_ELEMENTS = 20_000
 _LEAST_SAMPLED = 256
+_ELEMENTS_OF_ITEM = 8
+"""How many elements of a sample, which lie far apart, count as one item."""
 _LONG_TEXT = 4_096
 """From so many characters on, a text is known by its length and checksum."""
 
@@ -107,8 +114,6 @@ class Budget(NamedTuple):
 
     items: int = 3 * _MOST_ITEMS
     nbytes: int = _MOST_NBYTES
-    sampled: int = 2 * _SAMPLED_ELEMENTS
-    """The elements of arrays that may be read in samples."""
 
 
 def is_constant(value: object) -> bool:
@@ -152,11 +157,6 @@ def holds_code(value: object) -> bool:
         return False
     items: Any = kind.values(value) if hasattr(kind, "values") else value
     return any(map(is_code, islice(items, _MOST_JUDGED)))
-
-
-def content_of(value: object, look: Look = lambda _: None) -> Content:
-    """Return what a value holds; see :meth:`Reader.content`."""
-    return Reader(_name_of_code, look).content(value, "")
 
 
 def hash_of(value: object, look: Look) -> Any:
@@ -341,19 +341,20 @@ class Reader:
         if is_code(value):
             return "code", self._code(value, path)
         if issubclass(kind, enum.Enum):
-            return self._class(kind, path), value._name_, self.read(value._value_, path)
+            parts = [(name, self.read(each, path)) for name, each in attributes_of_member(value).items()]
+            return self._class(kind, path), value._name_, parts
         if is_ours(kind) and hasattr(kind, "__identity__"):
             # A ref is known by its digest, a storage by its URL: their attributes say less, and hold what was read.
             return kind.__name__, self.read(kind.__identity__(value), path)
         if self.has_attributes(kind):
             return *self.without_attributes(value, path), self._attributes(value, path)
+        state = _STATES.get(f"{kind.__module__}.{kind.__qualname__}")
+        if state is not None:
+            return kind.__qualname__, self.read(state(value), path)
         if kind.__module__ in _WITHOUT_CONTENT or any(value is each for each in _GLOBAL_GENERATORS):
             return kind.__qualname__
         if value is os.environ:
             return self._miss(kind)
-        state = _STATES.get(f"{kind.__module__}.{kind.__qualname__}")
-        if state is not None:
-            return kind.__qualname__, self.read(state(value), path)
         if issubclass(kind, os.PathLike):
             return kind.__qualname__, os.fspath(value)
         return kind.__qualname__, self._foreign(value, kind, path)
@@ -433,8 +434,8 @@ class Reader:
         if array.dtype.hasobject:
             return name, self._some(array.reshape(-1).tolist(), array.size, path, self.read)
         if array.nbytes > self.budget.nbytes:
-            most = min(array.size, _SAMPLED_ELEMENTS, max(_LEAST_SAMPLED, self.budget.sampled))
-            self.budget = self.budget._replace(sampled=self.budget.sampled - most)
+            most = min(array.size, _SAMPLED_ELEMENTS, max(_LEAST_SAMPLED, self._items_left * _ELEMENTS_OF_ITEM))
+            self._items_left -= most // _ELEMENTS_OF_ITEM
             self._in_part[f"{most:,} of {array.size:,} elements of an array"] = None
             flat: Any = array.reshape(-1) if array.flags.c_contiguous else array.flat
             array = np.append(flat[:: array.size // max(1, most - 1)], flat[array.size - 1 :])

@@ -316,6 +316,192 @@ class Color(enum.Enum):
 CHOICE = Color.<<RED||BLUE>>
 def rows(): return [CHOICE, Color.BLUE]
 """,
+    "attributes of the members of an enum": """
+import enum
+class Color(enum.Enum):
+    RED = 1, <<"r"||"red">>
+    BLUE = 2, "b"
+    def __new__(cls, value, label):
+        member = object.__new__(cls)
+        member._value_, member.label = value, label
+        return member
+def rows(): return [Color.RED.label]
+""",
+    "an alias in an enum": """
+import enum
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+    <<MINE = 1||MINE = 2>>
+def rows(): return [Color.MINE.name]
+""",
+    "the boundary of a flag": """
+import enum
+class Color(enum.Flag, boundary=enum.<<STRICT||KEEP>>):
+    RED = 1
+def rows(): return [Color(9)]
+""",
+    "a helper that globals() gives": """
+def clean(n): return n<<||+ 1>>
+def rows(): return [globals()["clean"](1)]
+""",
+    "a helper that eval names": """
+def clean(n): return n<<||+ 1>>
+def rows(): return [eval("clean(1)")]
+""",
+    "what a module makes of any name": """
+import helpers
+def rows(): return [helpers.clean(1)]
+# file: helpers.py
+def __getattr__(name): return lambda n: n<<||+ 1>>
+""",
+    "the base whose method counts": """
+class A:
+    def name(self): return 1
+class B:
+    def name(self): return 2
+class C(A, B):
+    <<name = A.name||name = B.name>>
+def rows(): return [C().name()]
+""",
+    "a helper that two ways lead to": """
+def low(n): return n
+def high(n): return n + 1
+class Reader:
+    steps = [low, high]
+    def __init__(self): self.first, self.second = <<self.steps||self.steps[::-1]>>
+reader = Reader()
+def rows(): return [reader.first(1), reader.second(1)]
+""",
+    "the order of nested closures": """
+def make(k):
+    def outer(m):
+        def inner(n): return n * k - m
+        return inner
+    return outer
+rows_of = make(<<2||3>>)(<<3||2>>)
+def rows(): return [rows_of(1)]
+""",
+    "two lambdas on one line": """
+first, second = <<(lambda n: n), (lambda n: n + 1)||(lambda n: n + 1), (lambda n: n)>>
+def rows(): return [first(1) - second(1)]
+""",
+    "a bound method of another object": """
+class Reader:
+    def __init__(self, n): self.n = n
+    def read(self): return self.n
+ALL = {"a": Reader(1), "b": Reader(2)}
+read = ALL[<<"a"||"b">>].read
+def rows(): return [read(), ALL]
+""",
+    "a bound of a type variable": """
+from typing import Generic, TypeVar
+T = TypeVar("T", bound=<<int||str>>)
+def rows(): return [T.__bound__]
+""",
+    "a NewType": """
+from typing import NewType
+Number = NewType("Number", <<int||float>>)
+def rows(): return [Number.__supertype__]
+""",
+    "the default of a context variable": """
+import contextvars
+SIZE = contextvars.ContextVar("SIZE", default=<<1||2>>)
+def rows(): return [SIZE.get()]
+""",
+    "what a weak reference refers to": """
+import weakref
+class Reader:
+    def __init__(self, n): self.n = n
+one, two = Reader(1), Reader(2)
+ALL = weakref.ref(<<one||two>>)
+def rows(): return [ALL().n]
+""",
+    "a class that a function makes": """
+def made(k):
+    class Reader:
+        size = k
+        def read(self): return k
+    return Reader
+Reader = made(<<1||2>>)
+def rows(): return [Reader().read()]
+""",
+    "a class that type makes": """
+def read(self): return self.size
+Reader = type("Reader", (), {"read": read, "size": <<1||2>>})
+def rows(): return [Reader().read()]
+""",
+    "a descriptor": """
+class Field:
+    def __init__(self, n): self.n = n
+    def __get__(self, obj, cls): return self.n
+class Reader:
+    size = Field(<<1||2>>)
+def rows(): return [Reader().size]
+""",
+    "what a decorator of a class adds": """
+def sized(n):
+    def decorate(cls):
+        cls.size = n
+        return cls
+    return decorate
+@sized(<<1||2>>)
+class Reader: pass
+def rows(): return [Reader.size]
+""",
+    "a function that is bound to a class later": """
+class Reader: pass
+def one(self): return 1
+def two(self): return 2
+Reader.read = <<one||two>>
+def rows(): return [Reader().read(), one, two]
+""",
+    "a callable object": """
+class Scale:
+    def __init__(self, k): self.k = k
+    def __call__(self, n): return n * self.k
+scale = Scale(<<2||3>>)
+def rows(): return list(map(scale, [1]))
+""",
+    "a comprehension": """
+SIZES = [1, 2]
+def rows(): return [n for n in SIZES if n > <<0||1>>]
+""",
+    "the arguments of super": """
+class Base:
+    size = <<1||2>>
+class Reader(Base):
+    def read(self): return super().size
+def rows(): return [Reader().read()]
+""",
+    "a pattern of match": """
+def rows(n=1):
+    match n:
+        case <<1||2>>: return [1]
+        case _: return [2]
+""",
+    "an exception that is caught": """
+def rows():
+    try: return [1 // 0]
+    except <<ZeroDivisionError||ValueError>>: return [2]
+""",
+    "an operator": """
+import operator
+OF = {"+": operator.<<add||sub>>}
+def rows(): return [OF["+"](1, 2)]
+""",
+    "the level of compression that a partial binds by name": """
+import functools, zlib
+packed = functools.partial(zlib.compress, level=<<1||9>>)
+def rows(): return [packed(b"a")]
+""",
+    "a method of a NamedTuple": """
+from typing import NamedTuple
+class Pair(NamedTuple):
+    left: int = 1
+    def size(self): return <<1||2>>
+def rows(): return [Pair().size()]
+""",
     "defaults of a NamedTuple": """
 from typing import NamedTuple
 class Pair(NamedTuple):
