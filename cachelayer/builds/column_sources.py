@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelayer.arguments import refuse_other_index
-from cachelayer.builds.batches import Batch, EncodedBatch, RowBatch, batch_records
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, EncodedBatch, RowBatch, batch_records
 from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import Source, errors_named, failure_at, source_of_items
@@ -234,12 +234,14 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
             rows = np.where(rows < 0, len(frames), rows)
             frames = Frames.joined([frames, filler])
             nullable = nullable | is_none
-    columns, columns_spec = _added_columns(frames, codec_for(marked(spec, nullable)), rows, join.on)
+    codec = codec_for(marked(spec, nullable))
+    of_key = {leaf_number(codec.spec, name) for name in join.on}
+    added = codec.chosen([plan.number for plan in codec.plans if plan.number not in of_key])
     return Source(
         "columns",
-        partial(_read_frames, columns),
-        element_spec=columns_spec,
-        length=len(columns),
+        partial(_read_rows, frames, added, rows),
+        element_spec=added.spec,
+        length=len(rows),
         files=source.files,
         provenance={"join": facts},
     )
@@ -256,13 +258,12 @@ def _keys_of_table(frames: Frames, spec: Mapping[str, Tree], on: Sequence[str]) 
     return Keys("on", "the table", columns, np.arange(len(frames)))
 
 
-def _added_columns(frames: Frames, codec: Codec, rows: Ints, on: Sequence[str]) -> tuple[Frames, Tree]:
-    """Return some rows of a table without the fields of the key, and the spec of these."""
-    of_key = {leaf_number(codec.spec, name) for name in on}
-    others = codec.chosen([plan.number for plan in codec.plans if plan.number not in of_key])
-    columns = others.decode(frames.records()[rows])
-    return codec_for(others.spec).encode(columns, len(rows)), others.spec
-
-
-def _read_frames(frames: Frames, start: int, stop: int | None) -> Iterator[Batch]:
-    yield EncodedBatch(frames[start:stop])
+def _read_rows(frames: Frames, added: Codec, rows: Ints, start: int, stop: int | None) -> Iterator[Batch]:
+    """Yield the columns that ``added`` decodes of the rows of a table that records find, some MiB at a time."""
+    codec = codec_for(added.spec)
+    records = frames.records()
+    rows = rows[start:stop]
+    size = batch_records(len(frames.buffer) / max(1, len(frames)), MAX_STACKED_RECORDS)
+    for first in range(0, len(rows), size):
+        some = rows[first : first + size]
+        yield EncodedBatch(codec.encode(added.decode(records[some]), len(some)))

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -30,9 +31,10 @@ from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
 from cachelayer.records.frames import Frames
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.spans import Spans
 from cachelayer.records.tree import Tree
+from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import keeping
@@ -44,6 +46,8 @@ from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import checked_records
+
+_THREADS = 16
 
 
 class Erasure:
@@ -66,6 +70,8 @@ class Erasure:
         self._reason = reason
         self._grace = grace
         self._progress = progress
+        self._versions = {version.info: version}
+        """The versions whose manifests were read, or put."""
         self._written: dict[tuple[str, bytes], ShardFile] = {}
         """The shards that were written anew, by the content of the old shard and the numbers of its erased records."""
 
@@ -73,22 +79,22 @@ class Erasure:
         """Erase the records, and return the version without them."""
         name = self._version.version
         before = self._log.head()
-        manifest = self._manifest(self._version)
+        manifest = self._versions[self._version].manifest
         rows_of = self._rows(manifest)
         shards = [shard for shard in manifest.shards if shard.content in rows_of]
         known = [_known_by(self._dataset, shard, rows_of[shard.content]) for shard in shards]
         claims = Claims(self._dataset.folder(paths.builds(name)))
-        generation = self._log.head().generation
         with (
             Progress(f"erase {self._name}", None, self._progress) as progress,
             # The claim keeps gc from deleting the new shards before the log names them.
             claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"),
-            shard_target(self._dataset, None, generation) as target,
+            shard_target(self._dataset, None, before.generation) as target,
         ):
 
             def decide(head: Snapshot) -> Snapshot:
                 self._refuse_if_replaced(head)
-                rows = self._rows(self._manifest(head.versions[name]))
+                [now] = self._read([head.versions[name]])
+                rows = self._rows(now.manifest)
                 return self._without(head, rows, target, progress) if rows else head
 
             entry = self._log.change(decide)
@@ -97,7 +103,8 @@ class Erasure:
             warn(
                 f"{self._name}: equal records, or their fields, are still in {', '.join(others)}: erase them there too"
             )
-        return StoredVersion(self._dataset, entry.versions[name])
+        [erased] = self._read([entry.versions[name]])
+        return erased
 
     def _refuse_if_replaced(self, head: Snapshot) -> None:
         """Raise if the version was deleted or published anew.
@@ -115,8 +122,14 @@ class Erasure:
                 f"{self._name} was {what} meanwhile, so nothing was erased: look again which records are meant"
             )
 
-    def _manifest(self, info: VersionInfo) -> Manifest:
-        return StoredVersion(self._dataset, info).manifest
+    def _read(self, infos: Iterable[VersionInfo]) -> list[StoredVersion]:
+        """Return versions with their manifests, each of which is read once, many at a time."""
+        infos = list(infos)
+        unread = [StoredVersion(self._dataset, info) for info in infos if info not in self._versions]
+        with Pool(_THREADS, "cachelayer-erase") as threads:
+            list(threads.map(lambda version: version.manifest, unread))
+        self._versions |= {version.info: version for version in unread}
+        return [self._versions[info] for info in infos]
 
     def _rows(self, manifest: Manifest) -> dict[str, Ints]:
         """Return the numbers of the records to erase in each shard of the version, by the content of the shard.
@@ -138,18 +151,21 @@ class Erasure:
         target = replace(target, generation=head.generation)
         infos = []
         files: set[str] = set()
+        holders = {
+            version.info: version
+            for version in self._read(head.versions_with_files)
+            if any(shard.content in rows for shard in version.manifest.shards)
+        }
         for info in head.versions.values():
-            if self._holds(info, rows):
-                put = self._put(head, StoredVersion(self._dataset, info), rows, target, progress)
+            if info in holders:
+                put = self._put(head, holders[info], rows, target, progress)
                 infos.append(put.info)
                 files.update(file.file for file in put.manifest.files)
         deletions = []
         for deletion in head.deleted:
-            if self._holds(deletion.info, rows):
-                # A deleted version has the records too: its files go as soon.
-                deletions.append(replace(deletion, grace=min(deletion.grace, self._grace)))
-            else:
-                deletions.append(deletion)
+            # A deleted version has the records too: its files go as soon.
+            grace = min(deletion.grace, self._grace) if deletion.info in holders else deletion.grace
+            deletions.append(replace(deletion, grace=grace))
         deletions += [Deletion(head.versions[info.version], head.sequence + 1, self._grace) for info in infos]
         change = event(
             "erase", versions=[info.version for info in infos], records=len(self._records), reason=self._reason
@@ -158,10 +174,12 @@ class Erasure:
 
     def _others_with(self, known: list[Ints], before: Snapshot, entry: Snapshot, spec: Tree) -> list[str]:
         """Return the versions that still have equal records, or other fields that were made of them."""
-        manifests = {info: self._manifest(info) for info in entry.versions.values()}
+        manifests = {version.info: version.manifest for version in self._read(entry.versions.values())}
         shards = {shard.content: shard for manifest in manifests.values() for shard in manifest.shards}
         records = np.concatenate([np.empty(0, np.int64), *known])
-        equal = {name for name, each in shards.items() if np.isin(records, _known_by(self._dataset, each)).any()}
+        with Pool(_THREADS, "cachelayer-erase") as threads:
+            there = zip(shards, threads.map(partial(_known_by, self._dataset), shards.values()), strict=True)
+            equal = {name for name, others in there if np.isin(records, others).any()}
         digests = [info.digest for info in before.versions.values() if info not in manifests]
         others = []
         for info, manifest in manifests.items():
@@ -172,9 +190,6 @@ class Erasure:
                 others.append(info.version)
                 digests.append(info.digest)
         return others
-
-    def _holds(self, info: VersionInfo, rows: Mapping[str, Ints]) -> bool:
-        return any(shard.content in rows for shard in self._manifest(info).shards)
 
     def _put(
         self, head: Snapshot, version: StoredVersion, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress
@@ -203,16 +218,17 @@ class Erasure:
         )
         # This sets the generation of the info, too.
         info = put_manifest(self._log, head, info, manifest, raw)
-        return StoredVersion.with_manifest(self._dataset, info, manifest)
+        put = StoredVersion.with_manifest(self._dataset, info, manifest.as_stored())
+        self._versions[info] = put
+        return put
 
     def _without_records(
         self, version: StoredVersion, stored: ShardSet, records: Ints, head: Snapshot, target: ShardTarget
     ) -> ShardSet:
         """Put the records of a version, or a group of its columns, without some records, and return what was put."""
         if stored.array is not None:
-            rows = column_rows(version, stored.array).copy()
-            rows[records] = 0
-            return replace(stored, array=put_column_file(target, stored.element_spec, stored.records, [rows]))
+            rows = _with_zeros(column_rows(version, stored.array), records)
+            return replace(stored, array=put_column_file(target, stored.element_spec, stored.records, rows))
         shards = list(stored.shards)
         ends = stored.shards.records.cumsum()
         shard_of_record = ends.searchsorted(records, side="right")
@@ -226,6 +242,16 @@ class Erasure:
                 self._written[key] = written
             shards[number] = written
         return replace(stored, shards=ShardTable(shards))
+
+
+def _with_zeros(rows: Iterator[Bytes], records: Ints) -> Iterator[Bytes]:
+    """Yield the rows of a file, in which those of some records are made zeros."""
+    begin = 0
+    for some in rows:
+        end = begin + len(some)
+        some[records[(records >= begin) & (records < end)] - begin] = 0
+        yield some
+        begin = end
 
 
 def _known_by(dataset: Store, shard: ShardFile, rows: Ints | slice = slice(None)) -> Ints:

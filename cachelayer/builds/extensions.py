@@ -35,7 +35,7 @@ from cachelayer.records.memory import Bytes
 from cachelayer.records.null_marks import NullBits, marked
 from cachelayer.records.spans import Records
 from cachelayer.records.tree import Tree
-from cachelayer.versions.column_file import ColumnFile, write_column_file
+from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile, write_column_file
 from cachelayer.versions.derive import appended
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.notes import PartResult
@@ -43,6 +43,10 @@ from cachelayer.versions.shard_set import MOST_GROUPS, ShardSet, layout_nbytes
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import checked_records
+
+
+_RANGE_NBYTES = 128 * CHECKED_NBYTES
+"""The bytes of a column file that are copied at once."""
 
 
 class Extension(Protocol):
@@ -159,10 +163,9 @@ class Appending:
         if group.array is None:
             shards = group.shards.then(_put_shards(frames, spec, files, options))
             return replace(group.with_spec(spec), shards=shards)
-        rows = (rows_of(each) for each in frames)
-        old = column_rows(self.base, group.array)
+        rows = chain(column_rows(self.base, group.array), map(rows_of, frames))
         records = group.records + built.records
-        return replace(group.with_spec(spec), array=put_column_file(files, spec, records, chain([old], rows)))
+        return replace(group.with_spec(spec), array=put_column_file(files, spec, records, rows))
 
     def _fields_of(self, built: ShardSet, spec: Mapping[str, Tree]) -> Iterator[Frames]:
         """Yield the new records with the fields of a spec alone; fields that they lack have the values of ``fill``."""
@@ -334,15 +337,24 @@ def rows_of(frames: Frames) -> Bytes:
     return frames.buffer.reshape(-1, PREFIX + nbytes)[:, PREFIX:]
 
 
-def column_rows(version: StoredVersion, file: ColumnFile) -> Bytes:
-    """Read a column file of a version, and return its rows: uint8 of shape ``[rows, bytes]``.
+def column_rows(version: StoredVersion, file: ColumnFile) -> Iterator[Bytes]:
+    """Yield the rows of a column file of a version, a range of the file at a time: uint8 of shape ``[rows, bytes]``.
 
     Raises:
         CorruptionError: if the file is missing or damaged.
     """
     name = f"{version.folder.url}/{file.name}"
-    raw = np.frombuffer(version.folder.read(file.name) or b"", np.uint8)
-    if len(raw) != file.nbytes:
-        raise CorruptionError(f"{name}: expected {file.nbytes} bytes, found {len(raw)}")
-    file.check_ranges(raw, 0, name)
-    return raw[file.begin :].reshape(file.records, file.record_nbytes)
+    nbytes = version.folder.size(file.name)
+    if nbytes != file.nbytes:
+        raise CorruptionError(f"{name}: expected {file.nbytes} bytes, found {nbytes or 0}")
+    unread = file.begin
+    rest = np.empty(0, np.uint8)
+    for begin in range(0, file.nbytes, _RANGE_NBYTES):
+        [raw] = version.folder.read_ranges([(file.name, begin, min(begin + _RANGE_NBYTES, file.nbytes))])
+        file.check_ranges(raw, begin // CHECKED_NBYTES, name)
+        # A row may lie in two ranges.
+        rest = np.concatenate([rest, np.frombuffer(raw, np.uint8)[unread:]])
+        unread = 0
+        whole = len(rest) - len(rest) % file.record_nbytes
+        yield rest[:whole].reshape(-1, file.record_nbytes)
+        rest = rest[whole:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import invoke
+from faults import fault_proxy
 from servers import Server, new_storage
 
 import cachelayer
@@ -94,6 +96,21 @@ def test_the_bytes_go(storage: Storage, at_once: bool) -> None:
     assert b"secret of person 0043" in found
     with pytest.raises(ErasedRecordError, match="42"):
         storage.fetch("d@v1")[42]
+
+
+def test_each_manifest_and_index_is_read_once(gcs: Server) -> None:
+    with fault_proxy(gcs.endpoint) as proxy:
+        storage = new_storage(gcs, proxy.endpoint, local_cache_bytes=0)
+        submitted(storage)
+        for number in range(1, 20):
+            storage.derive("d", "v1", f"v{number + 1}", keep=range(number, COUNT))
+        storage.submit(lambda: rows(COUNT), "d", "others", element_spec=SPEC)
+        proxy.forget()
+        storage.erase("d@v1", records=[42], reason="asked to", grace=60)
+        asked = Counter(exchange.path for exchange in proxy.exchanges() if exchange.method == "GET")
+        read = Counter({path: number for path, number in asked.items() if "manifests" in path})
+        assert len(read) == 20 + 1
+        assert max(read.values()) == 1, read
 
 
 def test_what_was_deleted_within_its_grace_loses_them_too(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -527,3 +529,33 @@ def test_columns_whose_shards_something_deletes_before_they_are_read_again_are_b
     with pytest.raises(cachelayer.BuildRevokedError, match="v2"):
         storage.add_columns("d@v1", new="v2", columns=double, batched=True, shard_bytes=1000)
     assert [*storage.versions("d")] == ["v1"]
+
+
+def held_at_most(work: Callable[[], object]) -> int:
+    """Return how many bytes are allocated at once while something works, besides those that were before."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_column_file_is_copied_range_by_range(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    rows, numbers = 4_000, 4_099
+    table = {"x": np.arange(2), "y": np.arange(2 * numbers, dtype=np.float64).reshape(2, numbers)}
+    storage.submit({"x": np.arange(rows) % 2}, "d", "v1", progress=False)
+    uses: dict[str, Callable[[], object]] = {
+        "join": lambda: storage.add_columns("d", "v1", "v2", table, on="x", progress=False),
+        "append": lambda: storage.append("d", "v2", "v3", [{"x": 0, "y": -table["y"][1]}], progress=False),
+        "erase": lambda: storage.erase("d", of="v3", records=[7, 3_001], reason="asked", progress=False),
+    }
+    held = {name: held_at_most(use) for name, use in uses.items()}
+    assert max(held.values()) < rows * numbers * 8 // 3, held
+    left = storage.fetch("d@v3")
+    expected = np.concatenate([table["y"][np.arange(rows) % 2], -table["y"][[1]]])
+    kept = np.setdiff1d(np.arange(rows + 1), left.erased)
+    for some in np.array_split(kept, 10):
+        np.testing.assert_array_equal(left.read(some)["y"], expected[some])
+    assert storage.verify("d@v3").ok
