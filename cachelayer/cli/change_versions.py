@@ -28,11 +28,11 @@ from cachelayer.cli.exit_codes import ExitCode
 from cachelayer.cli.functions import arguments_of, load
 from cachelayer.cli.options import argument, flag, json_or_text, once, option
 from cachelayer.cli.output import Result, version_result
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.progress import size
 from cachelayer.provenance.environment import checked_metadata
-from cachelayer.provenance.stored_values import without_url_secrets
 from cachelayer.storage.storage import AS_BASE, Storage
 from cachelayer.versions.gc import collect_all
 from cachelayer.versions.log import Log
@@ -87,7 +87,7 @@ def import_files(
     _refuse_own_folder(files, storage)
     spec = _spec_of(once("--type", types)) or None
     kind = named_files.format_of(list(files), kind)
-    metadata = {"format": kind, "files": without_url_secrets(list(files)), **checked_metadata(metadata)}
+    metadata = {"format": kind, "files": list(map(without_credentials, files)), **checked_metadata(metadata)}
     submitted = storage.cacheable(name, element_spec=spec, metadata=metadata, **submit)(named_files.imported)
     return version_result(submitted(kind=kind, files=list(files)), "published", before)
 

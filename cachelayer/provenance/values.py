@@ -70,7 +70,6 @@ _STATES: Mapping[str, Callable[[Any], Any]] = {
     "typing.ForwardRef": lambda value: value.__forward_arg__,
     "typing.NewType": lambda value: (value.__name__, value.__supertype__),
     "typing.TypeVar": lambda value: (value.__name__, value.__bound__, value.__constraints__),
-    "_contextvars.ContextVar": lambda value: (value.name, value.get(None)),
     "weakref.ReferenceType": lambda value: value(),
     # What pydantic fills in later, and the numbers of objects that it notes, are left out.
     "pydantic.fields.FieldInfo": lambda value: ({**value._attributes_set, "annotation": 0}, value.metadata),

@@ -404,11 +404,6 @@ from typing import NewType
 Number = NewType("Number", <<int||float>>)
 def rows(): return [Number.__supertype__]
 """,
-    "the default of a context variable": """
-import contextvars
-SIZE = contextvars.ContextVar("SIZE", default=<<1||2>>)
-def rows(): return [SIZE.get()]
-""",
     "what a weak reference refers to": """
 import weakref
 class Reader:
