@@ -44,7 +44,6 @@ from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import checked_records
 
-
 _RANGE_NBYTES = 128 * CHECKED_NBYTES
 """The bytes of a column file that are copied at once."""
 

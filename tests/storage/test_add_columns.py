@@ -544,11 +544,11 @@ def held_at_most(work: Callable[[], object]) -> int:
 def test_a_column_file_is_copied_range_by_range(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     rows, numbers = 4_000, 4_099
-    table = {"x": np.arange(2), "y": np.arange(2 * numbers, dtype=np.float64).reshape(2, numbers)}
-    storage.submit({"x": np.arange(rows) % 2}, "d", "v1", progress=False)
+    table = {"k": np.arange(2), "y": np.arange(2 * numbers, dtype=np.float64).reshape(2, numbers)}
+    storage.submit({"k": np.arange(rows) % 2, "x": np.arange(rows)}, "d", "v1", progress=False)
     uses: dict[str, Callable[[], object]] = {
-        "join": lambda: storage.add_columns("d", "v1", "v2", table, on="x", progress=False),
-        "append": lambda: storage.append("d", "v2", "v3", [{"x": 0, "y": -table["y"][1]}], progress=False),
+        "join": lambda: storage.add_columns("d", "v1", "v2", table, on="k", progress=False),
+        "append": lambda: storage.append("d", "v2", "v3", [{"k": 0, "x": rows, "y": -table["y"][1]}], progress=False),
         "erase": lambda: storage.erase("d", of="v3", records=[7, 3_001], reason="asked", progress=False),
     }
     held = {name: held_at_most(use) for name, use in uses.items()}
