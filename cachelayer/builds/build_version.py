@@ -51,7 +51,7 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.notes import PartResult
-from cachelayer.versions.publish import publish, refuse_if_taken, revoked_if_absent
+from cachelayer.versions.publish import NewVersion, Reliance, publish, refuse_if_taken, revoked_if_absent
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
@@ -206,7 +206,12 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
     with revoked_if_absent(request.log, request.version, built.files):
         manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
     try:
-        published = publish(request.log, request.version, manifest, change, base, read=plan.source.versions)
+        new = NewVersion(request.version, manifest, change, manifest.provenance["time"])
+        relies_on = [
+            *map(Reliance, plan.source.versions),
+            *([] if base is None else [Reliance(base, shares_files=True)]),
+        ]
+        published = publish(request.log, new, relies_on)
     except AlreadyExistsError:
         count(lost_races=1)
         _log.info("%s: another process has published it", request.name)

@@ -12,7 +12,6 @@ its entry are looked at again. Shards that were written anew are kept in mind, s
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -40,7 +39,7 @@ from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.publish import lost_files, put_manifest
+from cachelayer.versions.publish import NewVersion, info_of, lost_files, put_manifest
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
@@ -209,18 +208,10 @@ class Erasure:
             manifest = keeping(manifest, version.selection)
         raw = replace(manifest, token=uuid.uuid4().hex).encode()
         progress.update(len(numbers), manifest.nbytes)
-        info = replace(
-            version.info,
-            manifest_sha256=hashlib.sha256(raw).hexdigest(),
-            digest=manifest.digest,
-            nbytes=manifest.nbytes,
-            time=now(),
-        )
-        # This sets the generation of the info, too.
-        info = put_manifest(self._log, head, info, manifest, raw)
-        put = StoredVersion.with_manifest(self._dataset, info, manifest.as_stored())
-        self._versions[info] = put
-        return put
+        info = info_of(NewVersion(version.info.version, manifest, {}, now()), raw, head.generation)
+        put_manifest(StoredVersion.with_manifest(self._dataset, info, manifest), raw)
+        self._versions[info] = StoredVersion.with_manifest(self._dataset, info, manifest.as_stored())
+        return self._versions[info]
 
     def _without_records(
         self, version: StoredVersion, stored: ShardSet, records: Ints, head: Snapshot, target: ShardTarget

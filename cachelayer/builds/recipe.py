@@ -245,4 +245,3 @@ def _leaves_by_path(spec: Any) -> Any:
         return None
     leaves = {path: repr(leaf) for path, leaf in tree.leaves(spec_json.from_json(spec))}
     return leaves.get("", leaves)
-

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cachelayer.errors import AlreadyExistsError
 from cachelayer.objects import paths
@@ -15,9 +17,9 @@ from cachelayer.versions.damage import damage_of
 from cachelayer.versions.derive import with_new_token
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.publish import ErasedDigest, publish
+from cachelayer.versions.publish import NewVersion, Reliance, publish
 from cachelayer.versions.repair import mend
-from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -69,7 +71,7 @@ class VersionCopy:
         if self._version in head.tags:
             raise AlreadyExistsError(f"{name} is a tag: choose another version")
         existing = head.versions.get(self._version)
-        if existing is None or self._erased_digest(existing) is not None:
+        if existing is None or self._erasure(existing) is not None:
             return None
         if existing.digest != self._source.info.digest:
             raise AlreadyExistsError(
@@ -78,18 +80,22 @@ class VersionCopy:
             )
         return existing
 
-    def _erased_digest(self, existing: VersionInfo | None) -> ErasedDigest | None:
-        """Return the digest of the version that is there, if the source has the same records without erased ones."""
-        if existing is None:
-            return None
+    def _erasure(self, existing: VersionInfo) -> Superseded | None:
+        """Return the erasure that made the source from what is there; None if none did."""
         successor = Log(self._source.folder).head().successor(existing.digest)
-        if successor is None or successor.digest != self._source.info.digest:
-            return None
-        return ErasedDigest(existing.digest, successor.reason)
+        return successor if successor is not None and successor.digest == self._source.info.digest else None
 
     def _publish(self, manifest: Manifest) -> VersionInfo:
         source = self._source
         change = event("copy", version=self._version, source=source.reference)
-        replaces = self._erased_digest(self._log.head().versions.get(self._version))
-        manifest = with_new_token(manifest, source)
-        return publish(self._log, self._version, manifest, change, time=now(), read=[source], replaces=replaces).info
+        new = NewVersion(self._version, with_new_token(manifest, source), change, now())
+        return publish(self._log, new, [Reliance(source)], self._place).info
+
+    def _place(self, head: Snapshot, info: VersionInfo, files: Sequence[str], change: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot with the copy, in the place of the version before an erasure if that is there."""
+        before = head.versions.get(info.version)
+        erasure = None if before is None else self._erasure(before)
+        if before is None or erasure is None:
+            return head.with_version(info, files, change)
+        replaced = Deletion(before, head.sequence + 1, grace=0.0)
+        return head.superseding([info], files, erasure.reason, change, [*head.deleted, replaced])

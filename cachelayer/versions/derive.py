@@ -15,7 +15,7 @@ from cachelayer.records.infer import common_spec
 from cachelayer.records.selection import Selection
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import KeptRecords, Manifest
-from cachelayer.versions.publish import publish, refuse_if_taken
+from cachelayer.versions.publish import NewVersion, Reliance, publish, refuse_if_taken
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -47,7 +47,8 @@ def derive(
     }
     unsliced = replace(base.manifest, provenance=provenance, token=uuid.uuid4().hex, kept=None)
     change = event("publish", version=version, base=base.info.version)
-    return publish(log, version, keeping(unsliced, selection), change, base)
+    new = NewVersion(version, keeping(unsliced, selection), change, provenance["time"])
+    return publish(log, new, [Reliance(base, shares_files=True)])
 
 
 def base_of(info: VersionInfo) -> dict[str, Any]:

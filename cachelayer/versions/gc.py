@@ -244,20 +244,20 @@ def collect(
     # Files first, then the head: a file that is there now, and that the later head does not name, is not needed.
     listing: Listing = {} if only_deleted else list_objects(dataset)
     left_over = [] if only_deleted else _left_over(dataset)
-    needs = Needs(Snapshot(), {})
-    reasons: dict[str, str] = {}
+    decisions: list[tuple[Needs, dict[str, str]]] = []
 
     def decide(head: Snapshot) -> Snapshot:
-        nonlocal needs, reasons
         is_building = has_running_build(dataset, age)
         needs = needs_of(dataset, head, age, keeps_deleted=is_building and not is_erasure)
         reasons = garbage({} if is_building else listing, needs, age, grace, left_over)
+        decisions.append((needs, reasons))
         files = list(filter(paths.is_file, reasons))
         if dry_run or (not files and needs.head.deleted == head.deleted):
             return head
         return needs.head.sweeping(files, event("collect", files=len(files)))
 
     log.change(decide, frees=True)
+    needs, reasons = decisions[-1]
     if not dry_run:
         objects = {**listing, **{file: released.objects for file, released in needs.released.items()}}
         for name in reasons:

@@ -7,9 +7,10 @@ that were read may be gone. All of this is checked, the last part of it on the h
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, VersionNotFoundError
@@ -19,91 +20,88 @@ from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo, manifest_name, manifest_stem
+from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion, head_of_dataset
 
 _THREADS = 16
 
 
 @dataclass(frozen=True)
-class ErasedDigest:
-    """The digest of a version before records were erased from it."""
+class NewVersion:
+    """A version that can be published: all of its files were put."""
 
-    digest: str
-    reason: str
-    """Why they were erased."""
+    name: str
+    manifest: Manifest
+    event: Mapping[str, Any]
+    """What the log says about the change."""
+    time: str
+    """When it is published, in ISO 8601, UTC."""
+
+
+@dataclass(frozen=True)
+class Reliance:
+    """A version, of any dataset, that a new one was made from: it must be there when that is published."""
+
+    version: StoredVersion
+    shares_files: bool = False
+    """Whether the new version has files of it; else its records were copied."""
+
+
+Place = Callable[[Snapshot, VersionInfo, Sequence[str], Mapping[str, Any]], Snapshot]
+"""Returns a snapshot with a version, given the names of its files and the event."""
 
 
 def publish(
-    log: Log,
-    version: str,
-    manifest: Manifest,
-    change: Mapping[str, Any],
-    base: StoredVersion | None = None,
-    *,
-    time: str | None = None,
-    read: Sequence[StoredVersion] = (),
-    replaces: ErasedDigest | None = None,
-    mends: VersionInfo | None = None,
+    log: Log, new: NewVersion, relies_on: Sequence[Reliance] = (), place: Place = Snapshot.with_version
 ) -> StoredVersion:
-    """Publish a version and return it. All of its files were put before.
-
-    Args:
-        change: what the log says about the change.
-        base: a version of the same dataset, some of whose files the new version has; None for none.
-        time: when the version is published; by default the time in its provenance.
-        read: versions of any dataset whose records were copied into new shards.
-        replaces: the version of this name has this digest, and records were erased from it elsewhere: it is replaced.
-        mends: the version of this name, which gets the manifest, of the same digest, for its own.
+    """Publish a version and return it.
 
     Raises:
         AlreadyExistsError: if there is a version or a tag of this name.
-        VersionNotFoundError: if the base, or a version that was read, was deleted or lost records meanwhile.
+        VersionNotFoundError: if a version that it relies on was deleted or lost records meanwhile.
         BuildRevokedError: if a file was deleted meanwhile.
     """
+    manifest = new.manifest
+    base = next((each.version for each in relies_on if each.shares_files), None)
     shared = set() if base is None else {file.file for file in base.manifest.files}
     files = [file.file for file in manifest.files]
     own_files = [file for file in manifest.files if file.file not in shared]
-    _refuse_if_absent(log, version, own_files)
+    _refuse_if_absent(log, new.name, own_files)
     raw = manifest.encode()
-    stored = manifest.as_stored()
-    info = VersionInfo(
-        version=version,
-        manifest_sha256=hashlib.sha256(raw).hexdigest(),
-        # No generation: the manifest was not put yet.
-        generation=-1,
-        digest=manifest.digest,
-        records=manifest.records,
-        nbytes=manifest.nbytes,
-        time=time or manifest.provenance["time"],
-    )
+
+    @cache
+    def put(generation: int) -> StoredVersion:
+        """Put the manifest once for each generation, which its name ends with."""
+        version = StoredVersion.with_manifest(log.folder, info_of(new, raw, generation), manifest)
+        with revoked_if_absent(log, new.name, own_files):
+            put_manifest(version, raw, base)
+        return version
 
     def decide(head: Snapshot) -> Snapshot:
-        nonlocal info
-        published = head.versions.get(version)
-        if published is not None and published.manifest_sha256 == info.manifest_sha256:
+        published = head.versions.get(new.name)
+        if published is not None and published.manifest_sha256 == hashlib.sha256(raw).hexdigest():
             # The reply to an earlier try was lost, and its entry arrived late.
             return head
-        for source in read:
-            _refuse_if_changed(source, log, head, version, needs_files=False)
-        if base is not None:
-            _refuse_if_changed(base, log, head, version, needs_files=True)
-        if mends is not None and published != mends:
-            what = "deleted" if published is None else "replaced"
-            raise VersionNotFoundError(f"{log.folder.name}@{version} was {what} while it was mended")
-        _refuse_if_collected(log, head, version, files)
-        if info.generation != head.generation:
-            with revoked_if_absent(log, version, own_files):
-                info = put_manifest(log, head, info, manifest, raw, base)
-        if replaces is not None and published is not None and published.digest == replaces.digest:
-            replaced = Deletion(published, head.sequence + 1, grace=0.0)
-            return head.superseding([info], files, replaces.reason, change, [*head.deleted, replaced])
-        if mends is not None:
-            return head.with_manifest_of(info, files, change)
-        return head.with_version(info, files, change)
+        for each in relies_on:
+            _refuse_if_changed(each, log, head, new.name)
+        _refuse_if_collected(log, head, new.name, files)
+        return place(head, put(head.generation).info, files, new.event)
 
     entry = log.change(decide)
-    return StoredVersion.with_manifest(log.folder, entry.versions[version], stored)
+    return StoredVersion.with_manifest(log.folder, entry.versions[new.name], manifest.as_stored())
+
+
+def info_of(new: NewVersion, raw: bytes, generation: int) -> VersionInfo:
+    """Return the facts about a version in the log, given the bytes of its manifest."""
+    return VersionInfo(
+        version=new.name,
+        manifest_sha256=hashlib.sha256(raw).hexdigest(),
+        generation=generation,
+        digest=new.manifest.digest,
+        records=new.manifest.records,
+        nbytes=new.manifest.nbytes,
+        time=new.time,
+    )
 
 
 @contextmanager
@@ -126,14 +124,15 @@ def _refuse_if_absent(log: Log, version: str, files: Collection[ShardFile | Colu
         )
 
 
-def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: str, *, needs_files: bool) -> None:
+def _refuse_if_changed(reliance: Reliance, log: Log, head: Snapshot, version: str) -> None:
     """Raise if a version was deleted or erased from since it was read to make a new one, perhaps of its files."""
+    read = reliance.version
     is_here = read.folder.url == log.folder.url
     there = head if is_here else head_of_dataset(read.folder)
     now = there.versions.get(read.info.version)
     if now == read.info:
         return
-    if now is not None and now.digest == read.info.digest and not needs_files:
+    if now is not None and now.digest == read.info.digest and not reliance.shares_files:
         return
     successor = there.successor(read.info.digest)
     if successor is not None:
@@ -177,16 +176,12 @@ def absent_files(files: Iterable[ShardFile | ColumnFile], log: Log) -> set[str]:
         return {file for (file, nbytes), size in zip(expected.values(), sizes, strict=True) if size != nbytes}
 
 
-def put_manifest(
-    log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes, base: StoredVersion | None = None
-) -> VersionInfo:
-    """Put a manifest, and the files beside it, under the generation of a head; return the version with that."""
-    placed = replace(info, generation=head.generation)
-    if manifest.kept_numbers is not None:
-        log.folder.put(paths.kept_numbers(manifest_stem(placed)), manifest.kept_numbers)
-    put_indices(StoredVersion.with_manifest(log.folder, placed, manifest), base)
-    log.folder.put(manifest_name(placed), raw)
-    return placed
+def put_manifest(version: StoredVersion, raw: bytes, base: StoredVersion | None = None) -> None:
+    """Put the manifest of a version, in these bytes, and the files beside it."""
+    if version.manifest.kept_numbers is not None:
+        version.folder.put(paths.kept_numbers(manifest_stem(version.info)), version.manifest.kept_numbers)
+    put_indices(version, base)
+    version.folder.put(manifest_name(version.info), raw)
 
 
 def put_indices(version: StoredVersion, base: StoredVersion | None = None) -> None:

@@ -19,8 +19,8 @@ from cachelayer.versions.damage import DamagedObject, StoredFile, damage_of, man
 from cachelayer.versions.derive import stored_numbers, with_new_token
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.publish import lost_files, publish, put_indices
-from cachelayer.versions.snapshot import VersionInfo, manifest_name, manifest_objects, manifest_stem
+from cachelayer.versions.publish import NewVersion, Reliance, lost_files, publish, put_indices
+from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_objects, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("stores")
@@ -219,7 +219,9 @@ def _publish(version: StoredVersion, source: StoredVersion, manifest: Manifest) 
     change = event("repair", version=before.version, source=source.reference)
     manifest = with_new_token(manifest, version)
     log = Log(version.folder)
-    return publish(log, before.version, manifest, change, time=before.time, read=[source], mends=before).info
+    new = NewVersion(before.version, manifest, change, before.time)
+    relies_on = [Reliance(source), Reliance(version, shares_files=True)]
+    return publish(log, new, relies_on, Snapshot.with_manifest_of).info
 
 
 def _delete_withdrawn(version: StoredVersion, files: Iterable[StoredFile]) -> None:
