@@ -56,8 +56,8 @@ class TableRows:
     def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
         return self.columns_of(self.table)
 
-    def one_by_one(self) -> Iterator[TableRows]:
-        return (TableRows(self.table[row : row + 1], self.columns_of) for row in range(len(self.table)))
+    def __getitem__(self, rows: slice) -> TableRows:
+        return TableRows(self.table[rows], self.columns_of)
 
 
 def source_of_rows(

@@ -54,8 +54,8 @@ class Batch(Protocol):
             ElementError: if an element does not fit the spec of the codec.
         """
 
-    def one_by_one(self) -> Iterator[Batch]:
-        """Yield each element as a batch of its own, to find out which element does not fit."""
+    def __getitem__(self, rows: slice) -> Batch:
+        """Return the elements from a start to a stop, to find out which of them does not fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +70,8 @@ class ElementBatch:
     def columns(self, codec: Codec) -> list[Column]:
         return codec.columns(self.items)
 
-    def one_by_one(self) -> Iterator[ElementBatch]:
-        return (ElementBatch([item]) for item in self.items)
+    def __getitem__(self, rows: slice) -> ElementBatch:
+        return ElementBatch(self.items[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +96,8 @@ class RowBatch:
     def elements(self) -> ElementBatch:
         return ElementBatch(list(map(snapshot, self.views())))
 
-    def one_by_one(self) -> Iterator[ElementBatch]:
-        return self.elements().one_by_one()
+    def __getitem__(self, rows: slice) -> RowBatch:
+        return self.take(rows)
 
     def views(self) -> Iterator[Tree]:
         """Yield the elements, which share the memory of the batch."""
@@ -181,8 +181,8 @@ class EncodedBatch:
         frames = self.frames
         return codec.decode(frames.records())
 
-    def one_by_one(self) -> Iterator[EncodedBatch]:
-        return (EncodedBatch(self.frames[row : row + 1]) for row in range(len(self)))
+    def __getitem__(self, rows: slice) -> EncodedBatch:
+        return EncodedBatch(self.frames[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,9 +206,8 @@ class PlacedBatch:
     def columns(self, codec: Codec) -> list[Column]:
         return self.batch.columns(codec)
 
-    def one_by_one(self) -> Iterator[PlacedBatch]:
-        for number, batch in enumerate(self.batch.one_by_one(), self.first):
-            yield PlacedBatch(batch, self.place_of, number)
+    def __getitem__(self, rows: slice) -> PlacedBatch:
+        return PlacedBatch(self.batch[rows], self.place_of, self.first + rows.start)
 
 
 def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:

@@ -1,14 +1,14 @@
 """Encode the batches of a source as records, in this process or in worker processes.
 
-An element that does not fit the spec is an error, or is left out and counted. A batch that fails is encoded once more
-element by element, to find out which elements do not fit.
+An element that does not fit the spec is an error, or is left out and counted. A batch that fails is halved again and
+again, to find out which elements do not fit.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
@@ -70,12 +70,8 @@ class Encoder:
         if isinstance(batch, EncodedBatch):
             self.result = self.result.then(PartResult(elements=len(batch)))
             return batch.frames
-        try:
-            frames, result = self._encoded(batch)
-        except ElementError:
-            return self._one_by_one(batch)
-        self.result = self.result.then(result)
-        return frames
+        good = list(self._fitting(batch))
+        return good[0] if len(good) == 1 else Frames.joined(good)
 
     def take(self, encoded: EncodedRange) -> list[Frames]:
         """Return the records of the next elements, which a worker process has encoded, and count these elements."""
@@ -91,22 +87,27 @@ class Encoder:
         frames = self._codec.encode(columns, len(batch))
         return frames, PartResult((), self._codec.null_bits_in(columns), len(batch))
 
-    def _one_by_one(self, batch: Batch) -> Frames:
-        """Encode the elements of a batch that fit, and count them. Raise the error of another, or leave it out."""
-        good: list[Frames] = []
-        for element in batch.one_by_one():
-            record = self._first + self.result.elements
-            try:
-                frames, result = self._encoded(element)
-                good.append(frames)
-            except ElementError as error:
-                located = error.at(record=record, place=element.place if isinstance(element, PlacedBatch) else "")
+    def _fitting(self, batch: Batch) -> Iterator[Frames]:
+        """Yield the records of the elements that fit, and count all. Raise the error of another, or leave it out."""
+        try:
+            frames, result = self._encoded(batch)
+        except ElementError as error:
+            if len(batch) == 1:
+                place = batch.place if isinstance(batch, PlacedBatch) else ""
+                located = error.at(record=self._first + self.result.elements, place=place)
                 if not self._skips:
                     raise located from error.__cause__
                 lines = (_without_values(located),)
-                result = PartResult(elements=1, left_out=1, first_left_out=lines, first_reason=str(located))
+                left_out = PartResult(elements=1, left_out=1, first_left_out=lines, first_reason=str(located))
+                self.result = self.result.then(left_out)
+                return
+        else:
             self.result = self.result.then(result)
-        return Frames.joined(good)
+            yield frames
+            return
+        middle = len(batch) // 2
+        yield from self._fitting(batch[0:middle])
+        yield from self._fitting(batch[middle : len(batch)])
 
 
 def _without_values(error: ElementError) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,10 @@ from PIL import Image
 
 import cachelayer
 from cachelayer import ArraySpec, CacheLayerWarning, ElementError, ImageSpec, InvalidArgumentError, Storage, sharded
+from cachelayer.builds.batches import ElementBatch
+from cachelayer.builds.encode import Encoder
+from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.leaf_columns import Column
 
 
 def rows(count: int, bad: set[int]) -> list[dict[str, Any]]:
@@ -33,6 +37,25 @@ def test_what_does_not_fit_is_left_out_and_counted(storage: Storage, bad: set[in
     assert len(left_out["first"]) == min(10, len(bad))
     assert left_out["first"][0].startswith(f"record {first}, leaf ['x']: expected float32[3], got float32[4]")
     assert storage.verify("d", "v1")
+
+
+class CountedBatch(ElementBatch):
+    encoded: ClassVar[list[int]] = []
+
+    def columns(self, codec: Codec) -> list[Column]:
+        self.encoded.append(len(self))
+        return super().columns(codec)
+
+    def __getitem__(self, some: slice) -> CountedBatch:
+        return CountedBatch(self.items[some])
+
+
+def test_what_does_not_fit_is_found_by_halves() -> None:
+    encoder = Encoder(codec_for(SPEC), "skip")
+    assert len(encoder.encode(CountedBatch(rows(8192, {5000, 8191})))) == 8190
+    assert encoder.result.left_out == 2
+    assert sum(CountedBatch.encoded) < 6 * 8192
+    assert len(CountedBatch.encoded) < 60
 
 
 SECRET = "4111-1111"
