@@ -23,7 +23,7 @@ from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
-from cachelayer.records.leaf_columns import Column
+from cachelayer.records.leaf_columns import Column, Columns
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.user_warnings import warn
@@ -196,23 +196,27 @@ def _spec_of_objects(name: str, column: pd.Series[Any], declared: dict[str, Any]
     return spec[name]
 
 
-def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> list[Column]:
+def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> Columns:
     import pyarrow as pa
 
     from cachelayer.adapters.sources.arrow_source import columns_of
 
     typed = {name: _array(name, rows[name]) for name in spec if rows[name].dtype != object}
     batch = pa.RecordBatch.from_arrays(list(typed.values()), list(typed))
-    whole = iter(columns_of({name: spec[name] for name in typed}, {}, None, batch))
-    columns: list[Column] = []
+    whole = columns_of({name: spec[name] for name in typed}, {}, None, batch)
+    typed_leaves = iter(whole.leaves)
+    leaves: list[Column] = []
+    nulls = dict(whole.nulls)
     for name, child in spec.items():
         if name in typed:
-            columns += islice(whole, len(tree.leaves(child)))
+            leaves += islice(typed_leaves, len(tree.leaves(child)))
             continue
         # A column of objects has no other mark for a value that is missing.
         values = rows[name].where(rows[name].notna(), None).tolist()
-        columns += codec_for({name: child}).columns([{name: with_files(value)} for value in values])
-    return columns
+        own = codec_for({name: child}).columns([{name: with_files(value)} for value in values])
+        leaves += own.leaves
+        nulls |= own.nulls
+    return Columns(leaves, len(rows), nulls)
 
 
 def _array(name: str, series: pd.Series[Any]) -> pa.Array:

@@ -30,7 +30,8 @@ from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.composite_codecs import ArrayLeafCodec, RaggedLeafCodec, SparseLeafCodec
 from cachelayer.records.infer import overlaid
 from cachelayer.records.leaf_codecs import leaf_codec_for
-from cachelayer.records.leaf_columns import Column, FlatRows
+from cachelayer.records.leaf_columns import Column, Columns, FlatRows
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec, is_static
 from cachelayer.records.tree import Tree
 
@@ -168,16 +169,15 @@ class _PipelineReader:
             first += len(batch)
 
     def _stacked(self, batch: Any) -> Batch:
-        tensors = tree.flatten_like(self.element_spec, batch)
-        arrays = [np.asarray(tensor) for tensor in tensors]
-        packed = tree.packer(self.element_spec)(iter(arrays))
-        return RowBatch(packed, len(arrays[0]))
+        schema = self._codec.schema
+        arrays = list(map(np.asarray, schema.flatten(batch)))
+        return RowBatch(schema.pack(arrays), len(arrays[0]))
 
     def _to_parts(self, *element: Any) -> tuple[Any, ...]:
         """In the graph, return each leaf as one-dimensional tensors, which batch without loss for any shape."""
         value = element if type(self.dataset.element_spec) is tuple else element[0]
         parts = []
-        for spec, leaf in zip(self._leaves, tree.flatten_like(self.element_spec, value), strict=True):
+        for spec, leaf in zip(self._leaves, self._codec.schema.flatten(value), strict=True):
             if isinstance(spec, RaggedSpec):
                 flat = leaf.flat_values
                 lengths = tuple(tf.cast(level, tf.int64) for level in leaf.nested_row_lengths())
@@ -191,7 +191,7 @@ class _PipelineReader:
 
     def _encoded(self, batch: Any) -> Batch:
         columns = [_column(spec, parts) for spec, parts in zip(self._leaves, batch, strict=True)]
-        return EncodedBatch(self._codec.encode(columns, int(batch[0][0].shape[0])))
+        return EncodedBatch(self._codec.encode(Columns(columns, int(batch[0][0].shape[0]))))
 
 
 def _without_graph_rewrites(dataset: Any) -> Any:
@@ -298,7 +298,7 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
 def _check_declared(own: Tree, declared: Tree) -> None:
     """Raise if a declared spec contradicts the dataset's own."""
     try:
-        wanted = tree.flatten_like(own, declared)
+        wanted = Schema.of(own).flatten(declared)
     except CacheLayerError as error:
         raise InvalidArgumentError(f"element_spec does not fit this tf.data.Dataset: {error}") from error
     for (path, leaf), other in zip(tree.leaves(own), wanted, strict=True):

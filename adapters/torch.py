@@ -29,8 +29,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.extras import packages_of
 from cachelayer.objects.local import located
 from cachelayer.protocols import T
-from cachelayer.records import tree
-from cachelayer.records.null_marks import marks
+from cachelayer.records.schema import Schema
 from cachelayer.records.selection import record_numbers
 from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
@@ -192,8 +191,8 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
 
     def __init__(self, ref: View[Any]) -> None:
         self._ref = ref
-        self._spec = ref.element_spec
-        self._stacks = not marks(self._spec) and all(_stacks(leaf) for _, leaf in tree.leaves(self._spec))
+        self._schema = Schema.of(ref.element_spec)
+        self._stacks = not self._schema.marks and all(_stacks(leaf.spec) for leaf in self._schema.leaves)
 
     def __len__(self) -> int:
         return len(self._ref)
@@ -212,9 +211,9 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
             return [tensors(element) for element in self._ref.__getitems__(indices)]
         # To convert a batch and take it apart takes half the time of converting each element.
         numbers = record_numbers(indices, len(self._ref))
-        columns = map(tensors, tree.flatten_like(self._spec, self._ref.read(numbers)))
+        columns = map(tensors, self._schema.flatten(self._ref.read(numbers)))
         rows = [column if isinstance(column, list) else column.unbind(0) for column in columns]
-        return tree.row_packer(self._spec)(rows, len(numbers))
+        return self._schema.pack_rows(rows, {}, len(numbers))
 
     def __repr__(self) -> str:
         return f"to_torch({self._ref!r})"

@@ -15,7 +15,7 @@ from cachelayer.adapters.frameworks.stream_or_ref import check_no_videos, check_
 from cachelayer.arguments import explains_options
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import json_text, tree
-from cachelayer.records.null_marks import NullBits
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
@@ -201,11 +201,11 @@ def _unbatches(leaf: LeafSpec) -> bool:
 def _packer(stream: Stream[Any], *, with_position: bool) -> Callable[..., Any]:
     """Return the function that gives the leaves of an item their structure, with the position after it if wanted."""
     options = stream._reader.options
-    pack = tree.packer(_without_lists(stream.element_spec))
+    pack = Schema.of(_without_lists(stream.element_spec)).pack
     padded = options.batched and options.steps.rule.masks
 
     def packed(leaves: tuple[Any, ...], position: Any) -> Any:
-        item = (pack(iter(leaves[:-1])), leaves[-1]) if padded else pack(iter(leaves))
+        item = (pack(leaves[:-1]), leaves[-1]) if padded else pack(leaves)
         return (item, position) if with_position else item
 
     return packed
@@ -262,13 +262,11 @@ def _check_outward(spec: Tree) -> None:
         )
     if _without_lists(spec) != spec:
         warn("to_tf() turns lists of a structure into tuples: tf.data would turn a list into a tensor")
-    for each in NullBits.of(spec).dicts:
-        if each.nullable:
-            name = tree.leaf_title(tree.leaves(spec)[each.leaves[0]][0])
-            raise InvalidTypeError(
-                f"a dict around {name} is None in some elements, and TensorFlow has no null: fill it by map(fn, "
-                "element_spec=...), or use the stream itself"
-            )
+    for node in Schema.of(spec).nullable_dicts:
+        raise InvalidTypeError(
+            f"the dict {node.path} is None in some elements, and TensorFlow has no null: fill it by map(fn, "
+            "element_spec=...), or use the stream itself"
+        )
     for path, leaf in tree.leaves(spec):
         name = tree.leaf_title(path)
         if leaf.nullable or leaf.nullable_values:
@@ -323,15 +321,16 @@ class _Outward:
     """Converts leaves of elements and batches to TensorFlow. Warns once for each leaf with text that is not UTF-8."""
 
     def __init__(self, spec: Tree, *, are_batches: bool) -> None:
-        self._spec = spec
+        self._schema = Schema.of(spec)
         self._are_batches = are_batches
-        self._leaves = tree.leaves(spec)
         self._warned: set[str] = set()
 
     def __call__(self, value: Any) -> tuple[Any, ...]:
         """Return the leaves of an element or a batch."""
-        values = tree.flatten_like(self._spec, value)
-        return tuple(self._leaf(path, leaf, part) for (path, leaf), part in zip(self._leaves, values, strict=True))
+        values = self._schema.flatten(value)
+        return tuple(
+            self._leaf(leaf.path, leaf.spec, part) for leaf, part in zip(self._schema.leaves, values, strict=True)
+        )
 
     def _leaf(self, path: str, leaf: LeafSpec, value: Any) -> Any:
         if isinstance(leaf, JsonSpec):

@@ -1,13 +1,13 @@
 """Read Arrow types as element specs, and Arrow arrays as columns of the codec: whole columns, never value by value.
 
 All adapters of packages that use Arrow share this. An error names the leaf; :class:`~cachelayer.builds.batches.Batch`es
-convert row by row after an error, to name the record.
+are halved after an error, to name the record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -20,8 +20,9 @@ from cachelayer.records import dtypes, json_text, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import nested_spec, overlaid
 from cachelayer.records.leaf_codecs import leaf_codec_for
-from cachelayer.records.leaf_columns import NULL_DICT, Column, FlatRows, PartRows
+from cachelayer.records.leaf_columns import Column, FlatRows, PartRows
 from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import (
     ArraySpec,
     EncodedSpec,
@@ -42,7 +43,7 @@ with packages_of("arrow", "this needs pyarrow"):
     import pyarrow.types as kinds
 
 _NUMBERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)) - {"float8"}
-Nulls = NDArray[Any] | None
+Nulls = NDArray[np.bool_] | None
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def with_declared(own: Tree, declared: Tree | None) -> Tree:
     """
     spec = overlaid(declared, own)
     try:
-        own_leaves = tree.flatten_like(spec, own)
+        own_leaves = Schema.of(spec).flatten(own)
     except ElementError as error:
         raise InvalidArgumentError(f"element_spec does not fit these columns: {error.at(hint='')}") from error
     for (path, wanted), leaf in zip(tree.leaves(spec), own_leaves, strict=True):
@@ -225,26 +226,24 @@ class Lists:
     """The nulls of a column: see :class:`~cachelayer.records.leaf_columns.Column`; None if no row is null."""
     dims: tuple[int | None, ...] = ()
     """For each level, the length that the type says all lists have, or None."""
+    dicts: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """In which rows structs around the lists are null, by their paths."""
 
     def of(self, values: pa.Array) -> Lists:
         """Return other values within the same lists."""
-        return Lists(values, self.levels, self.nulls, self.dims)
+        return replace(self, values=values)
 
-    def within(self, structs: pa.StructArray, depth: int) -> Lists:
-        """Return these values with the nulls of structs that they are fields of, which have so many dicts around."""
+    def within(self, structs: pa.StructArray, path: str) -> Lists:
+        """Return these values with the nulls of structs that they are fields of, which are at a path."""
         nulls = _nulls_of(structs)
-        if nulls is None or self.levels or not depth:
+        if nulls is None or self.levels or not path:
             return self
-        marks = np.where(nulls, NULL_DICT + depth, 0).astype(np.uint8)
-        return replace(self, nulls=marks if self.nulls is None else np.where(self.nulls, self.nulls, marks))
+        return replace(self, nulls=_either(self.nulls, nulls), dicts={**self.dicts, path: nulls})
 
     @property
     def row_nulls(self) -> Nulls:
         """The nulls of rows that are not in lists: of their values, and of the structs around them."""
-        nulls = _nulls_of(self.values)
-        if self.nulls is None:
-            return nulls
-        return np.where(self.nulls, self.nulls, False if nulls is None else nulls)
+        return _either(self.nulls, _nulls_of(self.values))
 
     @property
     def splits(self) -> Ints:
@@ -261,7 +260,7 @@ class Lists:
         nulls = self.nulls if self.levels else self.row_nulls
         lengths = pc.fill_null(pc.list_value_length(self.values), 0).to_numpy().astype(np.int64)
         dim = self.values.type.list_size if kinds.is_fixed_size_list(self.values.type) else None
-        return Lists(self.values.flatten(), (*self.levels, lengths), nulls, (*self.dims, dim))
+        return Lists(self.values.flatten(), (*self.levels, lengths), nulls, (*self.dims, dim), self.dicts)
 
     def check_whole(self, path: str) -> None:
         """Raise if a list within a list is null."""
@@ -270,7 +269,7 @@ class Lists:
             raise ElementError("a list in every place of a list", "null", path=path, hint=hint)
 
 
-def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str] = (), depth: int = 0) -> Tree:
+def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str] = ()) -> Tree:
     """Return the leaves of nested values, in the structure of an element; values at ``whole`` paths are one leaf."""
     if path in whole:
         return lists
@@ -279,12 +278,12 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
         order = getattr(kind, "permutation", None) or ()
         if list(order) != sorted(order):
             raise InvalidTypeError(f"leaf {path} has type {kind}, whose axes are permuted: store it in C order")
-        arrays = leaves_of(path, lists.of(lists.values.storage), files, whole, depth)
+        arrays = leaves_of(path, lists.of(lists.values.storage), files, whole)
         return replace(arrays, dims=(*lists.dims, *kind.shape))
     lists = lists.of(_plain(lists.values))
     kind = lists.values.type
     if is_list(kind):
-        return leaves_of(path, lists.unnested(path), files, whole, depth)
+        return leaves_of(path, lists.unnested(path), files, whole)
     if not kinds.is_struct(kind):
         return lists
     if path in files:
@@ -296,9 +295,9 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
     if (lists.levels or not names) and lists.values.null_count:
         hint = "A dict in a list, or one without keys, is never null: fill it, or declare JsonSpec()."
         raise ElementError("a struct", "null", path=path, hint=hint)
-    inner = lists.within(lists.values, depth)
+    inner = lists.within(lists.values, path)
     children = zip(names, lists.values.flatten(), strict=True)
-    return {name: leaves_of(f"{path}[{name!r}]", inner.of(child), files, whole, depth + 1) for name, child in children}
+    return {name: leaves_of(f"{path}[{name!r}]", inner.of(child), files, whole) for name, child in children}
 
 
 def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
@@ -318,7 +317,7 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     if isinstance(spec, VideoSpec) or (isinstance(spec, EncodedSpec) and is_text(values.type)):
         # Names of files are read, and videos indexed.
         try:
-            return replace(codec_for(spec).columns(values.to_pylist())[0], nulls=lists.row_nulls)
+            return replace(codec_for(spec).columns(values.to_pylist()).leaves[0], nulls=lists.row_nulls)
         except ElementError as error:
             raise error.at(path=path) from error.__cause__
     is_flag_in_text = spec.dtype == np.dtype(bool) and is_text(values.type)
@@ -335,7 +334,7 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     for depth, (dim, lengths) in enumerate(zip(spec.shape, levels, strict=False)):
         wrong = np.zeros(len(lengths), np.bool_) if dim is None else lengths != dim
         if depth == 0 and lists.nulls is not None:
-            wrong &= lists.nulls == 0
+            wrong &= ~lists.nulls
         if wrong.any():
             got = f"a list of {lengths[np.argmax(wrong)]} at depth {depth}"
             raise ElementError(describe_leaf(spec), got, path=path)
@@ -356,7 +355,7 @@ def _null_values(spec: LeafSpec, lists: Lists) -> FlatRows | None:
     rows = len(lists.levels[0])
     size = prod(dim or 0 for dim in spec.shape)
     every = np.zeros((rows, size), np.bool_)
-    every[slice(None) if lists.nulls is None else lists.nulls == 0] = nulls.reshape(-1, size)
+    every[slice(None) if lists.nulls is None else ~lists.nulls] = nulls.reshape(-1, size)
     return FlatRows(every.reshape(-1), np.arange(rows + 1, dtype=np.int64) * size)
 
 
@@ -375,7 +374,7 @@ def _json_column(path: str, values: pa.Array) -> Column:
                 hint = "Declare a str, or correct the text."
                 raise ElementError("JSON text", f"{text[:60]!r}, {error}", path=path, record=row, hint=hint) from error
     try:
-        return codec_for(JsonSpec()).columns(items)[0]
+        return codec_for(JsonSpec()).columns(items).leaves[0]
     except ElementError as error:
         raise error.at(path=path) from error.__cause__
 
@@ -396,7 +395,7 @@ def _stacked(spec: LeafSpec, flat: NDArray[Any], lists: Lists) -> NDArray[Any] |
     """Return the values of nested lists stacked on a leading axis."""
     if None not in spec.shape:
         # A null row of known shape holds zeros.
-        present = slice(None) if lists.nulls is None else lists.nulls == 0
+        present = slice(None) if lists.nulls is None else ~lists.nulls
         shape = [dim or 0 for dim in spec.shape]
         rows = np.zeros((len(lists.levels[0]), *shape), flat.dtype)
         rows[present] = flat.reshape(len(rows[present]), *shape)
@@ -406,6 +405,10 @@ def _stacked(spec: LeafSpec, flat: NDArray[Any], lists: Lists) -> NDArray[Any] |
     splits = [splits_of(lengths) for lengths in lists.levels[: rank + 1]]
     values = flat.reshape(int(splits[-1][-1]), *spec.shape[rank + 1 :])
     return Ragged.from_nested(values, (splits[0], *(each.astype(dtype) for each in splits[1:])))
+
+
+def _either(nulls: Nulls, others: Nulls) -> Nulls:
+    return others if nulls is None else nulls if others is None else nulls | others
 
 
 def _nulls_of(array: pa.Array) -> Nulls:

@@ -33,7 +33,7 @@ from cachelayer.errors import (
 from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
-from cachelayer.records.leaf_columns import Column
+from cachelayer.records.leaf_columns import Columns
 from cachelayer.records.spec import JsonSpec
 from cachelayer.records.tree import Tree
 
@@ -47,13 +47,13 @@ class TableRows:
 
     table: Any
     """A table, batch or frame; ``table[start:stop]`` are some of its rows."""
-    columns_of: Callable[[Any], list[Column]]
+    columns_of: Callable[[Any], Columns]
     """Returns the columns of some rows; its errors name the leaf."""
 
     def __len__(self) -> int:
         return len(self.table)
 
-    def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
+    def columns(self, codec: Codec) -> Columns:  # noqa: ARG002
         return self.columns_of(self.table)
 
     def __getitem__(self, rows: slice) -> TableRows:
@@ -65,7 +65,7 @@ def source_of_rows(
     length: int,
     nbytes: int,
     fetch: Callable[[slice | Sequence[int]], Any],
-    columns_of: Callable[[Any], list[Column]],
+    columns_of: Callable[[Any], Columns],
     element_spec: Tree,
     metadata: Mapping[str, Any],
     nbytes_of: Callable[[Any], int] | None = None,
@@ -230,13 +230,14 @@ def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves,
     return own
 
 
-def columns_of(spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, rows: pa.RecordBatch) -> list[Column]:
+def columns_of(spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, rows: pa.RecordBatch) -> Columns:
     """Return the columns of some rows, cast to a schema if a user declares types."""
     cast = rows if schema is None else cast_rows(rows, schema)
     wanted = tree.leaves(spec)
     whole = {path for path, leaf in wanted if isinstance(leaf, JsonSpec)}
     values_by_path = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves, whole)))
-    return [column_of(path, leaf, values_by_path[path]) for path, leaf in wanted]
+    nulls = {path: null for lists in values_by_path.values() for path, null in lists.dicts.items()}
+    return Columns([column_of(path, leaf, values_by_path[path]) for path, leaf in wanted], len(rows), nulls)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

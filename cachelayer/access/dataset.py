@@ -39,11 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
-from cachelayer.locks import PickledByFields
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.protocols import Attempted, Dataset, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints, Placed
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged
@@ -261,10 +262,16 @@ class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
         # depends on all of its rows.
         if not self.info.is_declared or self.info.reading_cost == "foreign" or has_sparse(self.element_spec):
             return (self.batch(numbers[some], held) for some in rows)
-        leaves = tree.flatten_batch(self.element_spec, self.batch(numbers, held))
-        return tree.row_packer(self.element_spec)(
-            [[_rows(values, some) for some in rows] for values in leaves], len(rows)
+        schema = self._schema
+        values, nulls = schema.split(self.batch(numbers, held))
+        return (
+            schema.pack([_rows(leaf, some) for leaf in values], {path: null[some] for path, null in nulls.items()})
+            for some in rows
         )
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return Schema.of(self.element_spec)
 
     def padded_as(self, number: int) -> BaseDataset:  # noqa: ARG002
         return self

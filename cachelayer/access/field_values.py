@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress, unless_short
-from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
 from cachelayer.records.keys import KeyColumn, Keys, key_leaf, row_numbers
-from cachelayer.records.leaf_names import dict_named, leaf_number, leaf_numbers, names_of_leaves
+from cachelayer.records.leaf_names import dict_named, leaf_named, leaf_number, leaf_numbers
 from cachelayer.records.memory import Ints
+from cachelayer.records.schema import Schema, rows_in_any
 from cachelayer.records.spec import ArraySpec, describe_leaf, is_static
-from cachelayer.records.values import Nullable, OfNullableDict, with_one_mask
+from cachelayer.records.values import Nullable
 from cachelayer.user_warnings import warn
 
 _AT_ONCE_NBYTES = 1 << 26
@@ -55,7 +55,7 @@ class FieldReader:
         Raises:
             InvalidArgumentError: if the field does not exist, or has more than one value a record.
         """
-        leaf = tree.leaves(self.spec)[leaf_number(self.spec, name)][1]
+        leaf = leaf_named(self.spec, name)
         if not isinstance(leaf, ArraySpec) or leaf.shape != ():
             raise InvalidArgumentError(
                 f"{self._call}: {name!r} is {describe_leaf(leaf)}: it is on fields of one value a record; of others, "
@@ -101,8 +101,8 @@ class FieldReader:
         if not names:
             return {}
         narrow = self._narrow(names)
-        values = tree.flatten_batch(narrow.element_spec, narrow.batch(numbers))
-        return {name: with_one_mask(values[leaf_number(narrow.element_spec, name)]) for name in names}
+        values = Schema.of(narrow.element_spec).flatten(narrow.batch(numbers))
+        return {name: values[leaf_number(narrow.element_spec, name)] for name in names}
 
     def is_dict(self, name: str) -> bool:
         """Return whether this name is of a dict, not of a leaf."""
@@ -110,22 +110,18 @@ class FieldReader:
 
     def has_dict(self, numbers: Ints, name: str) -> NDArray[np.bool_]:
         """Return in which records a dict is not None."""
-        depth, leaves = dict_named(self.spec, name) or (0, range(0))
-        specs = [leaf for _, leaf in tree.leaves(self.spec)]
+        node = dict_named(self.spec, name)
         # Any leaf below the dict tells: one of fixed shape, if there is one, takes the least time.
-        quickest = min(leaves, key=lambda leaf: not is_static(specs[leaf]))
-        narrow = self._narrow([names_of_leaves(self.spec)[quickest]])
-        (values,) = tree.flatten_batch(narrow.element_spec, narrow.batch(numbers))
-        valid = np.ones(len(numbers), np.bool_)
-        while isinstance(values, OfNullableDict):
-            if values.depth <= depth:
-                valid &= values.valid
-            values = values.values
-        return valid
+        leaves = [below for below in node.nodes() if not below.children and below.leaves]
+        quickest = min(leaves, key=lambda leaf: not is_static(leaf.spec))
+        narrow = self._narrow([quickest.name])
+        _, nulls = Schema.of(narrow.element_spec).split(narrow.batch(numbers))
+        absent = rows_in_any(nulls, (*node.around, node.path))
+        return np.ones(len(numbers), np.bool_) if absent is None else ~absent
 
     def has_characters(self, name: str) -> bool:
         """Return whether a field is text, of which only the number of bytes is stored, not of characters."""
-        leaf = tree.leaves(self.spec)[leaf_number(self.spec, name)][1]
+        leaf = leaf_named(self.spec, name)
         if not isinstance(leaf, ArraySpec) or leaf.shape != ():
             return False
         return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "US")
@@ -141,7 +137,7 @@ class FieldReader:
             return lengths, np.array([value is not None for value in values], np.bool_)
         lengths = self._view.lengths(name).take(numbers)
         valid = np.ones(len(numbers), np.bool_)
-        leaf = tree.leaves(self.spec)[leaf_number(self.spec, name)][1]
+        leaf = leaf_named(self.spec, name)
         if leaf.nullable:
             places = np.flatnonzero(lengths == 0)
             for some in self._cut(places, [name]):
@@ -250,7 +246,7 @@ def keys_of_view(view: DatasetView, argument: str, names: Sequence[str], progres
     """
     name_of_view = view.references[0].rpartition("/")[2].partition("@sha256:")[0] if view.references else view.title
     reader = FieldReader(view, f"{argument}=")
-    leaves = [tree.leaves(reader.spec)[leaf_number(reader.spec, name)][1] for name in names]
+    leaves = [leaf_named(reader.spec, name) for name in names]
     checked = [key_leaf(argument, name, leaf, name_of_view) for name, leaf in zip(names, leaves, strict=True)]
     columns = reader.columns(names, progress)
     keys = {name: KeyColumn.of(leaf, columns[name]) for name, leaf in zip(names, checked, strict=True)}

@@ -35,7 +35,6 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.files_in_records import join_records
 from cachelayer.records.memory import Ints, groups_of
-from cachelayer.records.null_marks import marked, marks
 from cachelayer.records.spans import Records, Spans
 from cachelayer.records.tree import Tree
 from cachelayer.versions.claims import CLAIM, Claims
@@ -279,7 +278,7 @@ class GrowingRecords(RowOrigins):
                 f"{self._name} was published meanwhile, built from something else than here: storage.fetch() opens it"
             )
         if records.codec.spec != self._spec:
-            self._refuse_other_nulls(marks(records.codec.spec))
+            self._refuse_other_nulls(records.codec.schema.marks)
         self._given[records.erased] = 0
         self._refuse_other_records(0, version.manifest.shards)
         return records
@@ -312,11 +311,12 @@ class GrowingRecords(RowOrigins):
 
     def _refuse_other_nulls(self, nulls: frozenset[int]) -> None:
         """Raise if something is None in a record that no record was known to be None in: batches have another form."""
-        others = nulls - marks(self._spec)
+        schema = self.codec.schema
+        others = nulls - schema.marks
         if not others:
             return
         before = dict(tree.leaves(self._spec))
-        after = dict(tree.leaves(marked(self._spec, others)))
+        after = dict(tree.leaves(schema.marked(others)))
         changed = [tree.leaf_title(path) for path, leaf in after.items() if before[path] != leaf]
         raise SourceError(
             f"{self._name}: {', '.join(changed) or 'a dict'} is None in a record, which the first records do not show, "

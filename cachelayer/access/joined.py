@@ -40,16 +40,16 @@ from cachelayer.protocols import (
     joined_sources,
     needed_together,
 )
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.files_in_records import join_records
 from cachelayer.records.infer import common_spec
 from cachelayer.records.memory import Ints, Placed, groups_of, splits_of
+from cachelayer.records.schema import Schema
 from cachelayer.records.spans import Records, Spans
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable, OfNullableDict
+from cachelayer.records.values import Nullable
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -302,31 +302,29 @@ def _merge_fixed(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
 
 def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
     """Return the batch of all rows, given several times some of the rows and the batch of these."""
-    flat = [(own, tree.flatten_batch(spec, batch)) for own, batch in batches]
+    schema = Schema.of(spec)
+    split = [(own, *schema.split(batch)) for own, batch in batches]
     merged = []
-    for number, (path, leaf) in enumerate(tree.leaves(spec)):
-        parts = [(own, values[number]) for own, values in flat]
-        if is_plain(leaf):
-            check_one_size(path, [part for _, part in parts])
-        merged.append(_merge_leaf(leaf, parts, rows))
-    return tree.packer(spec)(iter(merged))
+    for number, leaf in enumerate(schema.leaves):
+        parts = [(own, values[number]) for own, values, _ in split]
+        if is_plain(leaf.spec):
+            check_one_size(leaf.path, [part for _, part in parts])
+        merged.append(_merge_leaf(leaf.spec, parts, rows))
+    nulls = {
+        node.path: _merge_fixed([(own, nulls[node.path]) for own, _, nulls in split], rows)
+        for node in schema.nullable_dicts
+    }
+    return schema.pack(merged, nulls)
 
 
 def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
-    first = batches[0][1]
-    if isinstance(first, OfNullableDict):
-        valid = np.empty(rows, np.bool_)
-        for own, values in batches:
-            valid[own] = values.valid
-        inner = _merge_leaf(leaf, [(own, values.values) for own, values in batches], rows)
-        return replace(first, values=inner, valid=valid)
     if is_plain(leaf):
         return _merge_fixed(batches, rows)
     # Batches of other leaves, such as a Ragged, have no rows that can be copied in place: values go through Python.
     listed: list[Any] = [None] * rows
     codec = codec_for(leaf)
     for own, values in batches:
-        for row, value in zip(own.tolist(), codec.elements(codec.batch_columns(values), len(own)), strict=True):
+        for row, value in zip(own.tolist(), codec.elements(codec.batch_columns(values, len(own))), strict=True):
             listed[row] = value
     return codec.batch(codec.columns(listed))
 

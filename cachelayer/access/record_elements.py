@@ -22,8 +22,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.leaf_codecs import leaf_codec_for
-from cachelayer.records.leaf_columns import Column
-from cachelayer.records.leaf_names import chosen_spec
+from cachelayer.records.leaf_columns import Columns
 from cachelayer.records.memory import Ints
 from cachelayer.records.spans import Records
 from cachelayer.records.spec import ImageSize, SizedImageSpec
@@ -138,8 +137,8 @@ class StoredElements(SameRows, StoredLeaves):
         """Return the same elements, whose records and columns come from changed sources."""
 
     @abstractmethod
-    def columns(self, numbers: Ints) -> list[Column]:
-        """Return the stored values of these elements: a column for each leaf of :attr:`codec`."""
+    def columns(self, numbers: Ints) -> Columns:
+        """Return the stored values of these elements: the columns of :attr:`codec`."""
 
     @abstractmethod
     def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Self:
@@ -182,7 +181,7 @@ class RecordElements(StoredElements):
             return None if source is None else self
         return replace(self, source=source)
 
-    def columns(self, numbers: Ints) -> list[Column]:
+    def columns(self, numbers: Ints) -> Columns:
         try:
             return self.codec.decode(self.source.records(numbers, videos=self.codec.reads_videos))
         except (ValueError, CorruptionError) as error:
@@ -196,7 +195,7 @@ class RecordElements(StoredElements):
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
         # All leaves chosen are the elements themselves, with their digest, and are read faster.
-        if chosen_spec(self.codec.spec, leaves) == self.codec.spec:
+        if self.codec.schema.chosen(leaves) == self.codec.spec:
             return self
         return replace(self, chosen=tuple(map(self._leaf, leaves)))
 
@@ -268,7 +267,7 @@ class RecordElements(StoredElements):
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         codec = self.element_codec
         try:
-            return codec.elements(self._columns(numbers, held, separate_rows=True), len(numbers))
+            return codec.elements(self._columns(numbers, held, separate_rows=True))
         except (ValueError, CorruptionError) as error:
             self._raise_damage(error, numbers)
 
@@ -279,7 +278,7 @@ class RecordElements(StoredElements):
         except (ValueError, CorruptionError) as error:
             self._raise_damage(error, numbers)
 
-    def _columns(self, numbers: Ints, held: Held | None, *, separate_rows: bool) -> list[Column]:
+    def _columns(self, numbers: Ints, held: Held | None, *, separate_rows: bool) -> Columns:
         codec = self.element_codec
         records = self.source.records(numbers, held, videos=codec.reads_videos)
         return codec.decode(records, numbers, separate_rows=separate_rows)

@@ -135,7 +135,8 @@ class _Side:
         """Return the stored values of some rows, by the path of each leaf."""
         columns = self.elements.columns(self.numbers(rows))
         plans = self.elements.codec.plans
-        return {plan.path: LeafRows(plan, column, len(rows)) for plan, column in zip(plans, columns, strict=True)}
+        leaves = zip(plans, columns.leaves, strict=True)
+        return {plan.path: LeafRows(plan, column, columns.nulls, len(rows)) for plan, column in leaves}
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,7 +102,7 @@ class StoredRecords:
         source = self.elements.source
         if isinstance(self.elements, RecordElements) and self.element_spec == source.codec.spec:
             return Frames.of(source.records(numbers))
-        return codec_for(self.element_spec).encode(self.elements.columns(numbers), len(numbers))
+        return codec_for(self.element_spec).encode(self.elements.columns(numbers))
 
 
 def _versions(source: RecordSource) -> list[VersionRecords]:

@@ -20,8 +20,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, highest_cost, needed_together
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.leaf_columns import Column
-from cachelayer.records.leaf_names import chosen_spec
+from cachelayer.records.leaf_columns import Columns
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ImageSize
 from cachelayer.records.tree import Tree
@@ -85,8 +84,8 @@ class WithColumns(StoredElements):
         members = tuple(member.with_sources(changed) for member in self.members)
         return replace(self, source=source, members=members)
 
-    def columns(self, numbers: Ints) -> list[Column]:
-        return [column for member in self.members for column in member.columns(numbers)]
+    def columns(self, numbers: Ints) -> Columns:
+        return Columns.merged([member.columns(numbers) for member in self.members])
 
     def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Self:
         members = []
@@ -106,7 +105,7 @@ class WithColumns(StoredElements):
         return next((place, leaf - own.start) for place, own in enumerate(self._leaves) if leaf in own)
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
-        if chosen_spec(self.codec.spec, leaves) == self.codec.spec:
+        if self.codec.schema.chosen(leaves) == self.codec.spec:
             return self
         members = []
         for member, own in zip(self.members, self._leaves, strict=True):

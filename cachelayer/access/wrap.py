@@ -21,7 +21,6 @@ from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, infer_spec
 from cachelayer.records.memory import Ints
-from cachelayer.records.null_marks import marked
 from cachelayer.streams.reading.failures import attempt, error_text
 
 T_co = TypeVar("T_co", covariant=True)
@@ -141,7 +140,7 @@ class WrappedItems(BaseDataset):
         codec = codec_for(spec)
         columns = codec.columns(elements)
         # Leaves that are None in some of the elements are marked, so that the batch says so.
-        return codec_for(marked(spec, codec.null_bits_in(columns))).batch(columns)
+        return codec_for(codec.schema.marked(codec.null_bits_in(columns))).batch(columns)
 
     def with_declared_spec(self) -> WrappedItems:
         # Each item is checked against the spec of item 0 when it is read.

@@ -25,7 +25,7 @@ from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
-from cachelayer.records.leaf_columns import Column
+from cachelayer.records.leaf_columns import Columns
 from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import as_leaf
 from cachelayer.records.values import Nullable, Ragged, Sparse
@@ -47,8 +47,8 @@ class Batch(Protocol):
 
     def __len__(self) -> int: ...
 
-    def columns(self, codec: Codec) -> list[Column]:
-        """Return the leaves of the elements, one column a leaf, for the codec to encode.
+    def columns(self, codec: Codec) -> Columns:
+        """Return the columns of the elements, for the codec to encode.
 
         Raises:
             ElementError: if an element does not fit the spec of the codec.
@@ -67,7 +67,7 @@ class ElementBatch:
     def __len__(self) -> int:
         return len(self.items)
 
-    def columns(self, codec: Codec) -> list[Column]:
+    def columns(self, codec: Codec) -> Columns:
         return codec.columns(self.items)
 
     def __getitem__(self, rows: slice) -> ElementBatch:
@@ -86,9 +86,9 @@ class RowBatch:
     def __len__(self) -> int:
         return self.rows
 
-    def columns(self, codec: Codec) -> list[Column]:
+    def columns(self, codec: Codec) -> Columns:
         with suppress(ElementError):
-            return codec.batch_columns(self.batch)
+            return codec.batch_columns(self.batch, self.rows)
         # Leaves that are not stored as columns, such as lists, may fit element by element; if not, the error is that of
         # an element.
         return self.elements().columns(codec)
@@ -177,7 +177,7 @@ class EncodedBatch:
     def __len__(self) -> int:
         return len(self.frames)
 
-    def columns(self, codec: Codec) -> list[Column]:
+    def columns(self, codec: Codec) -> Columns:
         frames = self.frames
         return codec.decode(frames.records())
 
@@ -203,7 +203,7 @@ class PlacedBatch:
         """The place of the first element."""
         return self.place_of(self.first)
 
-    def columns(self, codec: Codec) -> list[Column]:
+    def columns(self, codec: Codec) -> Columns:
         return self.batch.columns(codec)
 
     def __getitem__(self, rows: slice) -> PlacedBatch:

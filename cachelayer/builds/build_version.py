@@ -45,7 +45,6 @@ from cachelayer.progress import Progress, Waiting
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
 from cachelayer.records.codec import codec_for
-from cachelayer.records.null_marks import marked
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims, expiry
@@ -180,7 +179,8 @@ def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
 
 
 def _shard_set(spec: Tree, result: PartResult) -> ShardSet:
-    return ShardSet.of(codec_for(spec).name, marked(spec, result.nullable), ShardTable(result.shards))
+    codec = codec_for(spec)
+    return ShardSet.of(codec.name, codec.schema.marked(result.nullable), ShardTable(result.shards))
 
 
 def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget) -> StoredVersion:

@@ -28,7 +28,6 @@ from cachelayer.records.frames import Frames
 from cachelayer.records.keys import KeyColumn, Keys, key_leaf, numbered, rows_by_number, shown_names
 from cachelayer.records.leaf_names import leaf_number, one_or_several
 from cachelayer.records.memory import Ints
-from cachelayer.records.null_marks import marked
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 
@@ -159,7 +158,7 @@ class Join:
         except ElementError as error:
             got = f"leaf {error.path}: expected {error.expected}, got {error.got}"
             raise InvalidArgumentError(f"fill: {got}") from error
-        return codec.encode(columns, 1), codec.null_bits_in(columns)
+        return codec.encode(columns), codec.null_bits_in(columns)
 
     def rows(self, keys: Keys, table: Keys) -> Ints:
         """Return the number of the row of each record, -1 if it finds none.
@@ -217,10 +216,11 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
             f"on={shown_names(join.on)}: pass a table with this key and columns to add, such as a frame, not "
             f"{'one without rows' if spec is None else tree.describe(spec)}"
         )
-    encoder = Encoder(codec_for(spec), "raise")
+    codec = codec_for(spec)
+    encoder = Encoder(codec, "raise")
     frames = Frames.joined(list(map(encoder.encode, batches)))
     nullable = encoder.result.nullable
-    rows = join.rows(keys, _keys_of_table(frames, marked(spec, nullable), join.on))
+    rows = join.rows(keys, _keys_of_table(frames, codec.schema.marked(nullable), join.on))
     facts = {
         "on": list(join.on),
         "how": join.how,
@@ -228,13 +228,13 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
         "unused_rows": len(frames) - len(np.unique(rows[rows >= 0])),
     }
     if join.how == "left":
-        filler, is_none = join.filler(codec_for(spec))
+        filler, is_none = join.filler(codec)
         if facts["without_row"]:
             # The filler becomes one more row at the end of the table.
             rows = np.where(rows < 0, len(frames), rows)
             frames = Frames.joined([frames, filler])
             nullable = nullable | is_none
-    codec = codec_for(marked(spec, nullable))
+    codec = codec_for(codec.schema.marked(nullable))
     of_key = {leaf_number(codec.spec, name) for name in join.on}
     added = codec.chosen([plan.number for plan in codec.plans if plan.number not in of_key])
     return Source(
@@ -266,4 +266,4 @@ def _read_rows(frames: Frames, added: Codec, rows: Ints, start: int, stop: int |
     size = batch_records(len(frames.buffer) / max(1, len(frames)), MAX_STACKED_RECORDS)
     for first in range(0, len(rows), size):
         some = rows[first : first + size]
-        yield EncodedBatch(codec.encode(added.decode(records[some]), len(some)))
+        yield EncodedBatch(codec.encode(added.decode(records[some])))

@@ -84,7 +84,7 @@ class Encoder:
         columns = batch.columns(self._codec)
         if self._validates:
             check_files(self._codec.spec, columns)
-        frames = self._codec.encode(columns, len(batch))
+        frames = self._codec.encode(columns)
         return frames, PartResult((), self._codec.null_bits_in(columns), len(batch))
 
     def _fitting(self, batch: Batch) -> Iterator[Frames]:

@@ -31,8 +31,8 @@ from cachelayer.progress import Progress, current
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import PREFIX, Frames
+from cachelayer.records.leaf_columns import Columns
 from cachelayer.records.memory import Bytes
-from cachelayer.records.null_marks import NullBits, marked
 from cachelayer.records.spans import Records
 from cachelayer.records.tree import Tree
 from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile, write_column_file
@@ -152,8 +152,8 @@ class Appending:
         built_spec = built.element_spec
         filled = {name: spec[name] for name in spec if name in self.fill}
         codec = codec_for(filled)
-        empty = codec.null_bits_in(codec.columns([{name: self.fill[name] for name in filled}]) if filled else [])
-        return {**spec, **{name: built_spec[name] for name in spec if name in built_spec}, **marked(filled, empty)}
+        empty = codec.null_bits_in(codec.columns([{name: self.fill[name] for name in filled}]))
+        return {**spec, **{name: built_spec[name] for name in spec if name in built_spec}, **codec.schema.marked(empty)}
 
     def _longer(self, group: ShardSet, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
         """Put a group of columns with the rows of new records after those of the base, and return it."""
@@ -170,21 +170,18 @@ class Appending:
         """Yield the new records with the fields of a spec alone; fields that they lack have the values of ``fill``."""
         built_codec = codec_for(built.element_spec)
         codec = codec_for(spec)
-        column_numbers = {path: number for number, (path, _) in enumerate(tree.leaves(built.element_spec))}
-        leaf_paths = {name: [path for path, _ in tree.leaves({name: spec[name]})] for name in spec}
         filled = {name: self.fill[name] for name in spec if name in self.fill}
         fill_codec = codec_for({name: spec[name] for name in filled})
         for records in _records_of(self.base, built):
-            columns = built_codec.decode(records)
-            fill_columns = iter(fill_codec.columns([filled] * len(records)) if filled else [])
-            chosen = []
-            for name in spec:
-                if name in filled:
-                    # The columns of ``fill`` are in the order of the leaves of the spec.
-                    chosen += [next(fill_columns) for _ in leaf_paths[name]]
-                else:
-                    chosen += [columns[column_numbers[path]] for path in leaf_paths[name]]
-            yield codec.encode(chosen, len(records))
+            parts = [(built_codec, built_codec.decode(records))]
+            if filled:
+                parts.append((fill_codec, fill_codec.columns([filled] * len(records))))
+            columns_by_path = {}
+            nulls: dict[str, Any] = {}
+            for own, columns in parts:
+                columns_by_path |= {plan.path: leaf for plan, leaf in zip(own.plans, columns.leaves, strict=True)}
+                nulls |= columns.nulls
+            yield codec.encode(Columns([columns_by_path[plan.path] for plan in codec.plans], len(records), nulls))
 
 
 @dataclass(frozen=True)
@@ -297,8 +294,9 @@ def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget)
     Args:
         records: how many rows the columns must have.
     """
-    encoder = Encoder(codec_for(spec), "raise")
-    within = frozenset(NullBits.of(spec).values.values())
+    codec = codec_for(spec)
+    encoder = Encoder(codec, "raise")
+    within = frozenset(codec.schema.bits_of_values.values())
 
     def rows() -> Iterator[Bytes]:
         for batch in source.batches():
@@ -313,7 +311,7 @@ def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget)
             yield encoded
 
     array = put_column_file(target, spec, records, rows())
-    return ShardSet.of(codec_for(spec).name, marked(spec, encoder.result.nullable), ShardTable([]), array)
+    return ShardSet.of(codec.name, codec.schema.marked(encoder.result.nullable), ShardTable([]), array)
 
 
 def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterable[Bytes]) -> ColumnFile:

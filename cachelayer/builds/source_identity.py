@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.as_source import adapted_source, told_by_adapter
@@ -34,6 +35,8 @@ from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_names import names_of_leaves
+from cachelayer.records.leaf_plan import LeafPlan
+from cachelayer.records.schema import Nulls
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.stream import Stream
@@ -221,17 +224,31 @@ def table_hashes(table: Table, most_nbytes: int) -> tuple[dict[str, str], str]:
             # An element that does not fit is an error, or is left out, when it is built. Here its error is hashed.
             checksums = [crc32c(str(error).encode(), checksum) for checksum in checksums]
             continue
-        checksums = list(map(_extended, checksums, columns))
+        checksums = [
+            _extended(checksum, column, _nulls_of(plan, column, columns.nulls))
+            for checksum, column, plan in zip(checksums, columns.leaves, codec.plans, strict=True)
+        ]
     hashes = (hashed(checksum.to_bytes(4, "little")) for checksum in checksums)
     return dict(zip(names, hashes, strict=True)), sampled
 
 
-def _extended(checksum: int, column: Column) -> int:
+def _nulls_of(plan: LeafPlan, column: Column, dicts: Nulls) -> NDArray[np.uint8] | None:
+    """Return what is None in each row: nothing, 0; the leaf, 1; or a dict around it, 3 of the outermost, 4, ..."""
+    if column.nulls is None or not column.nulls.any():
+        return None
+    nulls = column.nulls.astype(np.uint8)
+    for mark, path in reversed([*enumerate(plan.around, 3)]):
+        if path in dicts:
+            nulls[dicts[path]] = mark
+    return nulls
+
+
+def _extended(checksum: int, column: Column, nulls: NDArray[np.uint8] | None) -> int:
     """Return the checksum of a column and of what came before it, which has the checksum ``checksum``."""
     valid = None
-    if column.nulls is not None and column.nulls.any():
-        valid = column.nulls == 0
-        checksum = crc32c(column.nulls.astype(np.uint8), checksum)
+    if nulls is not None:
+        valid = nulls == 0
+        checksum = crc32c(nulls, checksum)
     for part in (*column.parts, *([] if column.null_values is None else [column.null_values])):
         if isinstance(part, FlatRows):
             checksum = crc32c(part.values, crc32c(part.lengths, checksum))

@@ -16,6 +16,7 @@ from cachelayer.drawing.pixels import Pixels, line, picture, pixels_of, png
 from cachelayer.drawing.text import Names, leaf_text, named
 from cachelayer.errors import CacheLayerError, StorageError
 from cachelayer.records import dtypes, tree
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
 from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.records.video import Video
@@ -176,7 +177,7 @@ def _drawn_together(stored: Any, rows: NDArray[np.int64], options: DrawOptions, 
         if not is_one_read:
             records.append(DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here"))
             continue
-        values = tree.flatten_like(spec, next(elements))
+        values = Schema.of(spec).flatten(next(elements))
         first = enumerate(zip(leaves[: options.leaves], values[: options.leaves], strict=True))
         shown = [drawn_leaf(place, path, leaf, value, options) for place, ((path, leaf), value) in first]
         records.append(DrawnRecord(number, shown, max(0, len(leaves) - options.leaves)))

@@ -24,8 +24,9 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, StateError,
 from cachelayer.page.record_pages import LEAVES, THUMBNAIL
 from cachelayer.page.render import open_versions_of, page, query_integer, ref_of
 from cachelayer.records import tree
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import ArraySpec, LeafSpec
-from cachelayer.records.values import Nullable, with_one_mask
+from cachelayer.records.values import Nullable
 from cachelayer.streams.continuing import restore_reader
 from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.buckets import Buckets
@@ -208,12 +209,11 @@ def _sorted(raw: DataRef[Any], numbers: list[int], by: str, names: Names) -> tup
     narrow = raw if isinstance(raw.element_spec, LeafSpec) else raw.fields(by)
     ((path, _),) = tree.leaves(narrow.element_spec)
     try:
-        (column,) = tree.flatten_batch(narrow.element_spec, narrow.read(np.asarray(numbers, np.int64)))
+        (column,) = Schema.of(narrow.element_spec).flatten(narrow.read(np.asarray(numbers, np.int64)))
     except StorageError:
         raise
     except CacheLayerError as error:
         return unsorted, f"not sorted: {error}"
-    column = with_one_mask(column)
     if isinstance(column, Nullable):
         column = np.where(column.valid, column.values.astype(object), None)
     # Nulls and NaN come last; the sort keeps the order of training among equals.

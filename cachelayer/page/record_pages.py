@@ -22,6 +22,7 @@ from cachelayer.page.distributions import SAMPLE, columns_of
 from cachelayer.page.render import open_versions_of, page, query_integer, ref_of
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import AudioSpec, LeafSpec
 
 COUNT = 50
@@ -161,4 +162,4 @@ def _leaf(request: Request) -> tuple[LeafSpec, Any]:
     if nbytes > _ONE_NBYTES:
         raise InvalidArgumentError(f"record {number} has {nbytes:,} bytes: too large to show here")
     element = raw.__getitems__(np.asarray([number]))[0]
-    return leaves[leaf][1], tree.flatten_like(raw.element_spec, element)[leaf]
+    return leaves[leaf][1], Schema.of(raw.element_spec).flatten(element)[leaf]

@@ -16,7 +16,7 @@ elements that are ``bytes`` as they are, so that their shards are ordinary Array
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,21 +25,13 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.records import dtypes, tree
+from cachelayer.records import dtypes
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.layout import Layout, LeafPart, padded
 from cachelayer.records.leaf_codecs import FixedLeafCodec, leaf_codec_for
-from cachelayer.records.leaf_columns import (
-    NULL,
-    NULL_DICT,
-    Column,
-    FlatRows,
-    packed_bits,
-    rows_with_nulls,
-    unpacked_bits,
-)
-from cachelayer.records.leaf_names import chosen_spec, varying_leaves
-from cachelayer.records.leaf_plan import LeafPlan, batch_of, column_of, values_of
+from cachelayer.records.leaf_columns import Column, Columns, FlatRows, packed_bits, rows_with_nulls, unpacked_bits
+from cachelayer.records.leaf_names import has_length
+from cachelayer.records.leaf_plan import LeafPlan, batch_of, column_of, own_nulls, values_of
 from cachelayer.records.memory import (
     MAX_SHARED_NBYTES,
     Bytes,
@@ -49,9 +41,10 @@ from cachelayer.records.memory import (
     rows_sharing_memory,
     splits_of,
 )
+from cachelayer.records.schema import Schema, rows_in_any
 from cachelayer.records.spans import Records, Spans
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, decoded_leaf, describe_leaf, takes_none
-from cachelayer.records.tree import Tree
+from cachelayer.records.tree import Tree, describe, map_structure
 from cachelayer.records.values import Nullable
 
 if TYPE_CHECKING:
@@ -96,13 +89,15 @@ _NO_VARYING_PLACES = _VaryingPlaces(_NOTHING, _NOTHING)
 class Codec:
     """Translates between elements, batches, columns and records."""
 
-    spec: Tree
-    """The spec of the elements."""
+    schema: Schema
+    """The schema of the elements."""
     name: str
     """The name of the codec in manifests."""
     layout: Layout
     plans: tuple[LeafPlan, ...]
     """The plan of each leaf of the elements."""
+    null_bits: Mapping[str, int]
+    """The number of the null bit of each leaf and each dict of the records, by its path."""
     null_bit_count: int
     """How many null bits a record has."""
     with_null_values: tuple[LeafPlan, ...]
@@ -111,38 +106,30 @@ class Codec:
     @classmethod
     def of(cls, spec: Tree, name: str = TYPED) -> Self:
         """Return the codec of records that hold elements of a spec."""
-        from cachelayer.records.null_marks import NullBits
-
-        specs = tree.leaves(spec)
-        codecs = [leaf_codec_for(leaf) for _, leaf in specs]
-        bits = NullBits.of(spec)
-        layout = Layout.plain() if name == PLAIN else Layout.of([codec.parts for codec in codecs], bits.count)
-        plans = []
-        for number, ((path, leaf), codec, places) in enumerate(zip(specs, codecs, layout.places, strict=True)):
-            plan = LeafPlan(
-                number=number,
-                path=path,
-                spec=leaf,
-                codec=codec,
-                parts=tuple(zip(places, codec.parts, strict=True)),
-                dicts_around=bits.dicts_around(number),
-                values_bit=bits.values.get(number),
-            )
-            plans.append(plan)
+        schema = Schema.of(spec)
+        codecs = [leaf_codec_for(leaf.spec) for leaf in schema.leaves]
+        parts = [codec.parts for codec in codecs]
+        layout = Layout.plain() if name == PLAIN else Layout.of(parts, schema.bit_count)
+        plans = tuple(LeafPlan.of_leaves(schema, codecs, layout.places))
         with_null_values = tuple(plan for plan in plans if plan.spec.nullable_values)
-        return cls(spec, name, layout, tuple(plans), bits.count, with_null_values)
+        return cls(schema, name, layout, plans, schema.bits, schema.bit_count, with_null_values)
+
+    @property
+    def spec(self) -> Tree:
+        """The spec of the elements."""
+        return self.schema.spec
 
     def chosen(self, numbers: Sequence[int]) -> Self:
         """Return the codec that reads the same records, as elements with the leaves of these numbers, ascending."""
         plans = tuple(self.plans[number] for number in numbers)
-        return replace(self, spec=chosen_spec(self.spec, numbers), plans=plans)
+        return replace(self, schema=Schema.of(self.schema.chosen(numbers)), plans=plans)
 
     def decoding(self) -> Self:
         """Return the codec that decodes images and sounds; this codec if elements have none."""
         if not any(isinstance(plan.spec, EncodedSpec) for plan in self.plans):
             return self
-        spec = tree.map_structure(self.spec, lambda _, leaf: decoded_leaf(leaf))
-        return replace(self, spec=spec, plans=tuple(plan.decoding() for plan in self.plans))
+        schema = Schema.of(map_structure(self.spec, lambda _, leaf: decoded_leaf(leaf)))
+        return replace(self, schema=schema, plans=tuple(plan.decoding() for plan in self.plans))
 
     @cached_property
     def has_videos(self) -> bool:
@@ -157,19 +144,12 @@ class Codec:
     @cached_property
     def varying(self) -> dict[int, tuple[int, np.dtype[Any]]]:
         """By the number of each leaf that has lengths: the varying part that has its values, and the dtype of these."""
-        return {number: self.plans[number].first_varying for number in varying_leaves(self.spec)}
+        varying = [leaf.leaves.start for leaf in self.schema.leaves if has_length(leaf.spec)]
+        return {number: self.plans[number].first_varying for number in varying}
 
     @cached_property
     def _can_be_null(self) -> bool:
         return bool(self.with_null_values) or any(plan.null_mask for plan in self.plans)
-
-    @cached_property
-    def _pack(self) -> Callable[[Iterator[Any]], Any]:
-        return tree.packer(self.spec)
-
-    @cached_property
-    def _pack_rows(self) -> Callable[[list[list[Any]], int], list[Any]]:
-        return tree.row_packer(self.spec)
 
     @cached_property
     def _lengths_of(self) -> Callable[..., tuple[int, ...]]:
@@ -177,31 +157,36 @@ class Codec:
 
     # Elements and batches into records
 
-    def columns(self, elements: Sequence[Any]) -> list[Column]:
-        """Return the column of each leaf; the record of an ElementError is the index in ``elements``."""
-        return list(map(column_of, self.plans, tree.flatten_rows(self.spec, elements)))
+    def columns(self, elements: Sequence[Any]) -> Columns:
+        """Return the columns of elements; the record of an ElementError is the index in ``elements``."""
+        values, nulls = self.schema.split_rows(elements)
+        leaves = [column_of(plan, rows, nulls) for plan, rows in zip(self.plans, values, strict=True)]
+        return Columns(leaves, len(elements), nulls)
 
-    def batch_columns(self, batch: Any) -> list[Column]:
-        """Return the column of each leaf of a batch: a structure like an element, with stacked leaves.
+    def batch_columns(self, batch: Any, rows: int) -> Columns:
+        """Return the columns of a batch: a structure like an element, with leaves stacked on a leading axis.
 
         A leaf that is None in some rows is an array of objects, or a Nullable with its filler in those rows.
         """
-        columns = tree.flatten_batch(self.spec, batch)
-        for plan, values in zip(self.plans, columns, strict=True):
+        values, nulls = self.schema.split(batch, Nullable)
+        for plan, leaf in zip(self.plans, values, strict=True):
             # The keys of a dict, or the parts of a tuple or list, are no rows.
-            if isinstance(values, (Mapping, tuple)) or (isinstance(values, list) and not takes_none(plan.spec)):
-                raise ElementError(describe_leaf(plan.spec), tree.describe(values), path=plan.path, record=0)
-        return list(map(column_of, self.plans, columns))
+            if isinstance(leaf, (Mapping, tuple)) or (isinstance(leaf, list) and not takes_none(plan.spec)):
+                raise ElementError(describe_leaf(plan.spec), describe(leaf), path=plan.path, record=0)
+        return Columns(
+            [column_of(plan, leaf, nulls) for plan, leaf in zip(self.plans, values, strict=True)], rows, nulls
+        )
 
-    def encode(self, columns: Sequence[Column], rows: int) -> Frames:
-        """Return the records of ``rows`` elements."""
+    def encode(self, columns: Columns) -> Frames:
+        """Return the records of columns."""
         from cachelayer.records.frames import PREFIX, Frames
 
         if self.name == PLAIN:
-            return _plain_records(columns[0])
+            return _plain_records(columns.leaves[0])
+        rows = columns.rows
         layout = self.layout
-        varying = self._varying_parts(columns)
-        value_bits = [packed_bits(column.null_values) for column in columns if column.null_values is not None]
+        varying = self._varying_parts(columns.leaves)
+        value_bits = [packed_bits(leaf.null_values) for leaf in columns.leaves if leaf.null_values is not None]
         tails = [*varying, *value_bits]
         nbytes = np.empty((rows, len(tails)), np.int64)
         for number, tail in enumerate(tails):
@@ -224,13 +209,13 @@ class Codec:
             starts = starts + padded(nbytes[:, number])
         return frames
 
-    def _write_fixed(self, section: Bytes, columns: Sequence[Column], nbytes: Ints) -> None:
+    def _write_fixed(self, section: Bytes, columns: Columns, nbytes: Ints) -> None:
         """Write the fixed sections of records: uint8 of shape ``[rows, fixed_nbytes]``."""
         layout = self.layout
         rows = len(section)
         if not rows:
             return
-        for places, column in zip(layout.places, columns, strict=True):
+        for places, column in zip(layout.places, columns.leaves, strict=True):
             for place, values in zip(places, column.parts, strict=True):
                 if isinstance(values, np.ndarray) and values.size:
                     raw = canonical_bytes(values).reshape(rows, -1).view(np.uint8)
@@ -247,22 +232,24 @@ class Codec:
             raw = np.packbits(bits, axis=1, bitorder="little")
             section[:, layout.nulls_offset : layout.nulls_offset + layout.null_nbytes] = raw
 
-    def rows_by_null_bit(self, columns: Sequence[Column]) -> dict[int, NDArray[np.bool_]]:
+    def rows_by_null_bit(self, columns: Columns) -> dict[int, NDArray[np.bool_]]:
         """Return in which rows each null bit is set, by the numbers of the bits that these columns may set."""
         rows: dict[int, NDArray[np.bool_]] = {}
-        for plan, column in zip(self.plans, columns, strict=True):
-            if column.nulls is not None:
-                rows[plan.number] = column.nulls == NULL
-                # Nulls that are bools have no marks of dicts.
-                has_marks = column.nulls.dtype != np.bool_
-                dicts = plan.dicts_around if has_marks else ()
-                for inner in dicts:
-                    rows[inner.bit] = rows.get(inner.bit, False) | (column.nulls == NULL_DICT + inner.depth)
+        for plan, column in zip(self.plans, columns.leaves, strict=True):
+            nulls = own_nulls(plan, column, columns.nulls)
+            if nulls is not None:
+                rows[plan.number] = nulls
             if column.null_values is not None and plan.values_bit is not None:
                 rows[plan.values_bit] = rows_with_nulls(column.null_values)
+        for node in self.schema.dicts:
+            null = columns.nulls.get(node.path)
+            if null is not None:
+                # Within a dict that is None, nothing else is.
+                absent = rows_in_any(columns.nulls, node.around)
+                rows[self.null_bits[node.path]] = null if absent is None else null & ~absent
         return rows
 
-    def null_bits_in(self, columns: Sequence[Column]) -> frozenset[int]:
+    def null_bits_in(self, columns: Columns) -> frozenset[int]:
         """Return the numbers of the null bits that are set in some row."""
         return frozenset(bit for bit, are_set in self.rows_by_null_bit(columns).items() if are_set.any())
 
@@ -278,13 +265,13 @@ class Codec:
 
     # Records into elements and batches
 
-    def decode(self, records: Records, numbers: Ints | None = None, *, separate_rows: bool = False) -> list[Column]:
-        """Return the column of each leaf; the record of an ElementError is the index in ``records``.
+    def decode(self, records: Records, numbers: Ints | None = None, *, separate_rows: bool = False) -> Columns:
+        """Return the columns of records; the record of an ElementError is the index in ``records``.
 
         Errors of videos have the ``numbers``. With ``separate_rows``, rows are kept one by one, for :meth:`elements`.
         """
         places = self._varying_places(records)
-        null_bits: Any = self._null_bits(records) if self._can_be_null else None
+        null_bits = self._null_bits(records) if self._can_be_null else None
         fixed_rows = _separate_fixed_rows if separate_rows else _fixed_rows
         columns = []
         for plan in self.plans:
@@ -301,24 +288,32 @@ class Codec:
                     nbytes = places.nbytes[:, place]
                     values = records.ranges(places.starts[:, place], nbytes).view(part.dtype)
                     parts.append(FlatRows(values, splits_of(nbytes // part.dtype.itemsize)))
-            nulls = plan.column_nulls(null_bits) if plan.null_mask else None
+            nulls = _nulls_of(plan, null_bits)
             has_null_values = plan.number in places.value_bits
             null_values = _null_values(records, plan, places) if has_null_values else None
             column = Column(tuple(parts), nulls, null_values)
             if plan.files is not None:
                 column = plan.files.decode(column, numbers, separate_rows=separate_rows)
             columns.append(column)
-        return columns
+        nulls_of_dicts = {}
+        if null_bits is not None:
+            for node in self.schema.nullable_dicts:
+                nulls_of_dicts[node.path] = null_bits[:, self.null_bits[node.path]]
+        return Columns(columns, len(records), nulls_of_dicts)
 
-    def elements(self, columns: Sequence[Column], rows: int) -> list[Any]:
+    def elements(self, columns: Columns) -> list[Any]:
         """Return the elements of columns."""
-        values = [values_of(plan, column) for plan, column in zip(self.plans, columns, strict=True)]
-        return self._pack_rows(values, rows)
+        values = [values_of(plan, column) for plan, column in zip(self.plans, columns.leaves, strict=True)]
+        return self.schema.pack_rows(values, columns.nulls, columns.rows)
 
-    def batch(self, columns: Sequence[Column]) -> Any:
+    def batch(self, columns: Columns) -> Any:
         """Return the batch of columns: a structure like an element, with leaves stacked on a leading axis."""
-        batches = [batch_of(plan, column) for plan, column in zip(self.plans, columns, strict=True)]
-        return self._pack(iter(batches))
+        batches = [batch_of(plan, column, columns) for plan, column in zip(self.plans, columns.leaves, strict=True)]
+        nulls = {}
+        for node in self.schema.nullable_dicts:
+            absent = rows_in_any(columns.nulls, (*node.around, node.path))
+            nulls[node.path] = np.zeros(columns.rows, np.bool_) if absent is None else absent
+        return self.schema.pack(batches, nulls)
 
     @cached_property
     def element(self) -> Callable[[bytearray], Any]:
@@ -327,7 +322,7 @@ class Codec:
 
     def _element(self, record: bytearray) -> Any:
         if self.with_null_values:
-            return self.elements(self.decode(Spans.of_bytes([bytes(record)]), separate_rows=True), 1)[0]
+            return self.elements(self.decode(Spans.of_bytes([bytes(record)]), separate_rows=True))[0]
         layout = self.layout
         size = len(record)
         starts = [0]
@@ -353,7 +348,7 @@ class Codec:
         values: list[Any] = []
         for plan in self.plans:
             if null_bits & plan.null_mask:
-                values.append(plan.null_value(null_bits))
+                values.append(None)
                 continue
             arrays = []
             for place, part in plan.parts:
@@ -363,7 +358,9 @@ class Codec:
                     array = np.frombuffer(memory[starts[place] : starts[place] + lengths[place]], part.dtype)
                 arrays.append(array if array.nbytes >= least_shared_nbytes else array.copy())
             values.append(plan.value_of(*arrays))
-        return self._pack(iter(values))
+        dicts = self.schema.nullable_dicts if null_bits else ()
+        nulls = {node.path: True for node in dicts if null_bits >> self.null_bits[node.path] & 1}
+        return self.schema.pack(values, nulls)
 
     @cached_property
     def _element_of_fixed(self) -> Callable[[bytearray], Any] | None:
@@ -380,7 +377,7 @@ class Codec:
         keys = list(self.spec) if isinstance(self.spec, dict) else []
         is_flat = len(keys) == len(arrays) and all(isinstance(self.spec[key], LeafSpec) for key in keys)
         fields = [(key, *array) for key, array in zip(keys if is_flat else range(len(arrays)), arrays, strict=True)]
-        pack = self._pack
+        pack = self.schema.pack
 
         def element(record: bytearray) -> Any:
             if len(record) != nbytes:
@@ -389,7 +386,7 @@ class Codec:
                 key: np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
                 for key, shape, dtype, place in fields
             }
-            return leaves if is_flat else pack(iter(leaves.values()))
+            return leaves if is_flat else pack(list(leaves.values()))
 
         return element
 
@@ -480,7 +477,8 @@ class Codec:
         plan = self.plans[number]
         [(place, part)] = plan.parts
         values = _fixed_rows(records, place, part)
-        return Nullable(values, plan.column_nulls(self._null_bits(records)) == 0) if plan.null_mask else values
+        nulls = _nulls_of(plan, self._null_bits(records)) if plan.nullable_bits else None
+        return values if nulls is None else Nullable(values, ~nulls)
 
     def _varying_places(self, records: Records) -> _VaryingPlaces:
         """Return where the varying parts of each record lie; raise if a record has another length than they give."""
@@ -511,10 +509,20 @@ class Codec:
             raise _damaged(int(lengths[wrong[0]]), int(end[wrong[0]]))
         return _VaryingPlaces(starts, nbytes, value_bits)
 
-    def _null_bits(self, records: Records) -> Any:
+    def _null_bits(self, records: Records) -> NDArray[np.bool_]:
         """Return the null bits of records: bool of shape ``[rows, bits]``, or a few bits more."""
         raw = records.take(self.layout.nulls_offset, self.layout.null_nbytes)
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
+
+
+def _nulls_of(plan: LeafPlan, null_bits: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Return in which rows a leaf has no value, given the null bits of all rows; None if it always has one."""
+    if null_bits is None or not plan.nullable_bits:
+        return None
+    if len(plan.nullable_bits) == 1:
+        return null_bits[:, plan.number]
+    nulls: NDArray[np.bool_] = null_bits[:, plan.nullable_bits].any(axis=1)
+    return nulls
 
 
 def _null_values(records: Records, plan: LeafPlan, places: _VaryingPlaces) -> FlatRows:

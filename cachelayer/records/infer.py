@@ -25,9 +25,9 @@ import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.null_marks import marked, marks
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, RaggedSpec, as_nullable, without_nulls
-from cachelayer.records.tree import Tree, children, describe, leaf_values, leaves, map_structure
+from cachelayer.records.tree import Tree, children, describe, leaf_values, map_structure
 from cachelayer.records.value_conversion import as_time, leaf_spec
 from cachelayer.records.values import BadValue, Nullable, PictureFile, Ragged, Sparse
 from cachelayer.user_warnings import warn
@@ -409,30 +409,25 @@ def common_spec(specs: Sequence[tuple[str, Tree]]) -> Tree:
 
 def _common(first: str, common: Tree, name: str, spec: Tree) -> Tree:
     """Return the spec that fits the elements of two specs, and of nulls in either."""
-    common_leaves = dict(leaves(common))
-    leaves_of_spec = dict(leaves(spec))
-    if list(common_leaves) != list(leaves_of_spec) or _skeleton(common) != _skeleton(spec):
+    schema = Schema.of(common)
+    other = Schema.of(spec)
+    if _structure(schema) != _structure(other):
         raise InvalidArgumentError(
-            f"elements of {first} are {describe(common)} with leaves {_paths(common_leaves)}, those of {name} are "
-            f"{describe(spec)} with leaves {_paths(leaves_of_spec)}: {_BUILD_ALIKE}"
+            f"elements of {first} are {describe(common)} with leaves {_paths(schema)}, those of {name} are "
+            f"{describe(spec)} with leaves {_paths(other)}: {_BUILD_ALIKE}"
         )
-    for path, leaf in common_leaves.items():
-        other = leaves_of_spec[path]
-        if without_nulls(leaf) != without_nulls(other):
-            where = tree.leaf_title(path)
-            raise InvalidArgumentError(f"{where} is {leaf!r} in {first} and {other!r} in {name}: {_BUILD_ALIKE}")
-    return marked(common, marks(spec))
+    for leaf, other_leaf in zip(schema.leaves, other.leaves, strict=True):
+        if without_nulls(leaf.spec) != without_nulls(other_leaf.spec):
+            where = f"{tree.leaf_title(leaf.path)} is {leaf.spec!r} in {first} and {other_leaf.spec!r} in {name}"
+            raise InvalidArgumentError(f"{where}: {_BUILD_ALIKE}")
+    return schema.marked(other.marks)
 
 
-def _skeleton(spec: Tree) -> Tree:
-    """Return the structure of a spec, whatever may be None: False for each leaf, True for what is always None."""
-    if isinstance(spec, LeafSpec) or spec is None:
-        return spec is None
-    if isinstance(spec, dict):
-        return {key: _skeleton(child) for key, child in spec.items()}
-    parts = [_skeleton(child) for _, child in children(spec)]
-    return type(spec)(*parts) if tree.is_namedtuple(spec) else type(spec)(parts)
+def _structure(schema: Schema) -> list[tuple[str, type]]:
+    """Return the path and the kind of each node, whatever may be None."""
+    kinds: tuple[type, ...] = (LeafSpec, dict, list, tuple, type(None))
+    return [(node.path, next(kind for kind in kinds if isinstance(node.spec, kind))) for node in schema.root.nodes()]
 
 
-def _paths(paths: Iterable[str]) -> str:
-    return ", ".join(path or "(itself)" for path in paths) or "(none)"
+def _paths(schema: Schema) -> str:
+    return ", ".join(leaf.path or "(itself)" for leaf in schema.leaves) or "(none)"

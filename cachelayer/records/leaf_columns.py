@@ -1,18 +1,18 @@
 """One leaf of many elements: a column, between the values of users and the bytes of records.
 
 A column has the parts of the leaf, each for all rows at once: a fixed part as an array with a leading axis, a varying
-part as :class:`FlatRows`. Rows that are null hold a filler, and are marked beside the parts::
+part as :class:`FlatRows`. Rows without a value hold a filler, and are named beside the parts::
 
     four values of a leaf "lengths" of shape [None]        [5, 6]  []  None  [7]
     its column      parts        FlatRows(values=[5, 6, 7], splits=[0, 2, 2, 2, 3])
-                    nulls        [0, 0, 1, 0]
+                    nulls        [False, False, True, False]
                     null_values  None: no value within a row is null
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -22,11 +22,7 @@ from numpy.typing import NDArray
 from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8, LeafPart
 from cachelayer.records.memory import Ints, rows_sharing_memory, separate_rows, splits_of
-
-NULL = 1
-"""The mark of a leaf that is None, in the nulls of a column."""
-NULL_DICT = 2
-"""The mark of a leaf that is missing because a dict that no dict is around is None; see ``Column.nulls``."""
+from cachelayer.records.schema import Nulls
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +81,8 @@ class Column:
 
     parts: tuple[PartRows, ...]
     """The parts of the leaf, as :mod:`cachelayer.records.leaf_codecs` lists them."""
-    nulls: NDArray[Any] | None = None
-    """Which rows are null, and why: bool or uint8 of shape ``[rows]``; None if there are no nulls.
-
-    0 is a value, 1 (``NULL``) a leaf that is None. ``NULL_DICT + d`` says that a dict around the leaf is None; the
-    outermost such dict has d dicts around it. Of a leaf ``"meta/url"``: 0 for ``{"meta": {"url": "u7"}}``, 1 for
-    ``{"meta": {"url": None}}``, 3 for ``{"meta": None}``, since the element itself is a dict around ``"meta"``.
-    """
+    nulls: NDArray[np.bool_] | None = None
+    """In which rows the leaf has no value, because it, or a dict around it, is None; None if it has one in each."""
     null_values: FlatRows | None = None
     """Whether each value within each row is null, as bools; None if the leaf has no nulls within rows."""
 
@@ -101,6 +92,24 @@ class Column:
         nulls = None if self.nulls is None else self.nulls[start:stop]
         null_values = None if self.null_values is None else self.null_values.rows(start, stop)
         return Column(tuple(parts), nulls, null_values)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """All leaves of many elements, and which of the dicts around them are None."""
+
+    leaves: Sequence[Column]
+    rows: int
+    """The number of elements."""
+    nulls: Nulls = field(default_factory=dict)
+    """In which rows a dict is None, by its path, for each dict that may be None. In rows in which a dict around it is
+    None, it may say anything."""
+
+    @classmethod
+    def merged(cls, parts: Sequence[Columns]) -> Columns:
+        """Return the columns of dicts that have the keys of several, given the columns of these."""
+        nulls = {path: null for part in parts for path, null in part.nulls.items()}
+        return cls([leaf for part in parts for leaf in part.leaves], parts[0].rows, nulls)
 
 
 class LeafCodec(Protocol):

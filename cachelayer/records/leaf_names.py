@@ -10,12 +10,13 @@ Leaves are numbered from 0, depth first. A field is a leaf, or a node with all l
 from __future__ import annotations
 
 import keyword
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.records import dtypes, tree
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, NullableDict, describe_leaf
+from cachelayer.records import dtypes
+from cachelayer.records.schema import Node, Schema
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, describe_leaf
 from cachelayer.records.tree import Tree
 
 UNNAMED = "values"
@@ -54,27 +55,28 @@ def leaf_number(spec: Tree, name: Any) -> int:
     raise InvalidArgumentError(f"{name!r} is not a field of the elements: {_listed(spec)}")
 
 
-def varying_leaves(spec: Tree) -> list[int]:
-    """Return the numbers of the leaves that have lengths: arrays of shape ``[None]``, single ``bytes`` and ``str``.
-
-    The length of an array is the number of its values. The length of a string is the number of its bytes, in UTF-8 for
-    ``str``; images and sounds are strings of bytes too. None has the length 0.
-    """
-    return [number for number, (_, leaf) in enumerate(tree.leaves(spec)) if _has_length(leaf)]
+def leaf_named(spec: Tree, name: Any) -> LeafSpec:
+    """Return the spec of the leaf of this name; raise if no leaf, or more than one, has it."""
+    leaf: LeafSpec = Schema.of(spec).leaves[leaf_number(spec, name)].spec
+    return leaf
 
 
 def varying_leaf(spec: Tree, name: Any) -> int:
     """Return the number of the leaf of this name; raise if it has no lengths."""
-    number = leaf_number(spec, name)
-    leaf = tree.leaves(spec)[number][1]
-    if not _has_length(leaf):
+    leaf = leaf_named(spec, name)
+    if not has_length(leaf):
         raise InvalidArgumentError(
             f"{name!r} is {describe_leaf(leaf)}: only arrays of shape [None], bytes and str have lengths"
         )
-    return number
+    return leaf_number(spec, name)
 
 
-def _has_length(leaf: LeafSpec) -> bool:
+def has_length(leaf: LeafSpec) -> bool:
+    """Return whether a leaf has a length: arrays of shape ``[None]``, single ``bytes`` and ``str``.
+
+    The length of an array is the number of its values. The length of a string is the number of its bytes, in UTF-8 for
+    ``str``; images and sounds are strings of bytes too. None has the length 0.
+    """
     if not isinstance(leaf, (ArraySpec, EncodedSpec)):
         return False
     return leaf.shape == (None,) or (leaf.shape == () and dtypes.is_string(leaf.dtype))
@@ -88,56 +90,18 @@ def leaf_numbers(spec: Tree, names: Iterable[Any]) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def chosen_spec(spec: Tree, chosen: Collection[int]) -> Tree:
-    """Return the spec of elements that have only these leaves."""
-    if not isinstance(spec, dict):
-        raise InvalidArgumentError(f"fields are keys of dicts, and elements are {tree.describe(spec)}")
-    fields: dict[str, Tree] = NullableDict() if isinstance(spec, NullableDict) else {}
-    first = 0
-    for key, child in spec.items():
-        count = len(tree.leaves(child))
-        of_child = {number - first for number in chosen if first <= number < first + count}
-        first += count
-        if of_child and len(of_child) < count and not isinstance(child, dict):
-            raise InvalidArgumentError(f"{key!r} is {tree.describe(child)}: name it whole, not some of its items")
-        if of_child:
-            fields[key] = child if len(of_child) == count else chosen_spec(child, of_child)
-    return fields
-
-
 def _leaves_of(spec: Tree, name: Any) -> range:
     """Return the numbers of the leaves of a field."""
     if not isinstance(name, str):
         raise InvalidTypeError(f"field {name!r} of type {type(name).__name__}: pass a name such as 'tokens' or 'a/b'")
-    fields = [leaves for known, leaves in _nodes(spec) if known == name]
+    root = Schema.of(spec).root
+    # The element itself has no name, unless it is a leaf.
+    fields = [node.leaves for node in root.nodes() if node.name == name and (node.path or not node.children)]
     if len(fields) > 1:
         raise InvalidArgumentError(f"{name!r} names {len(fields)} parts of an element: rename a key that holds a '/'")
     if not fields or not fields[0]:
         raise InvalidArgumentError(f"no field {name!r}: {_listed(spec)}")
     return fields[0]
-
-
-def _nodes(spec: Tree, name: str = "", first: int = 0) -> Iterator[tuple[str, range]]:
-    """Yield the name of each field of a spec called ``name``, and the numbers of its leaves from ``first`` on."""
-    if isinstance(spec, LeafSpec):
-        yield name, range(first, first + 1)
-        return
-    for step, child in _steps(spec):
-        below = f"{name}/{step}" if name else step
-        count = len(tree.leaves(child))
-        if not isinstance(child, LeafSpec):
-            yield below, range(first, first + count)
-        yield from _nodes(child, below, first)
-        first += count
-
-
-def _steps(spec: Tree) -> Iterator[tuple[str, Tree]]:
-    if isinstance(spec, dict):
-        yield from spec.items()
-    elif tree.is_namedtuple(spec):
-        yield from zip(spec._fields, spec, strict=True)
-    elif spec is not None:
-        yield from ((str(number), child) for number, child in enumerate(spec))
 
 
 def last_key(name: str) -> str:
@@ -151,35 +115,14 @@ def in_condition(name: str) -> str:
     return name.replace("/", ".") if is_plain else f"`{name}`"
 
 
-def names_of_leaves(spec: Tree, name: str = "") -> list[str]:
-    """Return the names of all leaves, in the order of their numbers; ``name`` is the name of the spec itself."""
-    if isinstance(spec, LeafSpec):
-        return [name]
-    steps = _steps(spec)
-    return [leaf for step, child in steps for leaf in names_of_leaves(child, f"{name}/{step}" if name else step)]
+def names_of_leaves(spec: Tree) -> list[str]:
+    """Return the names of all leaves, in the order of their numbers."""
+    return [leaf.name for leaf in Schema.of(spec).leaves]
 
 
-def dict_named(spec: Tree, name: str) -> tuple[int, range] | None:
-    """Return the depth of the dict of this name, and the numbers of its leaves; None if no dict has this name.
-
-    The depth is how many dicts are around it.
-    """
-    depth = 0
-    first = 0
-    path = ""
-    while isinstance(spec, dict) and path != name:
-        for key, child in spec.items():
-            below = f"{path}/{key}" if path else key
-            if below == name or name.startswith(f"{below}/"):
-                spec = child
-                path = below
-                depth += 1
-                break
-            first += len(tree.leaves(child))
-        else:
-            return None
-    count = len(tree.leaves(spec))
-    return (depth, range(first, first + count)) if isinstance(spec, dict) and count and path == name else None
+def dict_named(spec: Tree, name: str) -> Node | None:
+    """Return the dict of this name, which may be None; None if no dict has this name."""
+    return next((node for node in Schema.of(spec).dicts if node.name == name), None)
 
 
 def _listed(spec: Tree) -> str:

@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.records import dtypes
 from cachelayer.records.layout import LeafPart
-from cachelayer.records.leaf_columns import NULL, NULL_DICT, Column, FlatRows, LeafCodec, PartRows
+from cachelayer.records.leaf_columns import Column, Columns, FlatRows, LeafCodec, PartRows
 from cachelayer.records.memory import Ints
-from cachelayer.records.null_marks import InnerDict
+from cachelayer.records.schema import Nulls, Schema, rows_in_any
 from cachelayer.records.spec import EncodedSpec, LeafSpec, takes_none
-from cachelayer.records.values import Nullable, NullDict, OfNullableDict, Ragged, with_flat_values
+from cachelayer.records.values import Nullable, Ragged, with_flat_values
 
 if TYPE_CHECKING:
     from cachelayer.records.media import Files
+
+_NONE = type(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +45,42 @@ class LeafPlan:
     """Translates between values and parts; its values are arrays if ``files`` decodes images or sounds."""
     parts: tuple[tuple[int, LeafPart], ...]
     """The parts of the leaf, each with its place: of a fixed part the offset, of a varying part the number."""
+    around: tuple[str, ...]
+    """The paths of the dicts around the leaf."""
+    nullable_bits: tuple[int, ...]
+    """The null bits that make the leaf None: its own and those of dicts around it; none if none of them is ever set."""
+    values_bit: int | None
+    """The number of the null bit of the values within the leaf; None if none of them can be null."""
     files: Files | None = None
     """Decodes the images, sounds or videos of the leaf; None if they are not decoded."""
-    dicts_around: tuple[InnerDict, ...] = ()
-    """The dicts around the leaf, the outermost first."""
-    values_bit: int | None = None
-    """The number of the null bit of the values within the leaf; None if none of them can be null."""
     null_mask: int = field(init=False)
-    """The null bits that make the leaf None, its own and those of dicts around it: bit n for the null bit n."""
+    """The same null bits: bit n for the null bit n."""
     value_of: Callable[..., Any] = field(init=False)
     """Makes the value of one row from its parts."""
 
     def __post_init__(self) -> None:
-        bits = [self.number] if self.spec.nullable else []
-        bits += [inner.bit for inner in self.dicts_around if inner.nullable]
-        object.__setattr__(self, "null_mask", sum(1 << bit for bit in bits))
+        object.__setattr__(self, "null_mask", sum(1 << bit for bit in self.nullable_bits))
         object.__setattr__(self, "value_of", self.codec.value if self.files is None else self.files.value)
+
+    @classmethod
+    def of_leaves(cls, schema: Schema, codecs: Sequence[LeafCodec], places: Sequence[Sequence[int]]) -> list[LeafPlan]:
+        """Return the plans of all leaves, given the codec of each and the places of its parts."""
+        nullable = {node.path: schema.bits[node.path] for node in schema.nullable_dicts}
+        plans = []
+        for number, (node, codec, places_of_leaf) in enumerate(zip(schema.leaves, codecs, places, strict=True)):
+            bits = [nullable[path] for path in node.around if path in nullable]
+            plan = cls(
+                number=number,
+                path=node.path,
+                spec=node.spec,
+                codec=codec,
+                parts=tuple(zip(places_of_leaf, codec.parts, strict=True)),
+                around=node.around,
+                nullable_bits=(number, *bits) if node.spec.nullable or bits else (),
+                values_bit=schema.bits_of_values.get(node.path),
+            )
+            plans.append(plan)
+        return plans
 
     def decoding(self) -> LeafPlan:
         """Return the plan of the leaf with its images or sounds decoded; this plan if it has none."""
@@ -68,33 +90,6 @@ class LeafPlan:
             return self
         files = files_of(self.path, self.spec)
         return replace(self, codec=files.codec, files=files)
-
-    @property
-    def null_bits(self) -> frozenset[int]:
-        """The numbers of all null bits that concern the leaf."""
-        of_values = [] if self.values_bit is None else [self.values_bit]
-        return frozenset([self.number, *(inner.bit for inner in self.dicts_around), *of_values])
-
-    def null_value(self, bits: int) -> NullDict | None:
-        """Return the value of the leaf in an element whose null bits make it None.
-
-        That is None, or the mark of the outermost dict that is None, which a packer needs to make that dict None.
-        """
-        for inner in self.dicts_around:
-            if inner.nullable and bits & 1 << inner.bit:
-                return NullDict(inner.depth)
-        return None
-
-    def column_nulls(self, bits: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return the nulls of the column of the leaf, from the null bits of records: bool of shape ``[rows, bits]``."""
-        nullable = [inner for inner in self.dicts_around if inner.nullable]
-        if not nullable:
-            return bits[:, self.number]
-        nulls = bits[:, self.number].astype(np.uint8)
-        # The outermost dict comes last, so its mark stays.
-        for inner in reversed(nullable):
-            nulls[bits[:, inner.bit]] = NULL_DICT + inner.depth
-        return nulls
 
     def value_counts(self, nbytes: Ints) -> Ints:
         """Return how many values each row has, from the bytes of the varying parts: of shape ``[rows, parts]``."""
@@ -136,61 +131,50 @@ class LeafPlan:
         return next((place, part.dtype) for place, part in self.parts if part.shape is None)
 
 
-def column_of(plan: LeafPlan, values: Any) -> Column:
-    """Return the column of a leaf from its values, in a list or a batch; the record of an ElementError is the row."""
-    nulls = None
+def column_of(plan: LeafPlan, values: Any, dicts: Nulls) -> Column:
+    """Return the column of a leaf; the record of an ElementError is the row.
+
+    Args:
+        values: the values, in a list or a batch.
+        dicts: in which rows dicts are None.
+    """
+    nulls = rows_in_any(dicts, plan.around)
     if isinstance(values, Nullable) and values.valid.ndim == 1:
-        values, nulls = _without_null_rows(values)
+        nulls = ~values.valid if nulls is None else ~values.valid | nulls
+        values = values.values
+        may_hold_none = False
+    else:
+        # An array of objects may hold None in the rows that are null.
+        may_hold_none = isinstance(values, np.ndarray) and values.dtype == object
     has_null_values = isinstance(values, Nullable) or isinstance(getattr(values, "flat_values", None), Nullable)
-    # An array of objects may hold None in the rows that are null.
-    may_hold_none = nulls is None and isinstance(values, np.ndarray) and values.dtype == object
     if has_null_values or may_hold_none:
         values = list(values)
     try:
         if not isinstance(values, list):
             return Column(plan.codec.encode_batch(values), nulls)
-        if nulls is None:
-            values, nulls = _with_fillers(plan, values)
+        values, nulls = _with_fillers(plan, values, nulls)
         return _column_of_rows(plan, values, nulls)
     except ElementError as error:
         raise error.at(path=plan.path) from error.__cause__
 
 
-def _without_null_rows(batch: Nullable) -> tuple[Any, NDArray[Any]]:
-    """Return the values of a leaf in a batch, which has fillers in null rows, and the nulls of its column.
-
-    The Nullable of the outermost dict is around those of inner dicts, so the first mark of a row counts.
-    """
-    nulls = np.zeros(len(batch.valid), np.uint8)
-    values: Any = batch
-    while isinstance(values, Nullable) and values.valid.ndim == 1:
-        mark = NULL_DICT + values.depth if isinstance(values, OfNullableDict) else NULL
-        nulls[~values.valid & (nulls == 0)] = mark
-        values = values.values
-    return values, nulls
-
-
-def _with_fillers(plan: LeafPlan, values: list[Any]) -> tuple[list[Any], NDArray[Any] | None]:
-    """Return values with fillers in place of nulls, and the nulls of their column; None for no nulls."""
-    kinds = set(map(type, values))
-    none_is_a_value = takes_none(plan.spec)
-    has_nulls = NullDict in kinds or (type(None) in kinds and not none_is_a_value)
-    if not plan.null_mask and not has_nulls:
+def _with_fillers(
+    plan: LeafPlan, values: list[Any], nulls: NDArray[np.bool_] | None
+) -> tuple[list[Any], NDArray[np.bool_] | None]:
+    """Return values with fillers in place of nulls, and in which rows there is none; None for no such row."""
+    if not takes_none(plan.spec) and _NONE in set(map(type, values)):
+        are_none = np.fromiter((value is None for value in values), np.bool_, len(values))
+        nulls = are_none if nulls is None else nulls | are_none
+    if nulls is None:
         return values, None
-    nulls = np.zeros(len(values), np.uint8)
     filled = list(values)
     filler = plan.codec.filler()
-    for row, value in enumerate(values):
-        if value is None and not none_is_a_value:
-            nulls[row] = NULL
-            filled[row] = filler
-        elif type(value) is NullDict:
-            nulls[row] = NULL_DICT + value.depth
-            filled[row] = filler
+    for row in np.flatnonzero(nulls).tolist():
+        filled[row] = filler
     return filled, nulls
 
 
-def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[Any] | None) -> Column:
+def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[np.bool_] | None) -> Column:
     """Return the column of values. None of them is None, though values within them may be."""
     null_values = None
     try:
@@ -216,28 +200,26 @@ def values_of(plan: LeafPlan, column: Column) -> list[Any]:
     if column.null_values is not None:
         values = list(_rows_with_null_values(values, column.null_values))
     if column.nulls is not None:
-        for row in np.flatnonzero(column.nulls):
-            mark = int(column.nulls[row])
-            values[row] = None if mark == NULL else NullDict(mark - NULL_DICT)
+        for row in np.flatnonzero(column.nulls).tolist():
+            values[row] = None
     return values
 
 
-def batch_of(plan: LeafPlan, column: Column) -> Any:
-    """Return the values of all rows of a column, stacked on a leading axis."""
+def batch_of(plan: LeafPlan, column: Column, columns: Columns) -> Any:
+    """Return the values of all rows of one of some columns, stacked on a leading axis."""
     batch = plan.codec.batch(column.parts)
-    nulls = column.nulls
     if column.null_values is not None:
         batch = _batch_with_null_values(batch, column.null_values)
-    if nulls is None:
-        return batch
-    if plan.spec.nullable or (nulls == NULL).any():
-        batch = Nullable(batch, nulls == 0)
-    for inner in reversed(plan.dicts_around):
-        if inner.nullable:
-            # A dict is None if it, or a dict around it, has the mark: the mark of an outer dict is smaller.
-            valid = (nulls < NULL_DICT) | (nulls > NULL_DICT + inner.depth)
-            batch = OfNullableDict(batch, valid, inner.depth)
-    return batch
+    if column.nulls is None:
+        return Nullable(batch, np.ones(columns.rows, np.bool_)) if plan.spec.nullable else batch
+    nulls = own_nulls(plan, column, columns.nulls)
+    return Nullable(batch, ~column.nulls) if plan.spec.nullable or np.any(nulls) else batch
+
+
+def own_nulls(plan: LeafPlan, column: Column, dicts: Nulls) -> NDArray[np.bool_] | None:
+    """Return in which rows the leaf itself is None, and no dict around it; None for no such row."""
+    absent = rows_in_any(dicts, plan.around)
+    return column.nulls if absent is None or column.nulls is None else column.nulls & ~absent
 
 
 def _rows_with_null_values(rows: Iterable[Any], null_values: FlatRows) -> Iterator[Any]:

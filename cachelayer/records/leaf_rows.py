@@ -12,9 +12,10 @@ from cachelayer.records.layout import U8
 from cachelayer.records.leaf_columns import Column, FlatRows
 from cachelayer.records.leaf_plan import LeafPlan, values_of
 from cachelayer.records.memory import bytes_of, splits_of
+from cachelayer.records.schema import Nulls, rows_in_any
 from cachelayer.records.spans import Spans
 from cachelayer.records.spec import LeafSpec, without_nulls
-from cachelayer.records.values import NullDict, Ragged, Sparse
+from cachelayer.records.values import Ragged, Sparse
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +24,20 @@ class LeafRows:
 
     plan: LeafPlan
     column: Column
+    dicts: Nulls
+    """In which rows dicts are None."""
     count: int
     """The number of rows."""
 
     @property
-    def nulls(self) -> NDArray[Any]:
-        """The nulls of the column: in which rows the leaf, or a dict around it, is None."""
+    def nulls(self) -> NDArray[np.bool_]:
+        """True for each row without a value: the leaf, or a dict around it, is None."""
         return np.zeros(self.count, np.bool_) if self.column.nulls is None else self.column.nulls
+
+    def has_dict(self, around: int) -> NDArray[np.bool_]:
+        """Return in which rows one of the dicts around the leaf is not None, nor a dict around it."""
+        absent = rows_in_any(self.dicts, self.plan.around[: around + 1])
+        return np.ones(self.count, np.bool_) if absent is None else ~absent
 
     @property
     def null_values(self) -> FlatRows:
@@ -44,7 +52,7 @@ class LeafRows:
     def value(self, row: int) -> Any:
         """Return the value of a row, None if a dict around it is None."""
         (value,) = values_of(self.plan, self.column.rows(row, row + 1))
-        return None if isinstance(value, NullDict) else value
+        return value
 
 
 def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
@@ -64,9 +72,10 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
         differ = np.array([before != after for before, after in zip(contents, other_contents, strict=True)], np.bool_)
     if one.column.null_values is not None or other.column.null_values is not None:
         _mark_differing(differ, one.null_values, other.null_values)
-    nulls = one.nulls
-    other_nulls = other.nulls
-    return np.where(nulls | other_nulls, nulls != other_nulls, differ)
+    differ = np.where(one.nulls | other.nulls, one.nulls != other.nulls, differ)
+    for around in range(len(one.plan.around)):
+        differ |= one.has_dict(around) != other.has_dict(around)
+    return differ
 
 
 def _differing_parts(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:

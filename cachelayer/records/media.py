@@ -33,7 +33,7 @@ from cachelayer.records import tree
 from cachelayer.records.conform import conform
 from cachelayer.records.decoding_threads import in_threads
 from cachelayer.records.leaf_codecs import leaf_codec_for
-from cachelayer.records.leaf_columns import Column
+from cachelayer.records.leaf_columns import Column, Columns
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.memory import LEAF_NBYTES, Ints
 from cachelayer.records.spec import (
@@ -160,12 +160,12 @@ def files_of(path: str, spec: EncodedSpec) -> Files:
     return VideoReaders(path, spec) if isinstance(spec, VideoSpec) else MediaFiles(path, spec)
 
 
-def check_files(spec: Tree, columns: Sequence[Column]) -> None:
+def check_files(spec: Tree, columns: Columns) -> None:
     """Raise unless every image and sound in the columns decodes; the record of the error is the row.
 
     Videos were read when their index was made. Without the packages that decode files, there is a warning.
     """
-    for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
+    for (path, leaf), column in zip(tree.leaves(spec), columns.leaves, strict=True):
         if isinstance(leaf, EncodedSpec) and not isinstance(leaf, VideoSpec):
             try:
                 MediaFiles(path, leaf).check(column)

@@ -23,8 +23,7 @@ from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.protocols import Dataset
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.null_marks import marks
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec, VideoSpec, describe_leaf
+from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec, VideoSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import leaf_spec
 from cachelayer.records.values import Nullable, Ragged, Sparse
@@ -65,21 +64,23 @@ class Stacking(PickledByFields):
         """Return elements converted to the dtypes of the spec, without any loss."""
         columns = self._codec.columns(elements)
         # Columns take any nulls, because builds learn from them what may be None. Here the spec is fixed.
-        allowed = marks(self.spec)
+        allowed = self._codec.schema.marks
         for number, are_null in self._codec.rows_by_null_bit(columns).items():
             if number not in allowed and are_null.any():
-                plan = next(plan for plan in self._codec.plans if number in plan.null_bits)
+                node = self._codec.schema.node_of_bit(number)
                 row = int(are_null.argmax())
-                raise ElementError(describe_leaf(plan.spec), "None", path=plan.path, record=row, hint=_NULLABLE)
-        return self._codec.elements(columns, len(elements))
+                raise ElementError(tree.describe(node.spec), "None", path=node.path, record=row, hint=_NULLABLE)
+        return self._codec.elements(columns)
 
     @property
     def is_plain(self) -> bool:
-        return not marks(self.spec) and all(is_plain(leaf) for _, leaf in tree.leaves(self.spec))
+        schema = self._codec.schema
+        return not schema.marks and all(is_plain(leaf.spec) for leaf in schema.leaves)
 
     def passing(self, element: Any) -> Callable[[Any], Mapping[str, Tree]]:
-        leaves = zip(tree.leaves(self.spec), tree.flatten_like(self.spec, element), strict=True)
-        inputs = [(path, leaf, value) for (path, leaf), value in leaves if not is_plain(leaf)]
+        schema = self._codec.schema
+        leaves = zip(schema.leaves, schema.flatten(element), strict=True)
+        inputs = [(leaf.path, leaf.spec, value) for leaf, value in leaves if not is_plain(leaf.spec)]
         inputs += _nullable_dicts(self.spec, element, "")
         # By the identity of a value, which the values that are kept beside do not lose: its specs by path.
         found: dict[int, tuple[Any, dict[str, Tree]]] = {}

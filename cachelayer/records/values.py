@@ -413,31 +413,6 @@ class Nullable(NoArray):
         return f"Nullable(rows={len(self)}, null={int(np.count_nonzero(~self.valid))}, values={shown})"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class OfNullableDict(Nullable):
-    """A leaf of a batch, taken out of a Nullable of a dict around it. A packer makes that Nullable again."""
-
-    depth: int = 0
-    """How many dicts are around that dict."""
-
-
-def with_one_mask(values: Any) -> Any:
-    """Return a leaf of a batch in at most one Nullable, in which a row is null if the leaf or a dict around it is."""
-    valid = None
-    while isinstance(values, Nullable) and values.valid.ndim == 1:
-        valid = values.valid if valid is None else valid & values.valid
-        values = values.values
-    return values if valid is None else Nullable(values, valid)
-
-
-@dataclass(frozen=True)
-class NullDict:
-    """Stands for a leaf of an element in which a dict around the leaf is None."""
-
-    depth: int
-    """How many dicts are around the outermost dict that is None."""
-
-
 def _rows_of(values: Any, rows: Any) -> Any:
     """Return a row or some rows of a batch."""
     if isinstance(values, dict):

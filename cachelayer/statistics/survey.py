@@ -16,8 +16,9 @@ from cachelayer.progress import Progress
 from cachelayer.protocols import records_of
 from cachelayer.records import json_text, tree
 from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import ImageSpec, JsonSpec, LeafSpec, RaggedSpec, describe_leaf
-from cachelayer.records.values import Nullable, Ragged, Sparse, with_one_mask
+from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
 from cachelayer.statistics.shown import statistics_html, statistics_text
 from cachelayer.statistics.texts_and_images import StringStats, StringSummary, image_sizes
@@ -119,7 +120,7 @@ class Survey:
         """Read the next batch, and return how many records and bytes it has; None if all are read."""
         if self.read == self.total:
             return None
-        values = tree.flatten_batch(self._raw.element_spec, next(self._batches))
+        values = Schema.of(self._raw.element_spec).flatten(next(self._batches))
         count = min(self._batch_size, self.total - self.read)
         rows = np.arange(self.read, self.read + count)
         nbytes = self._raw.stored_nbytes(rows)
@@ -171,7 +172,7 @@ def count_by(ref: Any, field: str) -> dict[Any, int]:
     counts: Counter[Any] = Counter()
     for start in range(0, len(narrow), _BATCH_RECORDS):
         rows = np.arange(start, min(start + _BATCH_RECORDS, len(narrow)))
-        (values,) = tree.flatten_batch(narrow.element_spec, narrow.read(rows))
+        (values,) = Schema.of(narrow.element_spec).flatten(narrow.read(rows))
         valid, values, _ = unpack(spec, values, len(rows))
         counts.update(values.tolist())
         counts[None] += len(valid) - len(values)
@@ -251,7 +252,6 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
         lengths by what they count, such as ``axis 0`` or ``characters``.
     """
     valid = np.ones(rows, np.bool_)
-    batch = with_one_mask(batch)
     if isinstance(batch, Nullable) and batch.valid.ndim == 1:
         valid = batch.valid
         batch = batch.values

@@ -19,7 +19,7 @@ from cachelayer.builds.source_records import SourceRecords
 from cachelayer.engines.processes import copied
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.records.infer import FIRST_ELEMENTS
-from cachelayer.records.null_marks import marked
+from cachelayer.records.schema import Schema
 from cachelayer.storage.catalog import Catalog
 from cachelayer.versions.view_calls import ViewName
 
@@ -63,7 +63,7 @@ def begin_build(catalog: Catalog, plan: BuildPlan, hosts: Hosts | None) -> DataR
         plan.notes,
         np.asarray(parts.starts),
         parts.length,
-        marked(spec, nulls),
+        Schema.of(spec).marked(nulls),
         {**plan.source.metadata, **plan.options.annotations["metadata"]},
         from_source,
         catalog.verify,

@@ -70,7 +70,7 @@ def records_of(source: Source, spec: Tree, start: int = 0, stop: int | None = No
     codec = codec_for(spec)
     found = []
     for batch in source.batches(start, stop):
-        frames = codec.encode(batch.columns(codec), len(batch))
+        frames = codec.encode(batch.columns(codec))
         places = zip(frames.starts.tolist(), frames.lengths.tolist(), strict=True)
         found += [frames.buffer[start : start + length].tobytes() for start, length in places]
     return found

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from cachelayer import json_values
 from cachelayer.errors import FormatError
 from cachelayer.locks import cached_property
-from cachelayer.records import spec_json
+from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import TYPED, Codec, codec_named
-from cachelayer.records.leaf_names import varying_leaves
+from cachelayer.records.leaf_names import has_length
 from cachelayer.records.tree import Tree
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
@@ -58,7 +58,7 @@ class ShardSet:
         """The spec of an element; for a group of columns, a dict of the columns. Opening a version does not need it."""
         spec = spec_json.from_json(self.spec)
         if self.array is None:
-            leaves = len(varying_leaves(spec))
+            leaves = sum(has_length(leaf) for _, leaf in tree.leaves(spec))
             if len(self.shards) and leaves != self.shards.length_leaves:
                 raise FormatError(f"lengths of {self.shards.length_leaves} leaves are stored, and {leaves} leaves vary")
         elif layout_nbytes(spec) != self.array.record_nbytes:

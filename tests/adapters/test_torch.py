@@ -47,6 +47,7 @@ from cachelayer import (
 from cachelayer.adapters.torch import BatchSampler, Sampler, loader, tensors, to_torch
 from cachelayer.builds.as_source import as_source
 from cachelayer.records import tree
+from cachelayer.records.schema import Schema
 from cachelayer.records.tree import leaves
 from cachelayer.testing import FailingSourceTests, ResumableSinkTests, SourceTests
 from cachelayer.testing.loops import BATCH, LoopTests
@@ -307,7 +308,8 @@ def read(dataset: Any) -> Iterator[Any]:
     """The items as a ref has them."""
     spec = dataset._ref.element_spec
     for item in dataset:
-        yield tree.packer(spec)(map(_leaf, [leaf for _, leaf in leaves(spec)], tree.flatten_like(spec, item)))
+        schema = Schema.of(spec)
+        yield schema.pack(list(map(_leaf, [leaf.spec for leaf in schema.leaves], schema.flatten(item))))
 
 
 def _leaf(spec: Any, value: Any) -> Any:

@@ -43,7 +43,7 @@ def test_the_example_is_true() -> None:
     spec = {"text": ArraySpec(str), "tokens": ArraySpec(i4, (None,)), "score": ArraySpec(f4)}
     element = {"text": "héllo", "tokens": np.array([1, 2, 3], np.int32), "score": 1.0}
     codec = Codec.of(spec)
-    record = codec.encode(codec.columns([element]), 1).to_list()[0]
+    record = codec.encode(codec.columns([element])).to_list()[0]
     shown = re.search(r"```\n(.*?)```", text, re.DOTALL)
     assert shown is not None
     assert record == bytes.fromhex("".join(line.split("  ")[0] for line in shown[1].splitlines()))
@@ -86,7 +86,7 @@ GOLDEN_DIGEST = "11a6b6b6c4a047c06fdce7320df01cb71b7f4fa0b7213df626c4aeba2524a1b
 
 def test_the_bytes_of_an_element_never_change() -> None:
     codec = Codec.of(GOLDEN_SPEC)
-    record = codec.encode(codec.columns([GOLDEN_ELEMENT]), 1).to_list()[0]
+    record = codec.encode(codec.columns([GOLDEN_ELEMENT])).to_list()[0]
     assert record.hex() == GOLDEN_RECORD == record_of(GOLDEN_SPEC, GOLDEN_ELEMENT).hex()
 
 

@@ -16,7 +16,7 @@ from cachelayer import ArraySpec, CacheLayerWarning, ElementError, ImageSpec, In
 from cachelayer.builds.batches import ElementBatch
 from cachelayer.builds.encode import Encoder
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.leaf_columns import Column
+from cachelayer.records.leaf_columns import Columns
 
 
 def rows(count: int, bad: set[int]) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_left_out_and_counted(storage: Storage, bad: set[in
 class CountedBatch(ElementBatch):
     encoded: ClassVar[list[int]] = []
 
-    def columns(self, codec: Codec) -> list[Column]:
+    def columns(self, codec: Codec) -> Columns:
         self.encoded.append(len(self))
         return super().columns(codec)
 

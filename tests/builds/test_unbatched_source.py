@@ -19,6 +19,7 @@ from cachelayer.builds.encode import Encoder
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
+from cachelayer.records.schema import Schema
 
 TOKENS = {"tokens": ArraySpec("int32", (None,)), "id": ArraySpec("int64")}
 
@@ -50,7 +51,8 @@ def with_splits_of(spec: Any, batch: Any) -> Any:
         return Ragged.from_nested(values.flat_values, (outer, *(each.astype(leaf.splits_dtype) for each in inner)))
 
     leaves = [leaf for _, leaf in tree.leaves(spec)]
-    return tree.packer(spec)(map(cast, leaves, tree.flatten_like(spec, batch)))
+    schema = Schema.of(spec)
+    return schema.pack(list(map(cast, leaves, schema.flatten(batch))))
 
 
 @given(versions(max_rows=6), st.integers(0, 6), st.integers(0, 6), st.booleans())

@@ -20,11 +20,10 @@ from cachelayer.errors import CorruptionError, ElementError, FormatError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.conform import conform, stacked_rows
-from cachelayer.records.null_marks import NullBits, marked
+from cachelayer.records.schema import Schema
 from cachelayer.records.spans import Spans
 from cachelayer.records.spec import LeafSpec, describe_leaf, is_static, without_nulls
 from cachelayer.records.value_conversion import leaf_spec
-from cachelayer.records.values import NullDict, OfNullableDict
 
 Array = np.ndarray[Any, Any]
 
@@ -38,11 +37,11 @@ NO_NULLS: Any = _NoNulls()
 
 
 def records_of(codec: Codec, elements: list[Any]) -> list[bytes]:
-    return codec.encode(codec.columns(elements), len(elements)).to_list()
+    return codec.encode(codec.columns(elements)).to_list()
 
 
 def elements_of(codec: Codec, records: list[bytes]) -> list[Any]:
-    return codec.elements(codec.decode(Spans.of_bytes(records)), len(records))
+    return codec.elements(codec.decode(Spans.of_bytes(records)))
 
 
 def batch_of(codec: Codec, records: list[bytes]) -> Any:
@@ -54,8 +53,8 @@ def round_trip(spec: Any, elements: list[Any]) -> list[Any]:
 
 
 def all_nullable(spec: Any) -> Any:
-    bits = NullBits.of(spec)
-    return marked(spec, range(bits.count - len(bits.values)))
+    schema = Schema.of(spec)
+    return schema.marked(range(len(schema.bits)))
 
 
 def without_marks(spec: Any) -> Any:
@@ -114,15 +113,15 @@ def test_records_are_as_the_format_specifies_and_come_back_as_elements_and_stack
     found = elements_of(codec, records)
     assert len(found) == len(elements)
     assert all(map(same, elements, found))
-    stacked = tree.flatten_like(spec, batch_of(codec, records))
-    rows = [tree.flatten_batch(spec, element) for element in elements]
+    schema = Schema.of(spec)
+    stacked, nulls = schema.split(batch_of(codec, records))
+    rows = [schema.split(element) for element in elements]
+    assert nulls.keys() == {node.path for node in schema.nullable_dicts}
+    for node in schema.nullable_dicts:
+        absent = [any(path in of_row for path in (*node.around, node.path)) for _, of_row in rows]
+        assert nulls[node.path].tolist() == absent
     for index, (_, leaf) in enumerate(tree.leaves(spec)):
-        column, got = [row[index] for row in rows], stacked[index]
-        while isinstance(got, OfNullableDict):
-            are_null = [isinstance(value, NullDict) and value.depth <= got.depth for value in column]
-            assert got.valid.tolist() == [not is_null for is_null in are_null]
-            got = got.values
-        column = [None if isinstance(value, NullDict) else value for value in column]
+        column, got = [values[index] for values, _ in rows], stacked[index]
         if leaf.nullable:
             assert isinstance(got, Nullable)
             assert got.valid.tolist() == [value is not None for value in column]
@@ -248,7 +247,7 @@ def test_byte_order_and_memory_layout_of_the_input_do_not_matter(dtype: Any, sha
         assert len(set(records_of(codec, forms))) == 1
         assert all(same_array(array, found) for found in round_trip(spec, forms))
         stacks = [np.stack([form] * 2) for form in forms[:4]]
-        assert len({b"".join(codec.encode(codec.batch_columns(s), 2).to_list()) for s in stacks}) == 1
+        assert len({b"".join(codec.encode(codec.batch_columns(s, 2)).to_list()) for s in stacks}) == 1
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -259,10 +258,10 @@ def test_a_batch_of_stacked_arrays_gives_the_records_of_its_elements(spec: Any, 
     elements = [
         tree.map_structure(static, lambda _, leaf: None if leaf is None else random_leaf(rng, leaf)) for _ in range(3)
     ]
-    columns = iter(list(zip(*(tree.flatten_like(static, element) for element in elements), strict=True)))
+    columns = iter(list(zip(*(Schema.of(static).flatten(element) for element in elements), strict=True)))
     batch = tree.map_structure(static, lambda _, leaf: None if leaf is None else np.stack(next(columns)))
     codec = Codec.of(static)
-    assert codec.encode(codec.batch_columns(batch), 3).to_list() == records_of(codec, elements)
+    assert codec.encode(codec.batch_columns(batch, 3)).to_list() == records_of(codec, elements)
 
 
 @pytest.mark.parametrize(("narrow", "dtype"), [(np.array(["a", "bc"], "U2"), "U5"), (np.array([b"ab", b"c"]), bytes)])
@@ -278,7 +277,7 @@ def test_narrower_strings_fit_into_wider_ones_everywhere(narrow: Array, dtype: A
     for value, spec, expected in pairs:
         assert same_leaf(expected, round_trip(spec, [value])[0]), spec
     codec = Codec.of(ArraySpec(dtype))
-    assert codec.encode(codec.batch_columns(narrow), 2).to_list() == records_of(codec, list(wide))
+    assert codec.encode(codec.batch_columns(narrow, 2)).to_list() == records_of(codec, list(wide))
 
 
 HELD: list[tuple[Any, Any]] = [
@@ -403,7 +402,7 @@ def test_a_batch_that_does_not_fit_is_named() -> None:
     codec = Codec.of({"a": ArraySpec("uint8", (2,))})
     for wrong in (np.zeros((3, 2), "i4"), np.zeros((3, 3), "u1"), np.zeros(3, "u1")):
         with pytest.raises(ElementError) as caught:
-            codec.batch_columns({"a": wrong})
+            codec.batch_columns({"a": wrong}, 1)
         assert (caught.value.path, caught.value.expected) == ("['a']", "uint8[2]")
 
 
@@ -475,4 +474,4 @@ def test_ragged_and_sparse_normalise_byte_order(dtype: Any) -> None:
 def test_a_structure_in_place_of_the_rows_of_a_leaf_is_refused(batch: Any) -> None:
     for spec in (ArraySpec(str), ArraySpec("float64", (2,)), ArraySpec("float64", (None,))):
         with pytest.raises(ElementError):
-            codec_for(spec).batch_columns(batch)
+            codec_for(spec).batch_columns(batch, 1)

@@ -15,6 +15,7 @@ from strategies import trees
 from cachelayer import ArraySpec
 from cachelayer.errors import CacheLayerError, ElementError
 from cachelayer.records import tree
+from cachelayer.records.schema import Schema
 
 
 class Step(NamedTuple):
@@ -52,7 +53,7 @@ def test_mappings_of_any_class_are_dicts_in_their_own_order_and_keys_come_in_any
     mapped = tree.map_structure(OrderedDict(b=1, a=2), lambda _, leaf: leaf)
     assert type(mapped) is dict
     assert list(mapped) == ["b", "a"]
-    assert tree.flatten_like({"b": INT, "a": INT}, {"a": 1, "b": 2}) == [2, 1]
+    assert Schema.of({"b": INT, "a": INT}).flatten({"a": 1, "b": 2}) == [2, 1]
 
 
 @pytest.mark.parametrize("key", [1, None, (1,), b"a"])

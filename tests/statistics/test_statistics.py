@@ -23,6 +23,7 @@ from strategies import versions
 import cachelayer
 from cachelayer import ArraySpec, ImageSpec, InvalidArgumentError, Ragged, RaggedSpec, Sparse
 from cachelayer.records import dtypes, tree
+from cachelayer.records.schema import Schema
 from cachelayer.statistics import LeafStats, survey
 from cachelayer.statistics.numbers import BINS, VALUES, Histogram, NumberStats, NumberSummary, are_numbers
 
@@ -141,7 +142,7 @@ def test_each_leaf_has_the_statistics_of_a_loop_over_its_values(
     ref = built(tmp_path_factory.mktemp("any"), elements, element_spec=spec, allow_empty=True)
     found = survey(ref)
     assert found.records == found.records_read == found.record_nbytes.numbers.count == len(elements)
-    columns = zip(*[tree.flatten_like(spec, element) for element in elements], strict=True)
+    columns = zip(*[Schema.of(spec).flatten(element) for element in elements], strict=True)
     rows = list(columns) or [()] * len(found.leaves)
     for leaf, (path, leaf_spec), values in zip(found.leaves, tree.leaves(spec), rows, strict=True):
         assert leaf.path == path

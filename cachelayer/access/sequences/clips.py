@@ -30,9 +30,17 @@ from cachelayer.protocols import DatasetInfo, Held, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.decoding_threads import in_threads
-from cachelayer.records.leaf_names import last_key, leaf_number, leaf_numbers, names_of_leaves, one_or_several
+from cachelayer.records.leaf_names import (
+    last_key,
+    leaf_named,
+    leaf_number,
+    leaf_numbers,
+    names_of_leaves,
+    one_or_several,
+)
 from cachelayer.records.media import MediaFiles
 from cachelayer.records.memory import Ints, distinct, splits_of
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import (
     ArraySpec,
     AudioSpec,
@@ -152,7 +160,8 @@ class ClipRows(RowsOfRecords):
         with Progress(f"clips() counts samples of {name}", len(rows), unless_short(None, len(together))) as progress:
             for start in together:
                 some = rows[start : start + _SOUNDS_TOGETHER]
-                values = [_flat(sounds.element_spec, element)[0] for element in sounds.elements(some)]
+                schema = Schema.of(sounds.element_spec)
+                values = [schema.flatten(element)[0] for element in sounds.elements(some)]
                 lengths[some] = [self._sound_length(name, value) for value in values]
                 progress.update(len(some), 0)
         yield lengths[None]
@@ -288,7 +297,7 @@ class ClipRows(RowsOfRecords):
         frames = starts[:, None] + np.arange(self.clipping.frames) * self.clipping.stride
         records = distinct(of_clip)
         view = self._read_view
-        elements = [_flat(view.element_spec, element) for element in view.elements(records, held)]
+        elements = list(map(Schema.of(view.element_spec).flatten, view.elements(records, held)))
         rows = records.searchsorted(of_clip).tolist()
         columns = {
             name: [elements[row][place] for row in rows]
@@ -363,16 +372,11 @@ def _clips_of_videos(videos: Sequence[Sequence[Any]], frames: Ints) -> list[list
 
 
 def _leaf(spec: Any, name: str) -> LeafSpec:
-    leaf: LeafSpec = tree.leaves(spec)[leaf_number(spec, name)][1]
-    return leaf
+    return leaf_named(spec, name)
 
 
 def _decoded_leaf(spec: Any, name: str) -> LeafSpec:
     return decoded_leaf(_leaf(spec, name))
-
-
-def _flat(spec: Any, element: Any) -> list[Any]:
-    return list(tree.flatten_like(spec, element))
 
 
 def _frame_shape(spec: LeafSpec) -> tuple[int | None, ...]:

@@ -16,9 +16,9 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.leaf_names import names_of_leaves, one_or_several
+from cachelayer.records.leaf_names import one_or_several
 from cachelayer.records.memory import Ints, distinct, splits_of
-from cachelayer.records.null_marks import NullBits
+from cachelayer.records.schema import Schema
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged
@@ -71,14 +71,13 @@ class SeriesWindows(RowsOfRecords):
 
     @cached_property
     def element_spec(self) -> Tree:
-        names = iter(names_of_leaves(self.records.element_spec))
-        for each in NullBits.of(self.records.element_spec).dicts:
-            if each.nullable:
-                name = names_of_leaves(self.records.element_spec)[each.leaves[0]]
-                raise InvalidArgumentError(
-                    f"rolling() stacks the records of a window, and a dict around {name!r} may be None: leave it out "
-                    "with fields(), before rolling()"
-                )
+        schema = Schema.of(self.records.element_spec)
+        for node in schema.nullable_dicts:
+            raise InvalidArgumentError(
+                f"rolling() stacks the records of a window, and the dict {node.name!r} may be None: leave it out with "
+                "fields(), before rolling()"
+            )
+        names = (leaf.name for leaf in schema.leaves)
         return tree.map_structure(self.records.element_spec, lambda _, leaf: _stacked(next(names), leaf, self.length))
 
     @cached_property
@@ -139,12 +138,13 @@ class SeriesWindows(RowsOfRecords):
         return batch
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
-        return self._codec.elements(self._codec.batch_columns(self.batch(numbers, held)), len(numbers))
+        return self._codec.elements(self._codec.batch_columns(self.batch(numbers, held), len(numbers)))
 
     def _windows(self, batch: Any, spec: Tree, count: int) -> Any:
         """Return a batch of windows, given the batch of their records."""
-        values = tree.flatten_batch(spec, batch)
-        return tree.packer(spec)(iter([self._windows_of_leaf(each, count) for each in values]))
+        schema = Schema.of(spec)
+        values, _ = schema.split(batch)
+        return schema.pack([self._windows_of_leaf(each, count) for each in values])
 
     def _windows_of_leaf(self, values: Any, count: int) -> Any:
         if isinstance(values, list):
