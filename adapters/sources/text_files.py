@@ -21,8 +21,8 @@ from cachelayer.adapters.sources.files import File, Files, reading
 from cachelayer.builds.batches import Batch, PlacedBatch
 from cachelayer.builds.source import Source, element_batches
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.records import tree
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
+from cachelayer.records.schema import completed
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import BadValue
 
@@ -79,7 +79,7 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> Source:
 
     def read(start: int, stop: int | None) -> Iterator[Batch]:
         lines = deque[Line]()
-        elements = map(partial(tree.completed, spec, fill=True), rows(lines))
+        elements = map(partial(completed, spec, fill=True), rows(lines))
         for batch in element_batches(elements, start, stop):
             yield PlacedBatch(batch, partial(_place_of, [lines.popleft() for _ in range(len(batch))]))
 

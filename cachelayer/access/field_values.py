@@ -14,7 +14,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records.dtypes import is_numpys, number_kind
 from cachelayer.records.keys import KeyColumn, Keys, key_leaf, row_numbers
-from cachelayer.records.leaf_names import dict_named, leaf_named, leaf_number, leaf_numbers
+from cachelayer.records.leaf_names import dicts_named, leaf_named, leaf_number, leaf_numbers
 from cachelayer.records.memory import Ints
 from cachelayer.records.schema import Schema, rows_in_any
 from cachelayer.records.spec import ArraySpec, describe_leaf, is_static
@@ -106,11 +106,11 @@ class FieldReader:
 
     def is_dict(self, name: str) -> bool:
         """Return whether this name is of a dict, not of a leaf."""
-        return dict_named(self.spec, name) is not None
+        return bool(dicts_named(self.spec, name))
 
     def has_dict(self, numbers: Ints, name: str) -> NDArray[np.bool_]:
         """Return in which records a dict is not None."""
-        node = dict_named(self.spec, name)
+        node = dicts_named(self.spec, name)[0]
         # Any leaf below the dict tells: one of fixed shape, if there is one, takes the least time.
         leaves = [below for below in node.nodes() if not below.children and below.leaves]
         quickest = min(leaves, key=lambda leaf: not is_static(leaf.spec))

@@ -44,8 +44,7 @@ from cachelayer.objects import paths
 from cachelayer.progress import Progress, Waiting
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
-from cachelayer.records.codec import codec_for
-from cachelayer.records.tree import Tree
+from cachelayer.records.codec import Codec, codec_for
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.derive import base_of
@@ -147,10 +146,10 @@ def _write(plan: BuildPlan, target: ShardTarget) -> tuple[ShardSet, PartResult]:
         if columns is not None:
             return columns, PartResult()
     if plan.parts is None:
-        spec, result = write_source(plan.source, target, plan.options)
-        return _shard_set(spec, result), result
+        codec, result = write_source(plan.source, target, plan.options)
+        return _shard_set(codec, result), result
     result = build_parts(plan, plan.parts, target)
-    return _shard_set(plan.options.element_spec, result), result
+    return _shard_set(codec_for(plan.options.element_spec), result), result
 
 
 def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersion | None:
@@ -165,7 +164,7 @@ def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersio
                 return None
             # All hosts see the last note at about the same time, and all try to publish. The log takes the first.
             with suppress(AlreadyExistsError):
-                return _publish(plan, _shard_set(plan.options.element_spec, result), result, target)
+                return _publish(plan, _shard_set(codec_for(plan.options.element_spec), result), result, target)
             return None
 
 
@@ -178,8 +177,7 @@ def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
         yield target
 
 
-def _shard_set(spec: Tree, result: PartResult) -> ShardSet:
-    codec = codec_for(spec)
+def _shard_set(codec: Codec, result: PartResult) -> ShardSet:
     return ShardSet.of(codec.name, codec.schema.marked(result.nullable), ShardTable(result.shards))
 
 

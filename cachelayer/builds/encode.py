@@ -25,10 +25,9 @@ from cachelayer.builds.batches import (
 from cachelayer.engines.processes import ProcessPool
 from cachelayer.errors import ElementError
 from cachelayer.progress import Progress
-from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.records.media import check_files
-from cachelayer.records.tree import Tree
 from cachelayer.versions.notes import PartResult
 
 if TYPE_CHECKING:
@@ -168,8 +167,8 @@ def _records_per_range(encode_sample: partial[EncodedRange], workers: int, parts
     return max(1, min(MAX_BATCH_RECORDS, fitting, share, in_time))
 
 
-def encode(source: Source, spec: Tree, start: int, count: int, *, on_error: OnError, validate: bool) -> EncodedRange:
+def encode(source: Source, codec: Codec, start: int, count: int, *, on_error: OnError, validate: bool) -> EncodedRange:
     """Encode ``count`` elements of a source, from the element ``start`` on."""
-    encoder = Encoder(codec_for(spec), on_error, start, validate=validate)
+    encoder = Encoder(codec, on_error, start, validate=validate)
     frames = [encoder.encode(batch) for batch in source.batches(start, start + count)]
     return frames, encoder.result

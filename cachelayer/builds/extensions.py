@@ -29,9 +29,9 @@ from cachelayer.builds.source import Source
 from cachelayer.errors import CorruptionError, InvalidArgumentError, RefusedError, SourceError
 from cachelayer.progress import Progress, current
 from cachelayer.records import tree
-from cachelayer.records.codec import codec_for
+from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import PREFIX, Frames
-from cachelayer.records.leaf_columns import Columns
+from cachelayer.records.leaf_columns import Column, Columns
 from cachelayer.records.memory import Bytes
 from cachelayer.records.spans import Records
 from cachelayer.records.tree import Tree
@@ -142,7 +142,8 @@ class Appending:
                 "makes a version with the new field alone"
             )
         spec = self._widened(before.rows.element_spec, built)
-        shards = _put_shards(self._fields_of(built, spec), spec, target, options)
+        codec = codec_for(spec)
+        shards = _put_shards(self._fields_of(built, codec), codec, target, options)
         rows = replace(before.rows.with_spec(spec), shards=shards)
         columns = tuple(self._longer(group, built, target, options) for group in before.columns)
         return appended(self.base, replace(added, rows=rows, columns=columns))
@@ -158,25 +159,25 @@ class Appending:
     def _longer(self, group: ShardSet, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
         """Put a group of columns with the rows of new records after those of the base, and return it."""
         spec = self._widened(group.element_spec, built)
-        frames = self._fields_of(built, spec)
+        codec = codec_for(spec)
+        frames = self._fields_of(built, codec)
         if group.array is None:
-            shards = group.shards.then(_put_shards(frames, spec, files, options))
+            shards = group.shards.then(_put_shards(frames, codec, files, options))
             return replace(group.with_spec(spec), shards=shards)
         rows = chain(column_rows(self.base, group.array), map(rows_of, frames))
         records = group.records + built.records
         return replace(group.with_spec(spec), array=put_column_file(files, spec, records, rows))
 
-    def _fields_of(self, built: ShardSet, spec: Mapping[str, Tree]) -> Iterator[Frames]:
-        """Yield the new records with the fields of a spec alone; fields that they lack have the values of ``fill``."""
+    def _fields_of(self, built: ShardSet, codec: Codec) -> Iterator[Frames]:
+        """Yield the new records with the fields of a codec alone; fields that they lack have the values of ``fill``."""
         built_codec = codec_for(built.element_spec)
-        codec = codec_for(spec)
-        filled = {name: self.fill[name] for name in spec if name in self.fill}
-        fill_codec = codec_for({name: spec[name] for name in filled})
+        filled = {name: self.fill[name] for name in codec.spec if name in self.fill}
+        fill_codec = codec_for({name: codec.spec[name] for name in filled})
         for records in _records_of(self.base, built):
             parts = [(built_codec, built_codec.decode(records))]
             if filled:
                 parts.append((fill_codec, fill_codec.columns([filled] * len(records))))
-            columns_by_path = {}
+            columns_by_path: dict[str, Column] = {}
             nulls: dict[str, Any] = {}
             for own, columns in parts:
                 columns_by_path |= {plan.path: leaf for plan, leaf in zip(own.plans, columns.leaves, strict=True)}
@@ -269,11 +270,11 @@ class AddingColumns:
         return spec
 
 
-def _put_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:
+def _put_shards(frames: Iterator[Frames], codec: Codec, target: ShardTarget, options: BuildOptions) -> ShardTable:
     """Write records as shards, put these, and return them."""
     with (
         Progress("", None, enabled=False),
-        ShardPipeline(target, replace(options, element_spec=spec)) as pipeline,
+        ShardPipeline(target, codec, options) as pipeline,
     ):
         pipeline.write(frames)
         pipeline.end_part(0, PartResult())

@@ -154,9 +154,8 @@ def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
         length: how many elements are taken from it.
         options: the options, with the spec of the elements.
     """
-    spec = options.element_spec
     shard_bytes = options.shard_bytes
-    codec = codec_for(spec)
+    codec = codec_for(options.element_spec)
     is_all = options.max_records is None
     if not codec.layout.varying_count:
         return Ranges(source, length, _in_a_shard(codec.layout.fixed_nbytes, shard_bytes), is_all)
@@ -168,7 +167,7 @@ def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
         for first in sampled:
             # An element that does not fit is an error, or is left out, when its part is built.
             with suppress(ElementError):
-                for frames in encode(source, spec, first, 1, on_error="raise", validate=False)[0]:
+                for frames in encode(source, codec, first, 1, on_error="raise", validate=False)[0]:
                     nbytes += int(frames.lengths.sum())
                     records += len(frames)
             if nbytes >= shard_bytes:
@@ -183,13 +182,14 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
 
 def compared_records(parts: Ranges, spec: Tree) -> dict[str, str]:
     """Return hashes of a few records, spread evenly, that all who build must have alike; none if they are random."""
+    codec = codec_for(spec)
     starts = parts.source.starts or ()
     spread = [number * (parts.length - 1) // _COMPARED for number in range(_COMPARED + 1)]
     hashes: dict[str, set[str]] = {}
     for number in sorted({starts[bisect_right(starts, number) - 1] for number in spread}) * 2:
         # An element that does not fit is an error, or is left out, when its part is built.
         with suppress(ElementError, SourceError):
-            frames = encode(parts.source, spec, number, 1, on_error="raise", validate=False)[0]
+            frames = encode(parts.source, codec, number, 1, on_error="raise", validate=False)[0]
             hashes.setdefault(f"record {number}", set()).add(stored(hashed(b"".join(map(Frames.memory, frames)))))
     return (
         {name: each.pop() for name, each in hashes.items()} if all(len(each) == 1 for each in hashes.values()) else {}

@@ -30,7 +30,7 @@ from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.errors import CacheLayerError
 from cachelayer.progress import current
 from cachelayer.protocols import T
-from cachelayer.records.codec import codec_for
+from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
 from cachelayer.stalls import wait_until
@@ -52,16 +52,17 @@ class ShardPipeline:
     """Writes records as shards, part after part, and puts and notes these in other threads.
 
     Args:
-        options: the options of the build, with the spec of the elements.
+        codec: the codec of the records.
+        options: the options of the build.
         notes: gets a note of each finished part; None to note nothing.
     """
 
-    def __init__(self, target: ShardTarget, options: BuildOptions, notes: Notes | None = None) -> None:
+    def __init__(self, target: ShardTarget, codec: Codec, options: BuildOptions, notes: Notes | None = None) -> None:
         self._target = target
         self._compression = options.compression
         self._shard_bytes = options.shard_bytes
         self._cutter = ShardCutter(options.shard_bytes)
-        self._codec = codec_for(options.element_spec)
+        self._codec = codec
         self._notes = notes
         self._progress = current()
         self._putting = Pool(_UPLOADS, "cachelayer-upload")

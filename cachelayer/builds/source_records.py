@@ -34,6 +34,7 @@ class SourceRecords:
         self._source = source
         self._length = length
         self._spec = spec
+        self._codec = codec_for(spec)
         self._lock = ProcessLock()
         self._blocks: OrderedDict[int, tuple[Frames, frozenset[int]]] = OrderedDict()
         """The records from some starts of the source up to the next, if reading from a start reads many."""
@@ -73,7 +74,7 @@ class SourceRecords:
             following = number + 1
 
     def _encoded(self, batch: Batch, numbers: Ints) -> tuple[Frames, frozenset[int]]:
-        encoder = Encoder(codec_for(self._spec), "raise", validate=False)
+        encoder = Encoder(self._codec, "raise", validate=False)
         try:
             return encoder.encode(batch), encoder.result.nullable
         except ElementError as error:
@@ -115,7 +116,7 @@ class SourceRecords:
         return block
 
     def _read(self, first: int, stop: int) -> tuple[Frames, frozenset[int]]:
-        encoder = Encoder(codec_for(self._spec), "raise", first, validate=False)
+        encoder = Encoder(self._codec, "raise", first, validate=False)
         frames = Frames.joined(list(map(encoder.encode, self._source.batches(first, stop))))
         return frames, encoder.result.nullable
 

@@ -26,21 +26,20 @@ from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
 from cachelayer.progress import current
-from cachelayer.records.codec import codec_for
+from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import Frames
-from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 from cachelayer.versions.notes import Notes, PartResult
 
 
-def write_source(source: Source, target: ShardTarget, options: BuildOptions) -> tuple[Tree, PartResult]:
+def write_source(source: Source, target: ShardTarget, options: BuildOptions) -> tuple[Codec, PartResult]:
     """Write a source that cannot be divided.
 
     Args:
         options: the options. Without an element spec, it is inferred from the first elements.
 
     Returns:
-        The spec of the elements, and the result.
+        The codec of the records, and the result.
     """
     if options.workers > 1 and source.length != 0:
         warn(
@@ -52,16 +51,16 @@ def write_source(source: Source, target: ShardTarget, options: BuildOptions) -> 
     batches = current().waiting_for("the source", source.batches(stop=options.max_records))
     if source.element_spec is None and needs_elements(spec, options):
         spec, batches = spec_of_batches(batches, spec, as_json=source.as_json)
-    options = replace(options, element_spec=spec)
-    encoder = _encoder(options)
-    with ShardPipeline(target, options) as pipeline:
+    codec = codec_for(spec)
+    encoder = _encoder(codec, options)
+    with ShardPipeline(target, codec, options) as pipeline:
         pipeline.write(map(encoder.encode, batches))
         pipeline.end_part(0, encoder.result)
-        return spec, pipeline.finish()[0]
+        return codec, pipeline.finish()[0]
 
 
-def _encoder(options: BuildOptions, first: int = 0) -> Encoder:
-    return Encoder(codec_for(options.element_spec), options.on_error, first, validate=options.validate)
+def _encoder(codec: Codec, options: BuildOptions, first: int = 0) -> Encoder:
+    return Encoder(codec, options.on_error, first, validate=options.validate)
 
 
 def write_parts(
@@ -74,11 +73,12 @@ def write_parts(
         options: the options, with the element spec.
         notes: gets a note of each finished part; None to note nothing.
     """
+    codec = codec_for(options.element_spec)
     if options.workers > 1 and isinstance(parts, Ranges) and parts.source.workers_make == "elements":
-        encoded = _encoded_by_workers(parts, part_numbers, options)
+        encoded = _encoded_by_workers(parts, part_numbers, codec, options)
     else:
-        encoded = _encoded_here(parts, part_numbers, options)
-    with ShardPipeline(target, options, notes) as pipeline, closing(encoded) as encoded_parts:
+        encoded = _encoded_here(parts, part_numbers, codec, options)
+    with ShardPipeline(target, codec, options, notes) as pipeline, closing(encoded) as encoded_parts:
         for encoded_part in encoded_parts:
             part = encoded_part.part
             with part_in_errors(part):
@@ -103,29 +103,27 @@ class _EncodedPart:
 
 
 def _encoded_here(
-    parts: Parts, part_numbers: Iterable[int], options: BuildOptions
+    parts: Parts, part_numbers: Iterable[int], codec: Codec, options: BuildOptions
 ) -> Generator[_EncodedPart, None, None]:
     """Yield each part, whose records this process makes."""
     for number in part_numbers:
         part = parts.part(number)
-        encoder = _encoder(options, part.first)
+        encoder = _encoder(codec, options, part.first)
         batches = current().waiting_for("the source", part.batches())
         yield _EncodedPart(number, part, encoder, map(encoder.encode, batches))
 
 
 def _encoded_by_workers(
-    parts: Ranges, part_numbers: Iterable[int], options: BuildOptions
+    parts: Ranges, part_numbers: Iterable[int], codec: Codec, options: BuildOptions
 ) -> Generator[_EncodedPart, None, None]:
     """Yield each part, whose records worker processes make, some ranges of records at a time."""
     ranges = {number: parts.range(number) for number in part_numbers}
-    encode_range = partial(
-        encode, parts.source, options.element_spec, on_error=options.on_error, validate=options.validate
-    )
+    encode_range = partial(encode, parts.source, codec, on_error=options.on_error, validate=options.validate)
     encoded = encode_with_workers(encode_range, options.workers, ranges)
     with closing(encoded):
         waited = current().waiting_for("the worker processes", encoded)
         for number, encoded_ranges in groupby(waited, itemgetter(0)):
             part = parts.part(number)
-            encoder = _encoder(options, part.first)
+            encoder = _encoder(codec, options, part.first)
             frames = chain.from_iterable(encoder.take(encoded_range) for _, encoded_range in encoded_ranges)
             yield _EncodedPart(number, part, encoder, frames)

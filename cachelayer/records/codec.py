@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.records import dtypes
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.layout import Layout, LeafPart, padded
@@ -86,7 +86,7 @@ _NO_VARYING_PLACES = _VaryingPlaces(_NOTHING, _NOTHING)
 
 
 @dataclass(frozen=True, eq=False)
-class Codec:
+class Codec(PickledByFields):
     """Translates between elements, batches, columns and records."""
 
     schema: Schema
@@ -358,9 +358,12 @@ class Codec:
                     array = np.frombuffer(memory[starts[place] : starts[place] + lengths[place]], part.dtype)
                 arrays.append(array if array.nbytes >= least_shared_nbytes else array.copy())
             values.append(plan.value_of(*arrays))
-        dicts = self.schema.nullable_dicts if null_bits else ()
-        nulls = {node.path: True for node in dicts if null_bits >> self.null_bits[node.path] & 1}
-        return self.schema.pack(values, nulls)
+        if not null_bits:
+            return self.schema.pack(values)
+        dicts = self.schema.nullable_dicts
+        return self.schema.pack(
+            values, {node.path: True for node in dicts if null_bits >> self.null_bits[node.path] & 1}
+        )
 
     @cached_property
     def _element_of_fixed(self) -> Callable[[bytearray], Any] | None:
@@ -519,9 +522,7 @@ def _nulls_of(plan: LeafPlan, null_bits: NDArray[np.bool_] | None) -> NDArray[np
     """Return in which rows a leaf has no value, given the null bits of all rows; None if it always has one."""
     if null_bits is None or not plan.nullable_bits:
         return None
-    if len(plan.nullable_bits) == 1:
-        return null_bits[:, plan.number]
-    nulls: NDArray[np.bool_] = null_bits[:, plan.nullable_bits].any(axis=1)
+    nulls: NDArray[np.bool_] = np.logical_or.reduce(null_bits[:, plan.nullable_bits], axis=1)
     return nulls
 
 

@@ -120,9 +120,9 @@ def names_of_leaves(spec: Tree) -> list[str]:
     return [leaf.name for leaf in Schema.of(spec).leaves]
 
 
-def dict_named(spec: Tree, name: str) -> Node | None:
-    """Return the dict of this name, which may be None; None if no dict has this name."""
-    return next((node for node in Schema.of(spec).dicts if node.name == name), None)
+def dicts_named(spec: Tree, name: str) -> list[Node]:
+    """Return the dict of this name, below the element; none if no dict has it."""
+    return [node for node in Schema.of(spec).dicts if node.name == name]
 
 
 def _listed(spec: Tree) -> str:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidArgumentError
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.records import tree
 from cachelayer.records.spec import (
     LeafSpec,
@@ -103,7 +103,7 @@ def _compiled(spec: Tree, path: str, name: str, first: int, around: tuple[str, .
 
 
 @dataclass(frozen=True, eq=False)
-class Schema:
+class Schema(PickledByFields):
     """An element spec, compiled."""
 
     spec: Tree
@@ -222,7 +222,8 @@ class Schema:
 
     def pack(self, values: Sequence[Any], nulls: Mapping[str, Any] = _NO_NULLS) -> Any:
         """Return the element, or the batch, of what :meth:`split` returns."""
-        return dict(zip(self._flat_keys, values)) if self._flat_keys else _packed(self.root, values, nulls)  # noqa: B905
+        keys = self._flat_keys
+        return dict(zip(keys, values)) if keys else _packed(self.root, values, nulls)  # noqa: B905
 
     def pack_rows(self, columns: Sequence[list[Any]], nulls: Nulls, count: int) -> list[Any]:
         """Return the elements of what :meth:`split_rows` returns, given how many they are."""
@@ -360,24 +361,25 @@ def _packed_rows(node: Node, columns: Sequence[list[Any]], nulls: Nulls, count: 
     return rows
 
 
-def completed(spec: Tree, value: Any) -> Any:
+def completed(spec: Tree, value: Any, *, fill: bool = False) -> Any:
     """Return an element with None for keys that its dicts lack, and a dict of lists for a list of dicts.
 
     A part that does not fit the spec stays as it is. With the spec ``{"a": x, "b": y}`` of which y may be None, ``{"a":
     1}`` becomes ``{"a": 1, "b": None}``, and ``[{"a": 1}, {"a": 2}]`` becomes ``{"a": [1, 2], "b": [None, None]}``.
+    With ``fill``, any key may be lacking; else only keys that may be None.
     """
     if isinstance(spec, dict):
         fields = _fields_of(spec, value)
         if fields is None or not fields.keys() <= spec.keys():
             return value
         return {
-            key: completed(child, fields.get(key))
+            key: completed(child, fields.get(key), fill=fill)
             for key, child in spec.items()
-            if key in fields or _may_be_none(child)
+            if key in fields or fill or _may_be_none(child)
         }
     if spec is None or isinstance(spec, LeafSpec) or not _fits(spec, value):
         return value
-    parts = [completed(child, part) for child, part in zip(spec, value, strict=True)]
+    parts = [completed(child, part, fill=fill) for child, part in zip(spec, value, strict=True)]
     return type(spec)(*parts) if is_namedtuple(spec) else type(spec)(parts)
 
 
