@@ -2,10 +2,10 @@
 
 ::
 
-    what elements are      spec.py, spec_json.py, dtypes.py; null_marks.py; leaf_names.py; values.py for ragged,
-                           sparse and nullable values
-    from what users have   infer.py; tree.py takes elements apart; conform.py and
-                           value_conversion.py fit their values to a spec; json_text.py
+    what elements are      spec.py, spec_json.py, dtypes.py; values.py for ragged, sparse and nullable values;
+                           schema.py compiles a spec and takes elements apart; leaf_names.py
+    from what users have   infer.py, tree.py; conform.py and value_conversion.py fit their values to a spec;
+                           json_text.py
     elements to records    layout.py, where to begin reading; leaf_codecs.py and composite_codecs.py; leaf_columns.py;
                            leaf_plan.py; codec.py
     bytes of records       spans.py, frames.py, memory.py

@@ -25,7 +25,7 @@ from cachelayer.records.leaf_columns import (
     strings_of_bytes,
 )
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec, describe_leaf
+from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
 from cachelayer.records.tree import describe
 from cachelayer.records.values import Ragged, Sparse, wrong_row
 
@@ -117,6 +117,7 @@ class RaggedLeafCodec(_SeveralParts):
     def __init__(self, spec: RaggedSpec) -> None:
         self._spec = spec
         self._inner = spec.shape[spec.ragged_rank + 1 :]
+        self._flat_spec = ArraySpec(spec.dtype, (None, *self._inner), timezone=spec.timezone)
         self._first_value = 1 + spec.ragged_rank
         dims = LeafPart(U32, (len(self._inner),))
         self.parts = (dims, *[LeafPart(U32)] * spec.ragged_rank, *_value_parts(spec.dtype))
@@ -131,12 +132,12 @@ class RaggedLeafCodec(_SeveralParts):
         is_nested = isinstance(row, np.ndarray) and (row.ndim > 1 or row.dtype == object)
         if isinstance(row, (list, tuple)) or is_nested:
             try:
-                row = ragged_of(spec, row, index)
+                row = ragged_of(spec, self._flat_spec, row, index)
             except InvalidTypeError as error:
                 raise ElementError(describe_leaf(spec), describe(row), record=index, hint=str(error)) from error
         if not isinstance(row, Ragged):
             raise ElementError(describe_leaf(spec), describe(row), record=index, hint="Pass a cachelayer.Ragged.")
-        flat = _conform_values(spec, row.flat_values, self._inner, index)
+        flat = _conform_values(spec, self._flat_spec, row.flat_values, index)
         splits = row.nested_row_splits
         if not self._are_splits(splits, len(flat)):
             raise ElementError(describe_leaf(spec), f"{row!r} with row splits {splits}", record=index)
@@ -206,8 +207,7 @@ class RaggedLeafCodec(_SeveralParts):
 
     def batch(self, parts: tuple[Any, ...]) -> Any:
         if None in self._inner:
-            rows = self.values(parts)
-            return np.fromiter(rows, dtype=object, count=len(rows))
+            return super().batch(parts)
         levels = parts[1 : self._first_value]
         splits = (splits_of(levels[0].lengths), *(splits_of(level.values) for level in levels))
         values = _values_of_parts(self._spec.dtype, tuple(rows.values for rows in parts[self._first_value :]))
@@ -220,6 +220,7 @@ class SparseLeafCodec(_SeveralParts):
     def __init__(self, spec: SparseSpec) -> None:
         self._spec = spec
         self._rank = len(spec.shape)
+        self._flat_spec = ArraySpec(spec.dtype, (None,))
         self._known = np.array([dim or 0 for dim in spec.shape], _I64)
         self.parts = (LeafPart(_I64, (self._rank,)), LeafPart(_I64), *_value_parts(spec.dtype))
 
@@ -230,7 +231,7 @@ class SparseLeafCodec(_SeveralParts):
         spec = self._spec
         if not isinstance(row, Sparse):
             raise ElementError(describe_leaf(spec), describe(row), record=index, hint="Pass a cachelayer.Sparse.")
-        values = _conform_values(spec, row.values, (), index)
+        values = _conform_values(spec, self._flat_spec, row.values, index)
         indices = row.indices
         shape = row.dense_shape
         fits = (
@@ -279,10 +280,10 @@ def _as_u32(spec: LeafSpec, numbers: Any, index: int) -> NDArray[Any]:
     return stored.astype(U32)
 
 
-def _conform_values(spec: LeafSpec, values: Any, inner: Shape, row: int) -> NDArray[Any]:
+def _conform_values(spec: LeafSpec, flat: ArraySpec, values: Any, row: int) -> NDArray[Any]:
     """Return the flat values of a ragged or sparse array in the dtype and the inner shape of its spec."""
     try:
-        conformed: NDArray[Any] = conform(ArraySpec(spec.dtype, (None, *inner)), values, row)
+        conformed: NDArray[Any] = conform(flat, values, row)
     except ElementError as error:
         raise ElementError(describe_leaf(spec), f"values {error.got}", record=row, hint=error.hint) from error.__cause__
     return conformed

@@ -44,8 +44,6 @@ from cachelayer.records.video import Video
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
 """For each Python type, the kinds of dtypes that hold its values exactly, or raise OverflowError."""
-_NUMBER_TYPE_OF: dict[Any, type] = {np.dtype(np.int64): int, np.dtype(np.int32): int, np.dtype(np.float64): float}
-"""For each dtype, the type of Python's numbers that make an array of it in one call."""
 _JSON = "If its structure differs from element to element, declare JsonSpec() in element_spec=."
 _VARYING = "Declare this leaf in element_spec=, with None for what varies: the first elements do not show it."
 
@@ -111,9 +109,10 @@ def _file_bytes(spec: LeafSpec, name: str, row: int) -> bytes:
 
 def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any, Any]:
     """Return nested lists as the array that the spec declares: every number is fitted by itself."""
-    if len(spec.shape) == 1 and set(map(type, items)) == {_NUMBER_TYPE_OF.get(spec.dtype)}:
-        with suppress(OverflowError):
-            return np.array(items, spec.dtype)
+    if len(spec.shape) == 1 and isinstance(spec.dtype, np.dtype):
+        array = stacked_rows(items, spec.dtype, ())
+        if array is not None:
+            return array
     if not items:
         dtype = spec.dtype if isinstance(spec.dtype, np.dtype) else np.dtype(object)
         return np.zeros([0, *(dim or 0 for dim in spec.shape[1:])], dtype)
@@ -133,16 +132,17 @@ def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any,
         level = [item for node in level for item in node]
     if any(isinstance(item, (list, tuple)) for item in level):
         raise ElementError(describe_leaf(spec), f"lists of {len(shape) + 1} levels or more", record=row)
-    is_string = dtypes.is_string(spec.dtype)
-    array = np.empty(len(level), object if is_string else spec.dtype)
-    spec_of_item = replace(without_nulls(spec), shape=())
-    for index, item in enumerate(level):
-        array[index] = item if is_string else conform(spec_of_item, item, row)
+    if not isinstance(spec.dtype, np.dtype):
+        return np.fromiter(level, object, len(level)).reshape(shape)
+    array = stacked_rows(level, spec.dtype, ())
+    if array is None:
+        spec_of_item = replace(without_nulls(spec), shape=())
+        array = np.array([conform(spec_of_item, item, row) for item in level], spec.dtype)
     return array.reshape(shape)
 
 
-def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
-    """Return nested lists, or a list of arrays, as the Ragged that the spec declares."""
+def ragged_of(spec: RaggedSpec, flat: ArraySpec, rows: Any, row: int) -> Ragged:
+    """Return nested lists, or a list of arrays, as the Ragged that the spec declares, with values of a flat spec."""
     splits = []
     for _ in range(spec.ragged_rank):
         rows = [as_leaf(item) if hasattr(item, "__array__") else item for item in rows]
@@ -154,7 +154,6 @@ def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
             rows = np.concatenate(rows)
         else:
             rows = [inner for item in rows for inner in item]
-    flat = ArraySpec(spec.dtype, (None, *spec.shape[spec.ragged_rank + 1 :]), timezone=spec.timezone)
     return Ragged.from_nested(conform(flat, rows, row), tuple(splits))
 
 
@@ -195,6 +194,8 @@ def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ..
 
 
 def _floats(rows: Sequence[float], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    if dtype == np.float64:
+        return np.array(rows)
     if dtypes.number_kind(dtype) != "f":
         return None
     values = np.array(rows)

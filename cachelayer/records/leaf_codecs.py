@@ -169,7 +169,6 @@ class StringLeafCodec(LeafCodec):
         return b"" if self._spec.dtype is bytes else ""
 
     def encode(self, rows: Sequence[Any]) -> tuple[PartRows, ...]:
-
         if set(map(type, rows)) != {self._spec.dtype}:
             from cachelayer.records.conform import conform
 
@@ -184,10 +183,6 @@ class StringLeafCodec(LeafCodec):
 
     def values(self, parts: tuple[Any, ...]) -> list[Any]:
         return strings_of_bytes(parts[0], self._spec.dtype)
-
-    def batch(self, parts: tuple[Any, ...]) -> Any:
-        rows = self.values(parts)
-        return np.fromiter(rows, dtype=object, count=len(rows))
 
 
 class JsonLeafCodec(LeafCodec):

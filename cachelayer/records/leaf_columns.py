@@ -137,7 +137,9 @@ class LeafCodec(Protocol):
         """Return the value of each row. A caller that keeps one value keeps at most 64 KiB of others in memory."""
 
     def batch(self, parts: tuple[Any, ...]) -> Any:
-        """Return the values of all rows stacked on a leading axis."""
+        """Return the values of all rows stacked on a leading axis: as objects, if they are no arrays."""
+        rows = self.values(parts)
+        return np.fromiter(rows, object, len(rows))
 
 
 def bytes_of_strings(strings: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from cachelayer.records.media import Files
 
 _NONE = type(None)
+_DTYPE_KINDS = {bool: "b", int: "iuf", float: "f"}
+"""The kinds of dtypes that hold the zero of one of Python's types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,16 +164,27 @@ def _with_fillers(
     plan: LeafPlan, values: list[Any], nulls: NDArray[np.bool_] | None
 ) -> tuple[list[Any], NDArray[np.bool_] | None]:
     """Return values with fillers in place of nulls, and in which rows there is none; None for no such row."""
-    if not takes_none(plan.spec) and _NONE in set(map(type, values)):
+    kinds = set(map(type, values))
+    if not takes_none(plan.spec) and _NONE in kinds:
         are_none = np.fromiter((value is None for value in values), np.bool_, len(values))
         nulls = are_none if nulls is None else nulls | are_none
     if nulls is None:
         return values, None
     filled = list(values)
-    filler = plan.codec.filler()
+    filler = _filler_beside(plan, kinds - {_NONE})
     for row in np.flatnonzero(nulls).tolist():
         filled[row] = filler
     return filled, nulls
+
+
+def _filler_beside(plan: LeafPlan, kinds: set[type]) -> Any:
+    """Return the filler beside values of some types: a number of their type, if it fits, because such are quick."""
+    spec = plan.spec
+    if len(kinds) == 1 and spec.shape == () and isinstance(spec.dtype, np.dtype) and dtypes.is_numpys(spec.dtype):
+        (kind,) = kinds
+        if spec.dtype.kind in _DTYPE_KINDS.get(kind, ""):
+            return kind()
+    return plan.codec.filler()
 
 
 def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[np.bool_] | None) -> Column:

@@ -417,9 +417,9 @@ def _rows_of(values: Any, rows: Any) -> Any:
     """Return a row or some rows of a batch."""
     if isinstance(values, dict):
         return {name: _rows_of(child, rows) for name, child in values.items()}
-    if isinstance(values, tuple):
+    if isinstance(values, tuple) or (isinstance(values, list) and any(map(_has_rows, values))):
         parts = [_rows_of(child, rows) for child in values]
-        return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
+        return type(values)(*parts) if hasattr(values, "_fields") else type(values)(parts)
     if isinstance(values, Ragged) and isinstance(rows, slice):
         return values.rows(*rows.indices(len(values))[:2])
     if isinstance(values, list) and getattr(rows, "ndim", 0) > 0:
@@ -427,13 +427,19 @@ def _rows_of(values: Any, rows: Any) -> Any:
     return values[rows]
 
 
+def _has_rows(item: Any) -> bool:
+    """Return whether an item of a list is a part of the structure, such as an array; a row of JSON is not."""
+    return hasattr(item, "__len__") and not isinstance(item, (str, list, dict))
+
+
 def _listed(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _listed(child) for name, child in value.items()}
     if isinstance(value, (Nullable, Ragged)):
         return value.to_list()
-    if isinstance(value, list):
-        return list(map(_listed, value))
+    if isinstance(value, (list, tuple)):
+        parts = list(map(_listed, value))
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     # Of numpy or PyTorch.
     return value.tolist() if hasattr(value, "tolist") else value
 

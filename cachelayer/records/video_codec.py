@@ -68,10 +68,6 @@ class VideoLeafCodec(LeafCodec):
     def values(self, parts: tuple[Any, ...]) -> list[Any]:
         return strings_of_bytes(parts[-1], bytes)
 
-    def batch(self, parts: tuple[Any, ...]) -> Any:
-        rows = self.values(parts)
-        return np.fromiter(rows, dtype=object, count=len(rows))
-
 
 class VideoReaders:
     """Makes a :class:`Video` of each file of a leaf. No frame is decoded yet."""

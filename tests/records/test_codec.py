@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +15,7 @@ from record_reference import filler_of, record_of
 from samples import examples
 from strategies import DTYPES, bits, random_leaf, same, same_array, same_leaf, specs, versions, with_nulls
 
-from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer import ArraySpec, JsonSpec, Nullable, NullableDict, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.errors import CorruptionError, ElementError, FormatError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
@@ -170,6 +170,44 @@ def test_chosen_leaves_read_the_same_as_all_of_them(version: tuple[Any, list[Any
         records = records_of(codec, [{"a": element, "b": element} for element in elements])
         found = [elements_of(chosen, records), [chosen.element(bytearray(record)) for record in records]]
         assert all(same({key: element}, one) for read in found for element, one in zip(elements, read, strict=True))
+
+
+class Sub(list[Any]):
+    pass
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+def test_dicts_that_are_none_stand_beside_structures_of_any_classes() -> None:
+    int64 = ArraySpec("int64")
+    pair = tree.namedtuple_class("Pair", ("x", "y"))(int64, int64)
+    meta = {"pair": pair, "two": [int64, int64], "inner": NullableDict(a=int64), "any": JsonSpec()}
+    spec = {"meta": NullableDict(meta), "label": ArraySpec("int64", nullable=True), "always": None}
+    filled = {"pair": Pair(1, 2), "two": Sub([3, 4]), "inner": {"a": 5}, "any": {"z": None}}
+    elements: list[Any] = [
+        {"meta": filled, "label": 6, "always": None},
+        {"meta": None, "label": None, "always": None},
+        OrderedDict(meta=OrderedDict({**filled, "inner": None}), label=7, always=None),
+        {"meta": {key: filled[key] for key in ("pair", "two")}, "always": None},
+    ]
+    codec = codec_for(spec)
+    records = records_of(codec, elements)
+    assert records == [records_of(codec, [element])[0] for element in elements]
+    found = elements_of(codec, records)
+    assert [element["label"] for element in found] == [6, None, 7, None]
+    assert [element["meta"] and element["meta"]["inner"] for element in found] == [{"a": 5}, None, None, None]
+    assert repr(found) == repr([codec.element(bytearray(record)) for record in records])
+    batch = batch_of(codec, records)
+    assert batch["meta"].valid.tolist() == [True, False, True, True]
+    assert batch["meta"].values["inner"].valid.tolist() == [True, False, False, False]
+    assert batch["meta"].to_list()[2] == {"pair": (1, 2), "two": [3, 4], "inner": None, "any": {"z": None}}
+    assert codec.encode(codec.batch_columns(batch, 4)).to_list() == records
+    with pytest.raises(ElementError) as caught:
+        codec.columns([elements[0], {**elements[0], "meta": batch["meta"]}])
+    assert (caught.value.record, caught.value.path) == (1, "['meta']")
 
 
 def arrays_in(value: Any) -> list[Array]:
