@@ -29,7 +29,8 @@ def encoded(spec: Any, batch: Any) -> list[bytes]:
 
 
 def are_arrays(batch: Any) -> bool:
-    return all(type(leaf) in (np.ndarray, Ragged) for _, leaf in tree.leaf_values(batch))
+    leaves = [leaf.flat_values if isinstance(leaf, Ragged) else leaf for _, leaf in tree.leaf_values(batch)]
+    return all(type(leaf) is np.ndarray for leaf in leaves)
 
 
 def swapped(_path: str, leaf: Any) -> Any:
