@@ -200,6 +200,23 @@ def multiply() -> Callable[[], object]:
     return lambda: [matrix @ matrix for _ in range(4)]
 
 
+def mapped(batch: int | None) -> Callable[[Path], Work]:
+    """Streams with a function of elements that does next to nothing."""
+
+    def setup(folder: Path) -> Work:
+        ref = stored(folder, images("3 KB"))
+
+        def work() -> int:
+            stream = ref[:10_000].stream(batch, shuffle=True, seed=SEED)
+            for _ in stream.map(lambda element: {"x": element["x"], "label": element["label"]}):
+                pass
+            return 10_000
+
+        return work
+
+    return setup
+
+
 def elements(folder: Path) -> Work:
     ref = stored(folder, images("3 KB"))
 
@@ -592,6 +609,8 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "waits, BLAS steps": waits(multiply()),
     "stream, 3 KB, zstd": streams("3 KB", compression="zstd"),
     "elements, 3 KB": elements,
+    "map": mapped(256),
+    "map, elements": mapped(None),
     "blocks, local": blocks,
     "read, 3 KB": reads("3 KB"),
     "read, 196 KB": reads("196 KB"),

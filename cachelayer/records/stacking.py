@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def is_plain(leaf: LeafSpec) -> bool:
     return leaf.dtype.kind not in "SU" if isinstance(leaf.dtype, np.dtype) else not leaf.shape
 
 
-def collate(elements: Sequence[Any], stack: Stack, rows: int | None = None) -> Any:
+def collate(elements: Sequence[Any], stack: Stack, rows: int | None = None, path: str = "") -> Any:
     """Return the batch of some elements: the same dicts, lists, tuples and namedtuples, with stacked leaves.
 
     ``[{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]`` gives ``{"x": [1, 2], "y": ["a", "b"]}``, as arrays.
@@ -192,39 +193,32 @@ def collate(elements: Sequence[Any], stack: Stack, rows: int | None = None) -> A
             of these values, or NotImplemented to leave it to this function.
         rows: how many elements the batch has, counted from the first; None for all. Structure and shapes are checked in
             all elements.
+        path: where the elements are in those of the stream.
     """
-    return _collated(elements, "", stack, rows)
-
-
-def _collated(elements: Sequence[Any], path: str, stack: Stack, rows: int | None) -> Any:
-    first = elements[0]
-    kinds = {type(element) for element in elements}
     stacked = stack(path, elements, rows)
     if stacked is not NotImplemented:
         return stacked
-    if isinstance(first, (dict, list, tuple)) or type(None) in kinds:
-        can_count = first is not None and len(kinds) == 1
-        sizes = {len(element) for element in elements} if can_count else {0}
-        if len(kinds) > 1 or len(sizes) > 1:
-            raise _differs(path, sorted(f"{type(element).__name__} {_size(element)}" for element in elements))
+    first = elements[0]
+    kinds = set(map(type, elements))
+    has_parts = isinstance(first, (dict, list, tuple))
+    differ = len(kinds) > 1 and (has_parts or type(None) in kinds)
+    if differ or (has_parts and len(set(map(len, elements))) > 1):
+        raise _differs(path, sorted(f"{type(element).__name__} {_size(element)}" for element in elements))
     if first is None:
         return None
     if isinstance(first, dict):
-        if any(element.keys() != first.keys() for element in elements):
+        # Dicts mostly have their keys in one order.
+        if len(set(map(tuple, elements))) > 1 and any(element.keys() != first.keys() for element in elements):
             raise _differs(path, sorted({str(sorted(map(str, element))) for element in elements}))
-        return {
-            key: _collated([element[key] for element in elements], f"{path}[{key!r}]", stack, rows) for key in first
-        }
+        columns = {key: list(map(itemgetter(key), elements)) for key in first}
+        return {key: collate(column, stack, rows, f"{path}[{key!r}]") for key, column in columns.items()}
     if isinstance(first, (list, tuple)):
         steps = [step for step, _ in tree.children(first)]
-        columns = [
-            _collated([element[place] for element in elements], path + step, stack, rows)
-            for place, step in enumerate(steps)
-        ]
-        return _like(first, columns)
+        columns_of_steps = zip(steps, map(list, zip(*elements, strict=True)), strict=True)
+        return _like(first, [collate(column, stack, rows, path + step) for step, column in columns_of_steps])
     if isinstance(first, (str, bytes)):
         return _strings(elements, path)[:rows]
-    return _stacked(elements, path)[:rows]
+    return _stacked(elements, kinds, path)[:rows]
 
 
 def _strings(elements: Sequence[Any], path: str) -> np.ndarray[Any, Any]:
@@ -234,18 +228,26 @@ def _strings(elements: Sequence[Any], path: str) -> np.ndarray[Any, Any]:
     return np.fromiter(elements, dtype=object, count=len(elements))
 
 
-def _stacked(elements: Sequence[Any], path: str) -> np.ndarray[Any, Any]:
+def _stacked(elements: Sequence[Any], kinds: set[type], path: str) -> np.ndarray[Any, Any]:
+    kind: Any = type(elements[0])
+    if len(kinds) == 1 and issubclass(kind, (int, float, np.number)):
+        numbers = np.array(elements)
+        # Large integers of Python have other dtypes than small ones.
+        if numbers.dtype == np.dtype(kind):
+            return numbers
     try:
-        arrays = [np.asarray(element) for element in elements]
+        arrays = elements if kinds == {np.ndarray} else [np.asarray(element) for element in elements]
     except (TypeError, ValueError, RuntimeError) as error:
-        kinds = sorted({f"a {type(element).__name__}" for element in elements})
-        raise _differs(path, [f"{' and '.join(kinds)}, which numpy cannot turn into arrays ({error})"]) from error
-    kinds_of_arrays = {(array.shape, array.dtype) for array in arrays}
+        names = sorted({f"a {kind.__name__}" for kind in kinds})
+        raise _differs(path, [f"{' and '.join(names)}, which numpy cannot turn into arrays ({error})"]) from error
+    kinds_of_arrays = set(map(attrgetter("shape", "dtype"), arrays))
     if len(kinds_of_arrays) > 1:
         raise _differs(path, sorted(f"{dtype}{list(shape)}" for shape, dtype in kinds_of_arrays))
     if arrays[0].dtype == object:
-        raise _differs(path, [f"a {type(elements[0]).__name__}, which is not an array, number, str or bytes"])
-    return np.stack(arrays)
+        raise _differs(path, [f"a {kind.__name__}, which is not an array, number, str or bytes"])
+    # To join arrays is quicker than to stack them.
+    shape = arrays[0].shape
+    return np.concatenate(arrays).reshape(len(arrays), *shape) if shape else np.stack(arrays)
 
 
 def _like(sequence: Any, children: list[Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -105,6 +105,20 @@ def test_functions_are_called_in_order_and_batches_come_last() -> None:
     assert list(stream) == [100, 260]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [True, 1.5, 2j, 2**63, np.float16(3), np.bool_(1), np.datetime64("2026-01-02", "D"), np.timedelta64(3, "s"),
+     np.ones((0, 2)), np.asfortranarray(np.arange(6).reshape(2, 3)), np.zeros(2, ">i4"), np.zeros((), "U3"),
+     np.zeros(2, [("a", "i2"), ("b", "f4")])],
+    ids=repr,
+)  # fmt: skip
+def test_values_are_stacked_as_numpy_stacks_them(value: Any) -> None:
+    batch = next(iter(numbers(3).stream(3).map(lambda n: value)))
+    expected = np.stack([np.asarray(value)] * 3)
+    assert (batch.dtype, batch.shape) == (expected.dtype, expected.shape)
+    assert batch.tolist() == expected.tolist()
+
+
 class Pair(NamedTuple):
     left: Any
     right: Any
@@ -126,7 +140,10 @@ def test_elements_of_any_structure_are_stacked() -> None:
     [
         (lambda n: np.zeros(n), r"leaves of one shape .* float64\[0\] and float64\[1\]"),
         (lambda n: {"x": n} if n else {"y": n}, r"\['x'\].* and .*\['y'\]"),
+        (lambda n: defaultdict(int, {n: 0}), r"\['0'\] and \['1'\]"),
         (lambda n: {"x": np.int32(n) if n else np.int64(n)}, r"leaf \['x'\]: .* int32\[\] and int64\[\]"),
+        (lambda n: n << 63, r"int64\[\] and uint64\[\]"),
+        (lambda n: 1 << 63 - 63 * n, r"int64\[\] and uint64\[\]"),
         (lambda n: (n,) * (n + 1), "tuple of 1 and tuple of 2"),
         (lambda n: {"x": n or None}, r"leaf \['x'\]: .* NoneType .* and int"),
         (lambda n: {n}, "set, which is not an array"),

@@ -12,8 +12,8 @@ a function that fails for the element of row 6::
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -55,24 +55,24 @@ class Elements:
         self._plan = plan
         self._context = context
         self._deciding = deciding
-        options = reader.options
-        repeats = options.steps.rule.fill is not None or options.rows is not None
-        if repeats:
+        self._rows = Rows(plan.numbers, plan.positions)
+        self._firsts: Sequence[int] = range(len(plan.positions))
+        """The row of the chunk in which each element comes first."""
+        elements_of_rows = None
+        if reader.options.steps.rule.fill is not None or reader.options.rows is not None:
             # Rows that fill up a step have the positions of others. An element is made for each position.
             _, firsts, inverse = np.unique(plan.positions, return_index=True, return_inverse=True)
-            self._firsts = np.sort(firsts)
-        else:
-            self._firsts = np.arange(len(plan.positions))
-        self._rows = Rows(plan.numbers, plan.positions).some(self._firsts)
-        made = self._read(held)
-        self._apply_functions(made, self._rows)
+            ascending = np.sort(firsts)
+            self._firsts = ascending.tolist()
+            self._rows = self._rows.some(ascending)
+            elements_of_rows = ascending.searchsorted(firsts[inverse]).tolist()
+        made = self._apply_functions(self._read(held), self._rows)
         self._put_stand_ins(made)
         end = self._end_of(made)
-        if repeats:
-            places = self._firsts.searchsorted(firsts[inverse])
-            self.values = [made.elements[place] for place in places[:end].tolist()]
-        else:
+        if elements_of_rows is None:
             self.values = made.elements[:end]
+        else:
+            self.values = [made.elements[index] for index in elements_of_rows[:end]]
         """The element of each row, up to the step that an error ends."""
         self.error = made.ended[made.end] if made.ended else None
         """The error in place of the step after the elements; None if there is none."""
@@ -95,8 +95,8 @@ class Elements:
         fetched, error = attempt(held, slice(None))
         if error is None:
             return records.try_elements(numbers, fetched, stops=stops)
-        for begin, end in pairwise(self._plan.splits):
-            rows = range(*self._firsts.searchsorted([begin, end]).tolist())
+        for begin, end in pairwise(dict.fromkeys(self._plan.splits)):
+            rows = range(bisect_left(self._firsts, begin), bisect_left(self._firsts, end))
             fetched, error = attempt(held, slice(begin, end))
             if error is not None:
                 made.ended[rows.start] = error
@@ -106,19 +106,20 @@ class Elements:
                 break
         return made
 
-    def _apply_functions(self, made: Attempted, rows: Rows) -> None:
-        """Replace elements by what all functions make of them; see which leaves of the deciding one they pass on."""
+    def _apply_functions(self, made: Attempted, rows: Rows) -> Attempted:
+        """Return what all functions make of elements; see which leaves of the deciding one they pass on."""
         passing = [self._reader.stacker.passing(element) for element in self._deciding_in(made, rows)]
         for function in self._reader.maps:
             self._context.clock.enter("functions")
-            _replace(made, rows, partial(function.call, self._context, lambda: self._reader.may_be_none))
+            made = _changed(made, rows, partial(function.call, self._context, lambda: self._reader.may_be_none))
             if function.declared is not None:
-                _replace(made, rows, partial(function.conform, function.declared))
+                made = _changed(made, rows, partial(function.conform, function.declared))
                 # The functions behind this one pass on leaves of the spec that it declares, not of the dataset's.
                 passing = [function.declared.passing(element) for element in self._deciding_in(made, rows)]
             self._context.clock.enter("reading")
         for find_passed_on, element in zip(passing, self._deciding_in(made, rows), strict=False):
             self.passed_on = find_passed_on(element)
+        return made
 
     def _deciding_in(self, made: Attempted, rows: Rows) -> list[Any]:
         """Return the deciding element in a list, which is empty if these rows do not have it, or it has failed."""
@@ -163,8 +164,7 @@ class Elements:
         for attempts, candidate in enumerate(candidates, 1):
             tried.append(candidate + phase.first)
             rows = Rows(np.array(tried[-1:]), np.array([position]), attempts)
-            made = records.try_elements(rows.numbers, stops=False)
-            self._apply_functions(made, rows)
+            made = self._apply_functions(records.try_elements(rows.numbers, stops=False), rows)
             if made.ended:
                 raise made.ended.pop(0)
             if not made.failed:
@@ -178,7 +178,10 @@ class Elements:
         return failure_of(int(self._rows.numbers[row]), int(self._rows.positions[row]), element_error, stand_in)
 
 
-def _replace(made: Attempted, rows: Rows, stage: Stage) -> None:
-    """Replace the elements that have not failed by what a stage makes of them."""
+def _changed(made: Attempted, rows: Rows, stage: Stage) -> Attempted:
+    """Return what a stage makes of the elements that have not failed, with the errors so far."""
+    if not made.failed and not made.ended:
+        return stage(made.elements, rows)
     present = [row for row in range(made.end) if row not in made.failed]
     made.put(present, stage([made.elements[row] for row in present], rows.some(present)))
+    return made

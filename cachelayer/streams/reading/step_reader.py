@@ -204,12 +204,16 @@ class StepReader:
     ) -> tuple[list[Any], BaseException | None]:
         """Return the items of the steps of a chunk, and the error in place of the step after them, if there is one."""
         items = list[Any]()
-        append = self._append_batches if self.options.batched else self._append_elements
         context.clock.enter("reading")
-        with self._watching():
-            ended_by, error = context.attempt(append, items, plan, context, held)
+        ended_by, error = context.attempt(self._append, items, plan, context, held)
         context.clock.enter("hand_over")
         return items, error or ended_by
+
+    def _append(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> BaseException | None:
+        """Append the items of a chunk to a list; an error is raised or returned in place of the step after them."""
+        append = self._append_batches if self.options.batched else self._append_elements
+        with self._watching():
+            return append(items, plan, context, held)
 
     def _watching(self) -> AbstractContextManager[None]:
         """Return the context in which a chunk is read; for the first, one that warns of global random numbers."""
@@ -223,7 +227,6 @@ class StepReader:
     def _append_elements(
         self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf
     ) -> BaseException | None:
-        """Append the elements of a chunk to a list; return the error that ended them, if there is one."""
         from cachelayer.streams.reading.elements import Elements
 
         elements = Elements(self, plan, context, held)
@@ -237,7 +240,6 @@ class StepReader:
     def _append_batches(
         self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf
     ) -> BaseException | None:
-        """Append what is handed out for each step of a chunk to a list; an error is raised or returned at its step."""
         if not self.maps:
             for number, batch in enumerate(self._batches(plan, held)):
                 items.append(self._finish(plan, number, batch, context))
