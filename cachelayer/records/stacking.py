@@ -32,7 +32,6 @@ from cachelayer.records.values import Nullable, Ragged, Sparse
 UNLIKE = "elements of one structure, with leaves of one shape and dtype, from a function passed to map()"
 DECLARE = "Pad them to one shape, or declare what varies or may be None: map(fn, element_spec=...)."
 
-Stack = Callable[[str, Sequence[Any], int | None], Any]
 _NULLABLE = (
     "If the function may return None, declare it: ArraySpec(..., nullable=True), nullable_values=True for values in "
     "arrays, NullableDict for a dict."
@@ -83,42 +82,29 @@ class Stacking(PickledByFields):
         leaves = zip(schema.leaves, schema.flatten(element), strict=True)
         inputs = [(leaf.path, leaf.spec, value) for leaf, value in leaves if not is_plain(leaf.spec)]
         inputs += _nullable_dicts(self.spec, element, "")
-        # By the identity of a value, which the values that are kept beside do not lose: its specs by path.
+        # By the identity of a value, which no other has as long as it is kept beside: its specs by path.
         found: dict[int, tuple[Any, dict[str, Tree]]] = {}
         for path, spec, value in inputs:
             found.setdefault(id(value), (value, {}))[1][path] = spec
         everywhere = {key: _common(specs.values()) for key, (_, specs) in found.items()}
 
-        def passed_on(output: Any) -> Mapping[str, Tree]:
+        def passed_on(output: Any, path: str = "") -> Mapping[str, Tree]:
+            key = id(output)
+            spec = found[key][1].get(path) if key in found else None
+            if spec is None and (output is None or isinstance(output, _OF_ONE_LEAF)):
+                spec = everywhere.get(key)
+            if spec is not None:
+                return {path: spec}
             spec_of_path: dict[str, Tree] = {}
-
-            def find(path: str, values: Sequence[Any], _: int | None) -> Any:
-                [value] = values
-                key = id(value)
-                spec = found[key][1].get(path) if key in found else None
-                if spec is None and (value is None or isinstance(value, _OF_ONE_LEAF)):
-                    spec = everywhere.get(key)
-                if spec is not None:
-                    spec_of_path[path] = spec
-                    return None
-                return NotImplemented if isinstance(value, (dict, list, tuple)) else None
-
-            collate([output], find)
+            if isinstance(output, (dict, list, tuple)):
+                for step, child in tree.children(output):
+                    spec_of_path |= passed_on(child, path + step)
             return spec_of_path
 
         return passed_on
 
     def collate(self, elements: Sequence[Any], passed_on: Mapping[str, Tree], rows: int | None = None) -> Any:
-        def stack(path: str, values: Sequence[Any], rows: int | None) -> Any:
-            leaf = passed_on.get(path)
-            if leaf is None:
-                return _collected(path, values, rows)
-            try:
-                return _batch(leaf, values, rows)
-            except ElementError as error:
-                raise ElementError(error.expected, error.got, path=path, hint=DECLARE) from error
-
-        return collate(elements, stack, rows)
+        return _collated(elements, passed_on, rows, "")
 
 
 def _nullable_dicts(spec: Tree, value: Any, path: str) -> Iterator[tuple[str, Tree, Any]]:
@@ -137,17 +123,6 @@ def _common(specs: Collection[Tree]) -> Tree:
     return first if all(spec == first for spec in specs) else None
 
 
-def _collected(path: str, values: Sequence[Any], rows: int | None) -> Any:
-    """Return a batch of ragged or sparse values; NotImplemented for others."""
-    for kind in (Ragged, Sparse):
-        if all(isinstance(value, kind) for value in values):
-            try:
-                return _batch(_own_spec(values[0]), values, rows)
-            except CacheLayerError as error:
-                raise ElementError(UNLIKE, str(error), path=path, hint=DECLARE) from error
-    return NotImplemented
-
-
 def _own_spec(value: Any) -> LeafSpec:
     spec = leaf_spec(value)
     return SparseSpec(spec.dtype, (None,) * len(spec.shape)) if isinstance(spec, SparseSpec) else spec
@@ -158,21 +133,21 @@ def _codec_of(spec: LeafSpec) -> Codec:
     return codec_for(spec)
 
 
-def _batch(spec: Tree, values: Sequence[Any], rows: int | None) -> Any:
+def _batch(spec: Tree, values: Sequence[Any]) -> Any:
     if isinstance(spec, JsonSpec):
         # Records store JSON as text, but these values are not stored.
-        return list(values[:rows])
+        return list(values)
     if isinstance(spec, VideoSpec):
         # They were read, and passed on.
-        files = np.fromiter(values[:rows], object)
+        files = np.fromiter(values, object)
         valid = np.array([file is not None for file in files], np.bool_)
         return Nullable(files, valid) if spec.nullable else files
     if isinstance(spec, NullableDict):
         # Only a dict below the root of an element may be None.
         of_key = codec_for({"": spec})
-        return of_key.batch(of_key.columns([{"": value} for value in values[:rows]]))[""]
+        return of_key.batch(of_key.columns([{"": value} for value in values]))[""]
     codec = _codec_of(spec)
-    return codec.batch(codec.columns(values[:rows]))
+    return codec.batch(codec.columns(values))
 
 
 def is_plain(leaf: LeafSpec) -> bool:
@@ -182,43 +157,45 @@ def is_plain(leaf: LeafSpec) -> bool:
     return leaf.dtype.kind not in "SU" if isinstance(leaf.dtype, np.dtype) else not leaf.shape
 
 
-def collate(elements: Sequence[Any], stack: Stack, rows: int | None = None, path: str = "") -> Any:
-    """Return the batch of some elements: the same dicts, lists, tuples and namedtuples, with stacked leaves.
+def _collated(values: Sequence[Any], passed_on: Mapping[str, Tree], rows: int | None, path: str) -> Any:
+    """Return the batch of the values of some elements at a path, or of the first rows of them: all are checked.
 
     ``[{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]`` gives ``{"x": [1, 2], "y": ["a", "b"]}``, as arrays.
-
-    Args:
-        elements: one element or more, all of one structure; str and bytes become arrays of objects.
-        stack: called first for each node, with its path, its values in all elements, and ``rows``; it returns the batch
-            of these values, or NotImplemented to leave it to this function.
-        rows: how many elements the batch has, counted from the first; None for all. Structure and shapes are checked in
-            all elements.
-        path: where the elements are in those of the stream.
     """
-    stacked = stack(path, elements, rows)
-    if stacked is not NotImplemented:
-        return stacked
-    first = elements[0]
-    kinds = set(map(type, elements))
+    spec = passed_on.get(path)
+    if spec is not None:
+        try:
+            return _batch(spec, values[:rows])
+        except ElementError as error:
+            raise ElementError(error.expected, error.got, path=path, hint=DECLARE) from error
+    first = values[0]
+    kinds = set(map(type, values))
+    if kinds in ({Ragged}, {Sparse}):
+        try:
+            return _batch(_own_spec(first), values[:rows])
+        except CacheLayerError as error:
+            raise ElementError(UNLIKE, str(error), path=path, hint=DECLARE) from error
     has_parts = isinstance(first, (dict, list, tuple))
     differ = len(kinds) > 1 and (has_parts or type(None) in kinds)
-    if differ or (has_parts and len(set(map(len, elements))) > 1):
-        raise _differs(path, sorted(f"{type(element).__name__} {_size(element)}" for element in elements))
+    if differ or (has_parts and len(set(map(len, values))) > 1):
+        raise _differs(path, sorted(f"{type(value).__name__} {_size(value)}" for value in values))
     if first is None:
         return None
     if isinstance(first, dict):
         # Dicts mostly have their keys in one order.
-        if len(set(map(tuple, elements))) > 1 and any(element.keys() != first.keys() for element in elements):
-            raise _differs(path, sorted({str(sorted(map(str, element))) for element in elements}))
-        columns = {key: list(map(itemgetter(key), elements)) for key in first}
-        return {key: collate(column, stack, rows, f"{path}[{key!r}]") for key, column in columns.items()}
-    if isinstance(first, (list, tuple)):
-        steps = [step for step, _ in tree.children(first)]
-        columns_of_steps = zip(steps, map(list, zip(*elements, strict=True)), strict=True)
-        return _like(first, [collate(column, stack, rows, path + step) for step, column in columns_of_steps])
-    if isinstance(first, (str, bytes)):
-        return _strings(elements, path)[:rows]
-    return _stacked(elements, kinds, path)[:rows]
+        if len(set(map(tuple, values))) > 1 and any(value.keys() != first.keys() for value in values):
+            raise _differs(path, sorted({str(sorted(map(str, value))) for value in values}))
+        columns = [list(map(itemgetter(key), values)) for key in first]
+    elif has_parts:
+        columns = list(map(list, zip(*values, strict=True)))
+    elif isinstance(first, (str, bytes)):
+        return _strings(values, path)[:rows]
+    else:
+        return _stacked(values, kinds, path)[:rows]
+    steps = [step for step, _ in tree.children(first)]
+    parts = zip(columns, steps, strict=True)
+    batches = [_collated(column, passed_on, rows, path + step) for column, step in parts]
+    return dict(zip(first, batches, strict=True)) if isinstance(first, dict) else _like(first, batches)
 
 
 def _strings(elements: Sequence[Any], path: str) -> np.ndarray[Any, Any]:

@@ -264,23 +264,21 @@ class StepReader:
 
         All are read at once; if that raises an error, one by one, so that the error comes at the step that it is of.
         """
+        records = self.records
         filled = [0, *(end for begin, end in pairwise(plan.splits) if begin < end)]
         together = None
         if len(filled) > 2:
-            together, _ = attempt(self._batches_together, plan.numbers, filled, held)
+            together, _ = attempt(lambda: iter(records.batches(plan.numbers, filled, held(slice(None)))))
         for number, (begin, end) in enumerate(pairwise(plan.splits)):
             if begin == end:
                 # This shard has no row of this step. Its empty batch has the shape of the first row, which another
                 # shard has.
                 first = self._plan_of_first_row(plan.steps[number]).numbers.item(0)
-                yield self.records.padded_as(first).batch(plan.numbers[:0])
+                yield records.padded_as(first).batch(plan.numbers[:0])
             elif together is None:
-                yield self.records.batch(plan.numbers[begin:end], held(slice(begin, end)))
+                yield records.batch(plan.numbers[begin:end], held(slice(begin, end)))
             else:
                 yield next(together)
-
-    def _batches_together(self, numbers: Indices, splits: list[int], held: HeldOf) -> Iterator[Any]:
-        return iter(self.records.batches(numbers, splits, held(slice(None))))
 
     def _plan_of_first_row(self, step: Step) -> ChunkPlan:
         """Return the plan of the first row of a step, which may be another shard's."""
