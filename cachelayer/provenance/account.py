@@ -70,7 +70,8 @@ _OF_MODULES = {
 }  # fmt: skip
 """The names that Python itself gives to every module."""
 _OF_CLASSES = frozenset({
-    "__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "_abc_impl"
+    "__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "_abc_impl",
+    "__callable_proto_members_only__",
 })  # fmt: skip
 """The attributes that Python itself gives to classes."""
 _OF_FIELDS = frozenset({"__dataclass_fields__", "__attrs_attrs__"})
@@ -267,7 +268,7 @@ class _Walk:
             frame = value.gi_frame
             if frame is None or not is_users(value.gi_code.co_filename):
                 return value.gi_code.co_name
-            return frame.f_lasti, self._code(key, value.gi_code, frame.f_globals, frame.f_locals)
+            return frame.f_lasti, self._code(key, value.gi_code, frame.f_globals, dict(frame.f_locals))
         for name, part in parts_of_wrapper(value).items():
             if part is not None:
                 self.refer(f"{key}.{name}", part)
@@ -381,7 +382,8 @@ class _Walk:
             for name, member in cls.__members__.items():
                 for part, value in attributes_of_member(member).items():
                     self.refer(f"{key}.{name}{part}", value)
-        for name, value in sorted(vars(cls).items()):
+        # Special names last: those that a release of Python adds are other names of what has one in all.
+        for name, value in sorted(vars(cls).items(), key=lambda each: (each[0].startswith("__"), each[0])):
             if name in _SPECIAL:
                 fields.append((name, self.content(f"{key}.{name}", value, self._reader.read)))
             elif _is_own(cls, name, value):

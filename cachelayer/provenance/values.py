@@ -71,6 +71,8 @@ _STATES: Mapping[str, Callable[[Any], Any]] = {
     "typing.NewType": lambda value: (value.__name__, value.__supertype__),
     "typing.TypeVar": lambda value: (value.__name__, value.__bound__, value.__constraints__),
     "weakref.ReferenceType": lambda value: value(),
+    # The function that makes one again has another name in each release of Python.
+    "zoneinfo.ZoneInfo": lambda value: value.__reduce__()[1],
     # What pydantic fills in later, and the numbers of objects that it notes, are left out.
     "pydantic.fields.FieldInfo": lambda value: ({**value._attributes_set, "annotation": 0}, value.metadata),
     "pydantic._internal._decorators.Decorator": lambda value: (value.func, value.info),

@@ -131,6 +131,65 @@ def test_it_holds_what_the_function_uses_of_its_module_in_every_release_of_pytho
     assert found.not_compared == ()
 
 
+CLASSES = """
+import enum, zoneinfo
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+@dataclass
+class Row:
+    depth: int = 1
+
+class Pair(NamedTuple):
+    left: int = 2
+
+class Color(enum.Flag):
+    RED = 4
+
+@runtime_checkable
+class Named(Protocol):
+    name: str
+
+class Reader:
+    size = 5
+    def __init__(self):
+        self.a, self.b, self.c = 1, 2, 3
+
+ZONE = zoneinfo.ZoneInfo("Europe/Berlin")
+ITEMS = (n for n in [6])
+READER = Reader()
+
+def rows():
+    return [Row(), Pair(), Color.RED, Named, ZONE, ITEMS, READER]
+"""
+
+
+def test_values_of_classes_and_objects_are_the_same_in_every_release_of_python(load: Load) -> None:
+    found = account_of(load(CLASSES)["rows"])
+    assert found.not_compared == ("ITEMS (generator)",)
+    assert stored(found.values) == {
+        "Color.RED": 4,
+        "ITEMS..0": "hash:8d786e",
+        "Named._is_runtime_protocol": True,
+        "Pair.__match_args__": "hash:7c47fb",
+        "Pair.__repr__.repr_fmt": "hash:17261a",
+        "Pair._field_defaults": "hash:8228e5",
+        "Pair._fields": "hash:7c47fb",
+        "Pair._make.__func__.num_fields": 1,
+        "Pair._replace.field_names": "hash:7c47fb",
+        "READER": "hash:49b526",
+        "READER.a": 1,
+        "READER.b": 2,
+        "READER.c": 3,
+        "Row.__hash__": None,
+        "Row.__match_args__": "hash:287305",
+        "Row.depth": 1,
+        "ZONE": "hash:48bd91",
+        "type(READER).size": 5,
+    }
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
