@@ -144,7 +144,7 @@ def account_of(
     walk = _Walk(innermost(maker), look)
     for name, value in (arguments or {}).items():
         if is_data(value):
-            walk.arguments[name] = walk.content(name, value)
+            walk.arguments[name] = walk.reader.content(name, value)
         else:
             walk.arguments[name] = hashed(type(value).__qualname__.encode())
             walk.refer(f"argument {name}", value)
@@ -161,9 +161,7 @@ class _Walk:
         self.values: dict[str, Any] = {}
         self._called = called
         self._look = look
-        self._reader = Reader(self.name_code, look)
-        self._in_part: dict[str, None] = {}
-        self._not_compared: dict[str, None] = {}
+        self.reader = Reader(self.name_code, look)
         self._known: dict[int, tuple[str, object]] = {}
         """The way to code and to objects that are known, by their ids; with them, so that no other gets such an id."""
         self._pending: deque[tuple[str, Any]] = deque()
@@ -179,7 +177,7 @@ class _Walk:
 
     def account(self, elements: object) -> Account:
         """Follow all code that is reached, and return everything that was found."""
-        content = None if elements is None else self.content("elements", elements, self._reader.read)
+        content = None if elements is None else self.reader.hash("elements", elements)
         while self._pending or self._ask_modules():
             key, value = self._pending.popleft()
             with self._naming(key, value):
@@ -189,7 +187,7 @@ class _Walk:
             # The values of globals that code assigns change while it runs.
             self.values = {name: each for name, each in self.values.items() if not f"{name}.".startswith(f"{key}.")}
         self._again = [each for each in self._again if each[0] in self.values]
-        notes = (*self._in_part,), (*self._not_compared,)
+        notes = (*self.reader.in_part,), (*self.reader.not_compared,)
         return Account(self.functions, self.arguments, self.values, content, *notes, self.read_again)
 
     def start(self, maker: Any, *, has_state: bool) -> None:
@@ -204,7 +202,7 @@ class _Walk:
         cls = owner if is_kind(owner, type) else type(owner)
         if is_users_class(cls):
             self.name_code(cls.__qualname__, cls)
-        if self._reader.has_attributes(cls) and not (is_code(owner) or is_ours(cls)):
+        if self.reader.has_attributes(cls) and not (is_code(owner) or is_ours(cls)):
             self.refer("attribute", owner)
         elif has_state and not (is_code(owner) or is_ours(cls) or owner is None):
             self.refer(SOURCE, owner)
@@ -215,7 +213,7 @@ class _Walk:
         try:
             yield
         except Exception:  # noqa: BLE001
-            self._not_compared[f"{key} ({type(value).__name__})"] = None
+            self.reader.miss(type(value).__name__, key)
 
     # Code.
 
@@ -294,8 +292,8 @@ class _Walk:
     def _is_of_user(self, value: Any) -> bool:
         """Return whether what a library's function holds may be the user's, and no cache or lock of the library."""
         if type(value) is MethodType:
-            return self._reader.has_attributes(type(value.__self__))
-        is_told = self._reader.has_attributes(type(value)) or self._look(value) is not None
+            return self.reader.has_attributes(type(value.__self__))
+        is_told = self.reader.has_attributes(type(value)) or self._look(value) is not None
         return is_told or is_code(value) or is_constant(value) or holds_code(value)
 
     def _code(self, key: str, code: Any, module: dict[str, Any], held: Mapping[str, Any]) -> str:
@@ -340,7 +338,7 @@ class _Walk:
             return None, ""
         code, package = read
         if code is None:
-            self._not_compared[f"{name} (a module without source)"] = None
+            self.reader.miss("a module without source", name)
             return None, package
         used = read_code(code)
         if f"import {name}" not in self.functions:
@@ -385,7 +383,7 @@ class _Walk:
         # Special names last: those that a release of Python adds are other names of what has one in all.
         for name, value in sorted(vars(cls).items(), key=lambda each: (each[0].startswith("__"), each[0])):
             if name in _SPECIAL:
-                fields.append((name, self.content(f"{key}.{name}", value, self._reader.read)))
+                fields.append((name, self.reader.hash(f"{key}.{name}", value)))
             elif _is_own(cls, name, value):
                 self.refer(f"{key}.{name}", value)
         module = getattr(sys.modules.get(cls.__module__), "__dict__", {})
@@ -405,7 +403,7 @@ class _Walk:
             for name in _NAMES.findall(text) if type(text) is str else ():
                 if is_kind(module.get(name), type):
                     self._refer_global(name, module, key)
-        return self._reader.hash([*annotations.items()], key).value if annotations else None
+        return self.reader.hash(key, [*annotations.items()]) if annotations else None
 
     # Values.
 
@@ -415,10 +413,10 @@ class _Walk:
             if is_code(value):
                 self._refer_code(key, value)
                 if is_kind(value, GeneratorType):
-                    self._not_compared[f"{key} (generator)"] = None
+                    self.reader.miss("generator", key)
                 return
             key = self._unique(key)
-            if type(value) in (list, dict, set, bytearray) or self._reader.has_attributes(type(value)):
+            if type(value) in (list, dict, set, bytearray) or self.reader.has_attributes(type(value)):
                 known = self._known.setdefault(id(value), (key, value))[0]
                 if known != key:
                     self.values[key] = f"the same as {known}"
@@ -426,32 +424,24 @@ class _Walk:
             if type(value) is str:
                 self._texts.add(value)
             if not is_constant(value):
-                self._again.append((key, value, self._reader.budget))
+                self._again.append((key, value, self.reader.budget))
             self.values |= self._contents(key, value)
 
     def _contents(self, key: str, value: Any) -> dict[str, Any]:
         """Return what a value holds; of an object of a class of the user, its class and each attribute."""
-        if not self._reader.has_attributes(type(value)):
+        if not self.reader.has_attributes(type(value)):
             # What a source gives is never stored in clear.
-            return {key: self.content(key, value, self._reader.read if key == SOURCE else None)}
+            return {key: (self.reader.hash if key == SOURCE else self.reader.content)(key, value)}
         sign = " " if key == "attribute" else "."
-        contents = {key: self.content(key, value, self._reader.without_attributes)}
+        contents = {key: self.reader.hash(key, value, self.reader.without_attributes)}
         for name, each in attributes_of(value).items():
-            contents[f"{key}{sign}{name}"] = self.content(f"{key}{sign}{name}", each)
+            contents[f"{key}{sign}{name}"] = self.reader.content(f"{key}{sign}{name}", each)
         return contents
-
-    def content(self, key: str, value: object, read: Callable[[Any, Path], Any] | None = None) -> Any:
-        """Return what a value holds, and note what of it was not read."""
-        content = self._reader.content(value, key) if read is None else self._reader.hash(value, key, read)
-        self._in_part |= dict.fromkeys(f"{key} ({sample})" for sample in content.in_part)
-        if content.not_compared:
-            self._not_compared[f"{key} ({', '.join(content.not_compared)})"] = None
-        return content.value
 
     def read_again(self) -> dict[str, Any]:
         now: dict[str, Any] = {}
         for key, value, budget in self._again:
-            self._reader.budget = budget
+            self.reader.budget = budget
             with self._naming(key, value):
                 now |= self._contents(key, value)
         return now

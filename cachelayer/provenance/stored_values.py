@@ -44,7 +44,7 @@ def hashed(content: bytes) -> str:
 
 
 def stored(value: Any) -> Any:
-    """Return a value of :class:`~cachelayer.provenance.values.Content` as it is stored: hashes are shortened."""
+    """Return the content of a value, or of several by name, as it is stored: hashes are shortened."""
     if isinstance(value, Mapping):
         return {name: stored(item) for name, item in value.items()}
     return value[: len(MARK) + _DIGITS] if isinstance(value, str) and value.startswith(MARK) else value

@@ -99,17 +99,6 @@ _LONG_TEXT = 4_096
 """From so many characters on, a text is known by its length and checksum."""
 
 
-class Content(NamedTuple):
-    """The content of a value: something that can be stored and compared, and how complete it is."""
-
-    value: Any
-    """Numbers, bools, None and short lists of these as they are; a hash of anything else."""
-    in_part: tuple[str, ...] = ()
-    """The samples that were taken of it, in words, such as ``"1,500 of 300,000 items"``."""
-    not_compared: tuple[str, ...] = ()
-    """The types in it that do not tell their content."""
-
-
 class Budget(NamedTuple):
     """How much may be read yet."""
 
@@ -162,7 +151,7 @@ def holds_code(value: object) -> bool:
 
 def hash_of(value: object, look: Look) -> Any:
     """Return the hash of what a value holds, whatever it is."""
-    return Reader(_name_of_code, look).hash(value, "").value
+    return Reader(_name_of_code, look).hash("", value)
 
 
 def _name_of_code(_: Path, value: Any) -> Any:
@@ -181,11 +170,15 @@ class Reader:
 
     def __init__(self, name_code: Callable[[Path, Any], Any], look: Look) -> None:
         self.budget = Budget()
+        self.in_part: dict[str, None] = {}
+        """The values of which a sample was read, each with the size of the sample."""
+        self.not_compared: dict[str, None] = {}
+        """The values that do not tell their content, each with a type that is the reason."""
+        self._key = ""
+        """The name of the value that is being read."""
         self._name_code = name_code
         self._look = look
         self._items_left = 0
-        self._in_part: dict[str, None] = {}
-        self._not_compared: dict[str, None] = {}
         self._enclosing: list[int] = []
         """The ids of the objects around the value that is being read, the outermost first. They show when a value
         contains itself."""
@@ -196,27 +189,34 @@ class Reader:
         self._unordered: list[object] | None = None
         """The code in the items of a set, whose order tells nothing; None if no set is read."""
 
-    def content(self, value: object, path: Path) -> Content:
-        """Return what a value holds: numbers, and short lists of them, as they are, else a hash."""
+    def content(self, key: str, value: object) -> Any:
+        """Return what the value of a name holds: numbers, and short lists of them, as they are, else a hash."""
         if is_number(value):
-            return Content(json.loads(json.dumps(value)))
+            return json.loads(json.dumps(value))
         if type(value) is tuple and len(value) < 10 and all(is_number(item, 0) for item in value):
-            return Content(repr(value))
-        return self.hash(value, path)
+            return repr(value)
+        return self.hash(key, value)
 
-    def hash(self, value: object, path: Path, read: Callable[[Any, Path], Any] | None = None) -> Content:
-        """Return what a value holds, always as a hash."""
-        self._in_part, self._not_compared = {}, {}
+    def hash(self, key: str, value: object, read: Callable[[Any, Path], Any] | None = None) -> str:
+        """Return what the value of a name holds, always as a hash."""
+        self._key = key
         start = min(_MOST_ITEMS, max(0, self.budget.items))
         self._items_left = start
         try:
-            text = marshal.dumps((read or self.read)(value, path), 2)
+            return hashed(marshal.dumps((read or self.read)(value, key), 2))
         except (RecursionError, MemoryError, ValueError):
-            return Content(hashed(type(value).__name__.encode()), (), (f"{type(value).__name__} of too many levels",))
+            self.miss(f"{type(value).__name__} of too many levels")
+            return hashed(type(value).__name__.encode())
         finally:
             self._enclosing, self._known = [], {}
             self.budget = self.budget._replace(items=self.budget.items - start + self._items_left)
-        return Content(hashed(text), (*self._in_part,), (*self._not_compared,))
+
+    def miss(self, what: str, key: str | None = None) -> None:
+        """Note what of a value, by default that which is being read, does not tell its content."""
+        self.not_compared[f"{self._key if key is None else key} ({what})"] = None
+
+    def _note_sample(self, sample: str) -> None:
+        self.in_part[f"{self._key} ({sample})"] = None
 
     def read(self, value: Any, path: Path) -> Any:
         self._items_left -= 1
@@ -257,14 +257,14 @@ class Reader:
         return self._kinds[id(kind)][0]
 
     def _miss(self, kind: type) -> Any:
-        self._not_compared[kind.__name__] = None
+        self.miss(kind.__name__)
         return "unknown", kind.__qualname__
 
     def _text(self, value: Any, kind: type) -> Any:
         if len(value) < _LONG_TEXT:
             return (kind.__name__, bytes(value)) if kind is bytearray else value
         if len(value) > self.budget.nbytes:
-            self._in_part[f"{2 * _LONG_TEXT:,} of {len(value):,} characters"] = None
+            self._note_sample(f"{2 * _LONG_TEXT:,} of {len(value):,} characters")
             return kind.__name__, len(value), _encoded(value[:_LONG_TEXT] + value[-_LONG_TEXT:])
         self.budget = self.budget._replace(nbytes=self.budget.nbytes - len(value))
         return kind.__name__, len(value), crc32c(_encoded(value))
@@ -293,7 +293,7 @@ class Reader:
         left = self._items_left
         if count == 0 or left < -_MOST_ITEMS:
             if count:
-                self._in_part[f"the length of {count:,} items"] = None
+                self._note_sample(f"the length of {count:,} items")
             return []
         contents = [read(next(iter(values)), (path, 0))]
         most = max(2, min(_SAMPLED_ITEMS, left // max(1, left - self._items_left)))
@@ -308,7 +308,7 @@ class Reader:
             numbered = enumerate(islice(values, 0, most * step, step))
         contents += [read(item, (path, number)) for number, item in islice(numbered, 1, None)]
         if len(contents) < count:
-            self._in_part[f"{len(contents):,} of {count:,} items"] = None
+            self._note_sample(f"{len(contents):,} of {count:,} items")
         return contents
 
     def _set(self, items: list[Any], path: Path) -> Any:
@@ -318,7 +318,7 @@ class Reader:
             return sorted(items, key=None if len(set(map(type, items))) == 1 else repr)
         left = self._items_left - len(items)
         if left < 0:
-            self._in_part[f"the length of {len(items):,} items"] = None
+            self._note_sample(f"the length of {len(items):,} items")
             return len(items)
         share = max(16, left // max(1, len(items)))
         outermost = self._unordered is None
@@ -362,7 +362,7 @@ class Reader:
 
     def _code(self, value: object, path: Path) -> Any:
         if is_kind(value, GeneratorType):
-            self._not_compared["generator"] = None
+            self.miss("generator")
         if self._unordered is None:
             return self._name_code(path, value)
         self._unordered.append(value)
@@ -391,7 +391,7 @@ class Reader:
         if told is not None:
             state, in_part = told
             if in_part:
-                self._in_part[in_part] = None
+                self._note_sample(in_part)
             return self.read(state, path)
         if hasattr(kind, "__array__") and any(hasattr(kind, name) for name in ("__dlpack__", "numpy", "to_numpy")):
             # Tensors with gradients, such as parameters of models, refuse to become arrays.
@@ -437,7 +437,7 @@ class Reader:
         if array.nbytes > self.budget.nbytes:
             most = min(array.size, _SAMPLED_ELEMENTS, max(_LEAST_SAMPLED, self._items_left * _ELEMENTS_OF_ITEM))
             self._items_left -= most // _ELEMENTS_OF_ITEM
-            self._in_part[f"{most:,} of {array.size:,} elements of an array"] = None
+            self._note_sample(f"{most:,} of {array.size:,} elements of an array")
             flat: Any = array.reshape(-1) if array.flags.c_contiguous else array.flat
             array = np.append(flat[:: array.size // max(1, most - 1)], flat[array.size - 1 :])
         else:
