@@ -96,13 +96,13 @@ if TYPE_CHECKING:
     from cachelayer.streams.reading.failures import Failure as Failure
     from cachelayer.streams.stream import BatchStream as BatchStream, Stream as Stream
     from cachelayer.streams.stream_stats import ReadingStats as ReadingStats, StreamStats as StreamStats
-    from cachelayer.versions.damage import DamagedObject as DamagedObject
     from cachelayer.versions.diff import Diff as Diff, RowDiff as RowDiff, ValueChange as ValueChange
     from cachelayer.versions.gc import Collected as Collected
     from cachelayer.versions.log import LogEvent as LogEvent
     from cachelayer.versions.repair import RepairReport as RepairReport
     from cachelayer.versions.snapshot import VersionInfo as VersionInfo
     from cachelayer.versions.unpublished import UnpublishedBuild as UnpublishedBuild
+    from cachelayer.versions.verify import DamagedObject as DamagedObject
     from cachelayer.versions.verify import VerifyReport as VerifyReport
 
 __version__ = "0.1.0"
@@ -139,14 +139,13 @@ _HOMES = {
     "cachelayer.streams.reading.failures": ("Failure",),
     "cachelayer.streams.stream": ("BatchStream", "Stream"),
     "cachelayer.streams.stream_stats": ("ReadingStats", "StreamStats"),
-    "cachelayer.versions.damage": ("DamagedObject",),
     "cachelayer.versions.diff": ("Diff", "RowDiff", "ValueChange"),
     "cachelayer.versions.log": ("LogEvent",),
     "cachelayer.versions.gc": ("Collected",),
     "cachelayer.versions.repair": ("RepairReport",),
     "cachelayer.versions.snapshot": ("VersionInfo",),
     "cachelayer.versions.unpublished": ("UnpublishedBuild",),
-    "cachelayer.versions.verify": ("VerifyReport",),
+    "cachelayer.versions.verify": ("DamagedObject", "VerifyReport"),
 }
 """The modules that public names come from; type checkers read the imports above."""
 _PACKAGES = ("engines", "testing")

@@ -72,7 +72,7 @@ def use_manifest(document: Any) -> None:
     assert again.digest == manifest.digest
     assert again.unsliced_digest == manifest.unsliced_digest
     assert manifest.records >= 0
-    names = [name for shard in manifest.shards for name in shard.files]
+    names = [blob.name for shard in manifest.shards for blob in shard.blobs]
     for name in names:
         assert paths.is_file(name.partition(".")[0])
     dict(manifest.provenance.get("metadata") or {})

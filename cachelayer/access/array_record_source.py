@@ -69,10 +69,10 @@ class _Part(PickledByFields):
             raise InvalidArgumentError(f"{self.path!r}: it names no bucket")
         folder, _, name = self.path.rpartition("/")
         store = open_store(folder, self.options)
-        nbytes = store.size(name)
-        if nbytes is None:
+        stat = store.stat(name)
+        if stat is None:
             raise StorageError(f"cannot open {self.path}: there is no such object")
-        return RangedFile(self.path, name, nbytes, store.read_ranges)
+        return RangedFile(self.path, name, stat.nbytes, store.read_ranges)
 
     @cached_property
     def file(self) -> RecordFile:

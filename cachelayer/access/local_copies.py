@@ -32,11 +32,11 @@ from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome
-from cachelayer.objects.store import Store
+from cachelayer.objects.store import Blob, Store
 from cachelayer.records.memory import Bytes, Ints, distinct
 from cachelayer.system_threads import Pool, program_ends, start
 from cachelayer.user_warnings import warn
-from cachelayer.versions.shard_table import FileChecksum, ShardTable
+from cachelayer.versions.shard_table import ShardTable
 
 _log = logger_of("copies")
 _THREADS = 3
@@ -121,8 +121,7 @@ class LocalCopies:
 
     def has(self, number: int) -> bool:
         """Return whether there are complete copies of a shard, its index and its lengths."""
-        files = self._shards[number].files.items()
-        return all(self._group.has(Path(name).name, facts.nbytes) for name, facts in files)
+        return all(self._group.has(Path(blob.name).name, blob.nbytes) for blob in self._shards[number].blobs)
 
     @property
     def count(self) -> int:
@@ -327,14 +326,14 @@ class LocalCopies:
         if not self._has_room[number] and not self.has(number):
             self._report_no_room(self._shards[number].name)
             return CopyOutcome.NO_ROOM
-        for name, facts in self._shards[number].files.items():
-            fill = partial(self._fill, name, facts)
-            short = Path(name).name
-            outcome = self._group.make(short, facts.nbytes, fill)
+        for blob in self._shards[number].blobs:
+            fill = partial(self._fill, blob)
+            short = Path(blob.name).name
+            outcome = self._group.make(short, blob.nbytes, fill)
             if outcome is CopyOutcome.NO_ROOM and self._drop_other_versions():
-                outcome = self._group.make(short, facts.nbytes, fill)
+                outcome = self._group.make(short, blob.nbytes, fill)
             if outcome is CopyOutcome.NO_ROOM:
-                self._report_no_room(name)
+                self._report_no_room(blob.name)
             if outcome is not CopyOutcome.HERE:
                 return outcome
         self._is_here[number] = not self._is_refused[number]
@@ -344,20 +343,20 @@ class LocalCopies:
         count(copies_refused=1)
         _log.info("%s/%s: there is no room for a local copy", self._dataset.url, name)
 
-    def _fill(self, name: str, facts: FileChecksum, path: Path) -> None:
-        """Download a file of a shard, and check it."""
+    def _fill(self, blob: Blob, path: Path) -> None:
+        """Download a blob of a shard, and check it."""
         began = time.perf_counter()
-        crc32c = self._dataset.download(name, path, facts.nbytes)
+        crc32c = self._dataset.download(blob.name, path, blob.nbytes)
         seconds = time.perf_counter() - began
-        url = f"{self._dataset.url}/{name}"
-        if crc32c != facts.crc32c:
+        url = f"{self._dataset.url}/{blob.name}"
+        if crc32c != blob.crc32c:
             raise CorruptionError(f"{url}: the downloaded bytes do not match their CRC32C")
         count(copies_made=1)
-        _log.info("%s: copied %d bytes in %.2f s", url, facts.nbytes, seconds)
+        _log.info("%s: copied %d bytes in %.2f s", url, blob.nbytes, seconds)
 
     def _drop_other_versions(self) -> bool:
         """Remove copies that only other versions of the dataset have, and return whether there were any."""
-        return self._group.make_room_without({Path(name).name for shard in self._shards for name in shard.files})
+        return self._group.make_room_without({Path(blob.name).name for shard in self._shards for blob in shard.blobs})
 
     def lengths(self, number: int) -> Bytes | None:
         """Return the copy of the lengths of a shard, mapped and checked; None if there is none."""

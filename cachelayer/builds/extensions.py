@@ -35,6 +35,7 @@ from cachelayer.records.leaf_columns import Column, Columns
 from cachelayer.records.memory import Bytes
 from cachelayer.records.spans import Records
 from cachelayer.records.tree import Tree
+from cachelayer.versions.blobs import put_files
 from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile, write_column_file
 from cachelayer.versions.derive import appended
 from cachelayer.versions.manifest import Manifest
@@ -325,7 +326,7 @@ def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterabl
             yield some
 
     file = write_column_file(path, spec, records, rows_with_room(), target.generation)
-    target.dataset.move_in({path: file.name})
+    put_files(target.dataset, dict(zip([path], file.blobs, strict=True)))
     return file
 
 

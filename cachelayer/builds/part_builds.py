@@ -38,10 +38,11 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting, current, notice
 from cachelayer.provenance.stored_values import Wording, differences
 from cachelayer.user_warnings import warn
+from cachelayer.versions.blobs import missing
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import Notes, PartResult, note_name, read_part
-from cachelayer.versions.publish import absent_files, lost_files, refuse_if_taken
+from cachelayer.versions.publish import lost_files, refuse_if_taken
 
 _log = logger_of("builds")
 
@@ -149,7 +150,8 @@ class PartTask:
             return False
         log = Log(self.notes.dataset)
         files = (shard.file for shard in part.shards)
-        return not lost_files(files, log, log.head()) and not absent_files(part.shards, log)
+        blobs = [blob for shard in part.shards for blob in shard.blobs]
+        return not lost_files(files, log, log.head()) and not missing(log.folder, blobs)
 
     def _build(self, number: int) -> PartResult:
         with shard_target(self.notes.dataset, self.copies, self.generation) as target:

@@ -19,6 +19,7 @@ from cachelayer.objects.store import Store
 from cachelayer.records.codec import Codec
 from cachelayer.temporary_files import working_folder
 from cachelayer.user_warnings import warn
+from cachelayer.versions.blobs import put_files
 from cachelayer.versions.shard_table import ShardFile
 
 _log = logger_of("builds")
@@ -57,13 +58,13 @@ class ShardTarget:
     def put(self, writer: ShardWriter) -> ShardFile:
         """Finish a shard and move its files into the store. Several threads may call this at the same time."""
         shard = ShardFile(writer.finish(), self.generation)
-        names = {writer.path.with_suffix(Path(name).suffix): name for name in shard.files}
-        self.dataset.move_in(names)
+        files = {writer.path.with_suffix(Path(blob.name).suffix): blob for blob in shard.blobs}
+        put_files(self.dataset, files)
         stats = shard.stats
         _log.debug("%s/%s: put, %d records in %d bytes", self.dataset.url, shard.name, stats.records, stats.nbytes)
         if self.copies is not None:
-            self.copies.move_in({file: Path(name).name for file, name in names.items()})
-        for file in names:
+            self.copies.move_in({file: Path(blob.name).name for file, blob in files.items()})
+        for file in files:
             file.unlink(missing_ok=True)
         return shard
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.objects.cloud_client import FIXED, CloudClient, OpenBucket, obstore_client
+from cachelayer.objects.cloud_client import FIXED, CloudClient, OpenBucket, metadata_of, obstore_client
+from cachelayer.objects.store import Blob
 
 OBSTORE_OPTIONS = frozenset({
     "account_host", "account_key", "account_name", "anon", "client_id", "client_secret", "connection_string",
     "sas_token", "tenant_id",
 })  # fmt: skip
+_PARTS = 4
+"""How many parts of a file are sent at once."""
 _SCOPE = "https://storage.azure.com/.default"
 
 
@@ -37,9 +41,19 @@ def open_client(url: str, options: Mapping[str, Any], read_timeout: float) -> Cl
         container, _, key = path.partition("/")
         async with fs.service_client.get_blob_client(container, key) as client:
             properties = await client.get_blob_properties()
-        return {"type": "file", "size": properties.size, "mtime": properties.last_modified}
+        facts = {"type": "file", "size": properties.size, "mtime": properties.last_modified}
+        return {**facts, "metadata": properties.metadata}
 
-    return CloudClient(fs, fs.service_client.primary_endpoint, info, fs._info)
+    async def put_file(file: str, path: str, blob: Blob) -> None:
+        container, _, key = path.partition("/")
+        async with fs.service_client.get_blob_client(container, key) as client:
+            # adlfs' own method sets other metadata.
+            with Path(file).open("rb") as body:
+                await client.upload_blob(
+                    body, overwrite=True, max_concurrency=_PARTS, metadata=metadata_of(blob), **limits
+                )
+
+    return CloudClient(fs, fs.service_client.primary_endpoint, info, put_file, fs._info)
 
 
 def _account_of(url: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,9 @@ from cachelayer.logs import logger_of
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.failures import Kind, RequestError, retried
 from cachelayer.objects.file_systems import METHODS, FileSystem, file_system, forget, in_order
-from cachelayer.objects.local import crc32c_of, file_crc32c, storage_errors, write_in_place, wrong_size
+from cachelayer.objects.local import storage_errors, write_in_place, wrong_size
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
-from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
+from cachelayer.objects.store import CLOUD_OF_SCHEME, Blob, Buffer, Stat
 
 _log = logger_of("stores")
 GAP = 64 * 1024
@@ -71,33 +70,9 @@ class BucketStore:
             body = self._if_there(fs, "cat_file", path)
             return None if body is None else bytes(body)
 
-    def exists(self, name: str) -> bool:
-        return self.size(name) is not None
-
-    def size(self, name: str) -> int | None:
+    def stat(self, name: str) -> Stat | None:
         with self._opened("look up", name) as (fs, path):
-            return self._size(fs, path)
-
-    def crc32c(self, name: str) -> int | None:
-        with self._opened("read", name) as (fs, path):
-            info = self._info(fs, path)
-            if info is None:
-                return None
-            if "crc32c" in info:
-                # Only Google sends it.
-                return int.from_bytes(b64decode(info["crc32c"]), "big")
-            return crc32c_of(self._bodies(fs, path, int(info["size"])))
-
-    def modified(self, name: str) -> float | None:
-        with self._opened("look up", name) as (fs, path):
-            info = self._info(fs, path)
-        if info is None:
-            return None
-        # The file system in memory calls it ``created``.
-        written = info.get("mtime") or info.get("created")
-        if written is None:
-            raise StorageError(f"{self.url}/{name}: the store does not say when it was written")
-        return float(written.timestamp())
+            return self._stat(fs, path)
 
     def put(self, name: str, data: bytes) -> None:
         with self._opened("write", name) as (fs, path):
@@ -171,32 +146,25 @@ class BucketStore:
         below = [name.rstrip("/").removeprefix(f"{path}/") for name in paths if name.startswith(f"{path}/")]
         return sorted({name for name in below if name})
 
-    def upload(self, path: Path, name: str) -> None:
-        # In the form in which Google sends it.
-        checksum = b64encode(file_crc32c(path).to_bytes(4, "big")).decode()
-        nbytes = path.stat().st_size
-
+    def put_file(self, path: Path, blob: Blob) -> None:
         def attempt(seconds: float) -> None:
             try:
-                fs.upload(str(path), target, nbytes, seconds)
-                info = fs.info(target, self.timeout)
+                fs.put_file(str(path), target, blob, seconds)
+                stored = fs.stat(target, self.timeout)
             # A store may lose an upload of several parts.
             except FileNotFoundError as error:
                 fs.check_bucket(target, self.timeout)
                 raise RequestError(Kind.TRANSIENT, str(error)) from error
-            # Google sends the checksum. Clients of other stores send one with the bytes, or rely on TLS.
-            if (int(info["size"]), info.get("crc32c", checksum)) != (nbytes, checksum):
-                raise RequestError(Kind.TRANSIENT, f"the store holds {info['size']} bytes, or others than were sent")
+            # Google computes the checksum. Clients of other stores send one with the bytes, or rely on TLS.
+            if stored.nbytes != blob.nbytes or stored.crc32c not in {None, blob.crc32c}:
+                raise RequestError(Kind.TRANSIENT, f"the store holds {stored.nbytes} bytes, or others than were sent")
 
-        with self._opened("write", name) as (fs, target):
+        with storage_errors("read", path):
+            nbytes = path.stat().st_size
+        if nbytes != blob.nbytes:
+            raise wrong_size(path, nbytes, blob.nbytes)
+        with self._opened("write", blob.name) as (fs, target):
             retried(f"write {fs.url(target)}", attempt, self.timeout, nbytes)
-
-    def move_in(self, files: Mapping[Path, str]) -> None:
-        for file, name in files.items():
-            # An object that is there already, as after an interrupted build, is not sent again.
-            stored = self.crc32c(name)
-            if stored is None or stored != file_crc32c(file):
-                self.upload(file, name)
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
         with self._opened("read", name) as (fs, source):
@@ -253,18 +221,15 @@ class BucketStore:
         return retried(f"read bytes {start} to {stop} of {fs.url(path)}", attempt, self.timeout, stop - start)
 
     def _check_size(self, fs: FileSystem, path: str, stop: int, size: int | None = None) -> None:
-        nbytes = self._size(fs, path)
+        facts = self._stat(fs, path)
+        nbytes = None if facts is None else facts.nbytes
         if nbytes is None or nbytes < stop or size not in {None, nbytes}:
             name = path.removeprefix(self._path(fs, ""))
             raise wrong_size(f"{self.url}{name}", nbytes, stop if size is None else size)
 
-    def _size(self, fs: FileSystem, path: str) -> int | None:
-        info = self._info(fs, path)
-        return None if info is None else int(info["size"])
-
-    def _info(self, fs: FileSystem, path: str) -> Mapping[str, Any] | None:
-        info = self._ask_about(fs, f"look up {fs.url(path)}", path, partial(fs.info, path))
-        return info if info and info["type"] == "file" else None
+    def _stat(self, fs: FileSystem, path: str) -> Stat | None:
+        facts: Stat | None = self._ask_about(fs, f"look up {fs.url(path)}", path, partial(fs.stat, path))
+        return facts
 
     def _if_there(self, fs: FileSystem, method: str, path: str, **options: Any) -> Any:
         """Call a method, and return its result; None if there is no such object. The bucket must exist."""

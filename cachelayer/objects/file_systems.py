@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -21,15 +22,25 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import google_crc32c
+
 from cachelayer.counting import count, counted
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.extras import check_versions
 from cachelayer.logs import logger_of
 from cachelayer.objects import azure, gcs, s3
-from cachelayer.objects.cloud_client import CONNECTIONS, FIXED, Cloud, CloudBuckets, CloudClient, obstore_is_lost
+from cachelayer.objects.cloud_client import (
+    CONNECTIONS,
+    FIXED,
+    Cloud,
+    CloudBuckets,
+    CloudClient,
+    obstore_is_lost,
+    sent_crc32c,
+)
 from cachelayer.objects.failures import Kind, RequestError, asking
-from cachelayer.objects.store import CLOUD_OF_SCHEME, Buffer
+from cachelayer.objects.store import CLOUD_OF_SCHEME, Blob, Buffer, Stat
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 
@@ -117,21 +128,27 @@ class FileSystem:
         with self._creating if options.get("mode") == "create" else nullcontext():
             return function(*arguments, **options)
 
-    def info(self, path: str, seconds: float) -> Mapping[str, Any]:
-        """Return the facts about an object: its ``type``, ``size`` and, of most stores, ``mtime``."""
-        facts: Mapping[str, Any] = self._ask(
-            "look up", path, partial(self._run, self._client.info, path, seconds=seconds)
+    def stat(self, path: str, seconds: float) -> Stat:
+        """Return the facts about an object; raise FileNotFoundError if there is none."""
+        info = self._ask("look up", path, partial(self._run, self._client.info, path, seconds=seconds))
+        if info["type"] != "file":
+            raise FileNotFoundError(path)
+        # The file system in memory calls it ``created``.
+        written = info.get("mtime") or info.get("created")
+        checksum = info.get("crc32c")
+        return Stat(
+            nbytes=int(info["size"]),
+            modified=None if written is None else written.timestamp(),
+            # In the form in which Google sends it.
+            crc32c=None if checksum is None else int.from_bytes(b64decode(checksum), "big"),
+            sent_crc32c=sent_crc32c(info.get("metadata")),
         )
-        return facts
 
-    def upload(self, file: str, path: str, nbytes: int, seconds: float) -> None:
+    def put_file(self, file: str, path: str, blob: Blob, seconds: float) -> None:
         """Write an object from a file."""
-        options: dict[str, Any] = {"max_concurrency": 4} if self._kind in {"s3", "azure"} else {}
-        if self._kind == "s3":
-            # S3 takes 10,000 parts at most.
-            options["chunksize"] = max(16 << 20, -(-nbytes // 10_000))
-        call = partial(self._run, self._method("put_file"), file, path, seconds=seconds, **options)
-        self._ask("write", path, call, nbytes)
+        put = self._client.put_file
+        call = partial(self._method("put_file"), file, path) if put is None else partial(put, file, path, blob)
+        self._ask("write", path, partial(self._run, call, seconds=seconds), blob.nbytes)
 
     def read_range(self, path: str, start: int, stop: int, seconds: float) -> Buffer:
         """Return the bytes that the store sends for a range of an object. They may be fewer, or more."""
@@ -195,7 +212,17 @@ def _open_other(url: str, options: Mapping[str, Any]) -> CloudClient:
 
     fs_class = fsspec.get_filesystem_class(url.partition("://")[0])
     fs = fs_class(**{**fs_class._get_kwargs_from_urls(url), **options, **FIXED})
+    if fs_class.protocol == "memory":
+        return CloudClient(fs, url, partial(_info_in_memory, fs))
     return CloudClient(fs, url, fs._info if fs.async_impl else fs.info)
+
+
+def _info_in_memory(fs: Any, path: str) -> dict[str, Any]:
+    """Return the facts about an object in memory, and its CRC32C: to read it costs no request."""
+    facts: dict[str, Any] = fs.info(path)
+    if facts["type"] == "file":
+        facts["crc32c"] = b64encode(google_crc32c.Checksum(fs.store[path].getvalue()).digest())
+    return facts
 
 
 def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> CloudBuckets | None:

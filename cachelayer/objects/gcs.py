@@ -31,7 +31,7 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
     # gcsfs' own retries wait for seconds, and write a traceback to stderr.
     fs._request = partial(_request_of_gcs, partial(GCSFileSystem._request.__wrapped__, fs))
     # A list, because credentials for objects seldom allow to look at the bucket itself.
-    return CloudClient(fs, fs._location, fs._get_object, partial(fs._ls, max_results=1))
+    return CloudClient(fs, fs._location, fs._get_object, look_at_bucket=partial(fs._ls, max_results=1))
 
 
 async def _request_of_gcs(request: Any, *arguments: Any, **options: Any) -> Any:

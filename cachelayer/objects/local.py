@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
@@ -23,7 +23,7 @@ import numpy as np
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.logs import logger_of
 from cachelayer.objects.paths import WORKING, parent_of
-from cachelayer.objects.store import Buffer
+from cachelayer.objects.store import Blob, Buffer, Stat
 from cachelayer.protocols import T
 from cachelayer.temporary_files import open_regular, sync_path
 from cachelayer.user_warnings import warn
@@ -107,57 +107,41 @@ class LocalStore:
             with storage_errors("read", path), absent, _logged("read", path), open_file(path) as file:
                 return file.read()
         except MemoryError:
-            raise StorageError(f"cannot read {path}: there is no memory for its {self.size(name)} bytes") from None
+            nbytes = path.stat().st_size
+            raise StorageError(f"cannot read {path}: there is no memory for its {nbytes} bytes") from None
         return None
 
-    def exists(self, name: str) -> bool:
-        path = self.local_path(name)
-        with storage_errors("read", path):
-            return path.exists()
-
-    def size(self, name: str) -> int | None:
-        status = self._status(name)
-        return None if status is None else status.st_size
-
-    def crc32c(self, name: str) -> int | None:
-        path = self.local_path(name)
-        with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError), open_file(path) as file:
-            return crc32c_of(_bodies(file))
-        return None
-
-    def modified(self, name: str) -> float | None:
-        status = self._status(name)
-        return None if status is None else status.st_mtime
-
-    def _status(self, name: str) -> os.stat_result | None:
+    def stat(self, name: str) -> Stat | None:
         path = self.local_path(name)
         with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError):
-            return path.stat()
+            status = path.stat()
+            return Stat(status.st_size, status.st_mtime)
         return None
 
     def put(self, name: str, data: bytes) -> None:
-        self.write_atomically(name, lambda path: _write(path, data))
-
-    def upload(self, path: Path, name: str) -> None:
-        import shutil
-
-        with storage_errors("read", path):
-            open_file(path).close()
-        self.write_atomically(name, lambda target: shutil.copyfile(path, target))
-
-    def write_atomically(self, name: str, fill: Callable[[Path], object]) -> None:
         def write() -> None:
-            with self._durable(name, fill) as temporary:
+            with self._durable(name, data) as temporary:
                 temporary.replace(self.local_path(name))
 
         _again_if_deleted(write)
+
+    def put_file(self, path: Path, blob: Blob) -> None:
+        target = self.local_path(blob.name)
+
+        def move() -> None:
+            folder = self._make_folder(parent_of(blob.name))
+            with storage_errors("write", target), _logged("write", target):
+                path.replace(target)
+                sync_path(folder)
+
+        _again_if_deleted(move)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return _again_if_deleted(lambda: self._put_if_absent(name, data))
 
     def _put_if_absent(self, name: str, data: bytes) -> bool:
         try:
-            with self._durable(name, lambda path: _write(path, data)) as temporary, suppress(FileExistsError):
+            with self._durable(name, data) as temporary, suppress(FileExistsError):
                 _link(temporary, self.local_path(name))
                 return True
         except StorageError as error:
@@ -171,18 +155,8 @@ class LocalStore:
     def working_folder(self) -> Path:
         return self._make_folder(WORKING)
 
-    def move_in(self, files: Mapping[Path, str]) -> None:
-        for file, name in files.items():
-            target = self.local_path(name)
-            self._make_folder(parent_of(name))
-            with storage_errors("write", target), _logged("write", target):
-                file.replace(target)
-        for parent in {self.local_path(parent_of(name)) for name in files.values()}:
-            with storage_errors("write", parent):
-                sync_path(parent)
-
     @contextmanager
-    def _durable(self, name: str, fill: Callable[[Path], object]) -> Iterator[Path]:
+    def _durable(self, name: str, data: bytes) -> Iterator[Path]:
         """Yield a durable temporary file beside the object. The caller renames it; then the folder is synced."""
         import uuid
 
@@ -191,8 +165,10 @@ class LocalStore:
         try:
             with storage_errors("write", target), _logged("write", target):
                 self._make_folder(parent_of(name))
-                fill(temporary)
-                sync_path(temporary)
+                with temporary.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
                 yield temporary
                 sync_path(target.parent)
         finally:
@@ -200,9 +176,9 @@ class LocalStore:
                 temporary.unlink(missing_ok=True)
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
-        size = self.size(name)
-        if size != nbytes:
-            raise wrong_size(self.local_path(name), size, nbytes)
+        facts = self.stat(name)
+        if facts is None or facts.nbytes != nbytes:
+            raise wrong_size(self.local_path(name), None if facts is None else facts.nbytes, nbytes)
         with storage_errors("read", self.local_path(name)):
             opened = open_file(self.local_path(name))
         logged = _logged("copy", self.local_path(name))
@@ -294,18 +270,13 @@ def _bodies(file: BinaryIO) -> Iterator[bytes]:
     return iter(partial(file.read, _READ_NBYTES), b"")
 
 
-def crc32c_of(bodies: Iterable[Buffer]) -> int:
-    """Return the CRC32C of bytes that are read part by part."""
-    checksum = 0
-    for body in bodies:
-        checksum = google_crc32c.extend(checksum, np.frombuffer(body, np.uint8))
-    return checksum
-
-
 def file_crc32c(path: Path) -> int:
     """Return the CRC32C of a file."""
+    checksum = 0
     with storage_errors("read", path), open_file(path) as file:
-        return crc32c_of(_bodies(file))
+        for body in _bodies(file):
+            checksum = google_crc32c.extend(checksum, body)
+    return checksum
 
 
 def write_in_place(path: Path, bodies: Iterable[Buffer]) -> int:
@@ -335,11 +306,6 @@ def _again_if_deleted(write: Callable[[], T]) -> T:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         return write()
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
 
 
 def wrong_size(place: str | Path, nbytes: int | None, expected: int) -> CorruptionError:

@@ -7,8 +7,17 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any
 
-from cachelayer.objects.cloud_client import ASK_AGAIN, CONNECTIONS, FIXED, CloudClient, OpenBucket, obstore_client
-from cachelayer.objects.s3_obstore import ObstoreS3
+from cachelayer.objects.cloud_client import (
+    ASK_AGAIN,
+    CONNECTIONS,
+    FIXED,
+    CloudClient,
+    OpenBucket,
+    metadata_of,
+    obstore_client,
+)
+from cachelayer.objects.s3_obstore import PARTS, ObstoreS3, part_nbytes
+from cachelayer.objects.store import Blob
 
 OBSTORE_OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "profile", "secret", "token"})
 _OBSTORE_CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key", "endpoint_url", "region_name"})
@@ -18,7 +27,7 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
     """Return the file system of s3fs, with short timeouts; if only obstore is installed, :class:`ObstoreS3`."""
     if find_spec("s3fs") is None and find_spec("obstore") is not None:
         lite = ObstoreS3(options, read_timeout)
-        return CloudClient(lite, lite.endpoint, lite.info, lite.look_at_bucket)
+        return CloudClient(lite, lite.endpoint, lite.info, lite.put_file, lite.look_at_bucket)
     from fsspec.asyn import sync
     from s3fs import S3FileSystem
 
@@ -36,9 +45,14 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
     async def info(path: str) -> dict[str, Any]:
         bucket, _, key = path.partition("/")
         head = await fs._call_s3("head_object", Bucket=bucket, Key=key)
-        return {"type": "file", "size": head["ContentLength"], "mtime": head["LastModified"]}
+        facts = {"type": "file", "size": head["ContentLength"], "mtime": head["LastModified"]}
+        return {**facts, "metadata": head.get("Metadata")}
 
-    return CloudClient(fs, client.meta.endpoint_url, info, fs._info)
+    async def put_file(file: str, path: str, blob: Blob) -> None:
+        parts = part_nbytes(blob.nbytes)
+        await fs._put_file(file, path, chunksize=parts, max_concurrency=PARTS, Metadata=metadata_of(blob))
+
+    return CloudClient(fs, client.meta.endpoint_url, info, put_file, fs._info)
 
 
 def open_obstore(fs: Any, options: Mapping[str, Any]) -> OpenBucket | None:

@@ -3,10 +3,9 @@
 ::
 
     read  read_ranges                     the bytes of an object, or ranges of several
-    exists  size  crc32c  modified        facts about an object
+    stat                                  facts about an object
     put  put_if_absent                    write an object from memory
-    upload  move_in                       write objects from files
-    download                              copy an object into a file
+    put_file  download                    make an object of a file, and a file of an object
     delete  delete_folder  names          for maintenance: nothing that reads a dataset lists or deletes
     url  name  folder  local_path         where objects are: these make no request
 
@@ -15,7 +14,8 @@ Publishing rests on one promise: of several writers that put an absent object, e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -31,6 +31,32 @@ CLOUD_OF_SCHEME = {
     "abfss": "azure",
 }
 """The cloud of each URL scheme, named like the extra of this package that the cloud needs."""
+
+
+@dataclass(frozen=True)
+class Blob:
+    """An object that never changes: its name follows from its bytes."""
+
+    name: str
+    """Its name, relative to the store."""
+    nbytes: int
+    """Its bytes."""
+    crc32c: int
+    """Their CRC32C."""
+
+
+@dataclass(frozen=True)
+class Stat:
+    """The facts that a store tells about an object by one request, without reading it."""
+
+    nbytes: int
+    """Its bytes."""
+    modified: float | None
+    """When it was written, in seconds since 1970 by the clock of the store; None if the store does not say."""
+    crc32c: int | None = None
+    """The CRC32C that the store has computed of the bytes; None if it computes none."""
+    sent_crc32c: int | None = None
+    """The CRC32C that :meth:`Store.put_file` sent along; None if the store keeps none, or it was put otherwise."""
 
 
 class Store(Protocol):
@@ -58,28 +84,16 @@ class Store(Protocol):
         """Return the path of an object, which need not exist; None if the store is not on this machine."""
 
     def working_folder(self) -> Path | None:
-        """Return a folder on the disk of the store, from which :meth:`move_in` renames files instead of copying them.
+        """Return a folder on the disk of the store, from which :meth:`put_file` takes files without copying them.
 
-        The folder is made if it does not exist. None if the store is not on this machine.
+        The folder is made if it does not exist. None if the store is not on this machine, and takes any file.
         """
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of an object; None if there is no such object."""
 
-    def exists(self, name: str) -> bool:
-        """Return whether an object exists."""
-
-    def size(self, name: str) -> int | None:
-        """Return the size of an object in bytes; None if there is no such object."""
-
-    def crc32c(self, name: str) -> int | None:
-        """Return the CRC32C of an object; None if there is no such object.
-
-        If the store does not know the checksum, this reads the whole object.
-        """
-
-    def modified(self, name: str) -> float | None:
-        """Return when an object was written, in seconds since 1970 by the clock of the store; None if it is absent."""
+    def stat(self, name: str) -> Stat | None:
+        """Return the facts about an object; None if there is no such object."""
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object, or replace it. Readers see the old bytes or the new ones. It is durable on return."""
@@ -103,14 +117,12 @@ class Store(Protocol):
     def names(self, folder: str) -> list[str]:
         """Return the names directly below a folder, relative to the folder, in ascending order."""
 
-    def upload(self, path: Path, name: str) -> None:
-        """Copy a local file to an object, as :meth:`put` writes one, and check what was written."""
-
-    def move_in(self, files: Mapping[Path, str]) -> None:
-        """Turn local files, which must be durable, into objects, one after the other. The files may be gone afterwards.
+    def put_file(self, path: Path, blob: Blob) -> None:
+        """Turn a local file into an object, as :meth:`put` writes one. The file may be gone afterwards.
 
         Args:
-            files: the path of each file, and the name of its object.
+            path: the file, which must be durable, and in :meth:`working_folder` if there is one.
+            blob: the object, with the size and the checksum of the file. What the store says of them is compared.
         """
 
     def download(self, name: str, path: Path, nbytes: int) -> int:

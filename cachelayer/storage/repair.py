@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import DigestMismatchError, InvalidArgumentError, InvalidTypeError
-from cachelayer.objects.local import file_crc32c
+from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.storage.catalog import Catalog
-from cachelayer.versions.damage import manifest_of
+from cachelayer.versions.blobs import damaged
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference, names_version
 from cachelayer.versions.repair import RepairReport, repair
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.verify import manifest_of
 
 if TYPE_CHECKING:
     from cachelayer.storage.storage import Storage
@@ -83,13 +85,9 @@ def damaged_copies(version: StoredVersion, copies: CacheFolder | None, *, dry_ru
     if copies is None or manifest is None:
         return ()
     group = copies.group(version.folder.url)
-    files = {Path(name).name: facts for file in manifest.files for name, facts in file.files.items()}
-    damaged = [
-        name
-        for name, facts in files.items()
-        if group.has(name, facts.nbytes) and file_crc32c(group.path(name)) != facts.crc32c
-    ]
+    blobs = {replace(blob, name=Path(blob.name).name) for file in manifest.files for blob in file.blobs}
+    wrong = damaged(LocalStore(group.path("")), [blob for blob in blobs if group.has(blob.name, blob.nbytes)])
     if not dry_run:
-        for name in damaged:
+        for name in wrong:
             group.drop(name)
-    return tuple(str(group.path(name)) for name in damaged)
+    return tuple(str(group.path(name)) for name in sorted(wrong))

@@ -12,7 +12,7 @@ import google_crc32c
 import pytest
 
 from cachelayer import CorruptionError, StorageError
-from cachelayer.objects.store import Store
+from cachelayer.objects.store import Blob, Store
 
 TEXT = os.urandom(300_000)
 LARGE = TEXT * 112
@@ -20,7 +20,7 @@ LARGE = TEXT * 112
 
 
 class StoreTests:
-    """A store of objects: puts, reads, ranges, names, deletion, whole files, threads, pickles.
+    """A store of objects: puts, reads, ranges, facts, names, deletion, whole files, threads, pickles.
 
     Examples:
         Subclass it in a file of tests, and return an empty store from the fixture. pytest runs the inherited tests.
@@ -44,16 +44,13 @@ class StoreTests:
 
     def test_what_was_put_is_read_until_it_is_deleted(self, store: Store) -> None:
         store.delete("a/b/c")
-        assert (store.read("a/b/c"), store.size("a/b/c"), store.modified("a/b/c")) == (None, None, None)
-        assert not store.exists("a/b/c")
+        assert (store.read("a/b/c"), store.stat("a/b/c")) == (None, None)
         store.put("a/b/c", TEXT)
         store.put("a/b/c", b"other")
-        assert (store.read("a/b/c"), store.size("a/b/c")) == (b"other", 5)
-        assert store.exists("a/b/c")
-        assert not store.exists("a/b/c/d")
-        assert store.read("a/b/c/d") is None
+        assert (store.read("a/b/c"), size_of(store, "a/b/c")) == (b"other", 5)
+        assert (store.read("a/b/c/d"), store.stat("a/b/c/d")) == (None, None)
         store.delete("a/b/c")
-        assert not store.exists("a/b/c")
+        assert (store.read("a/b/c"), store.stat("a/b/c")) == (None, None)
         assert store.put_if_absent("a/b/c", b"2")
 
     @pytest.mark.parametrize("data", [b"", TEXT], ids=["empty", "long"])
@@ -62,12 +59,7 @@ class StoreTests:
         assert not store.put_if_absent("a/b", data + b"later")
         assert store.put_if_absent("a/b", data)
         assert store.read("a/b") == data
-        assert store.size("a/b") == len(data)
-
-    def test_the_crc32c_is_that_of_the_bytes(self, store: Store) -> None:
-        assert store.crc32c("a") is None
-        store.put("a", TEXT)
-        assert store.crc32c("a") == google_crc32c.value(TEXT)
+        assert size_of(store, "a/b") == len(data)
 
     def test_an_object_is_put_by_exactly_one_of_many_threads(self, store: Store) -> None:
         with ThreadPoolExecutor(8) as threads:
@@ -79,7 +71,8 @@ class StoreTests:
     def test_a_later_object_is_not_older(self, store: Store) -> None:
         store.put("a", b"1")
         store.put("b", b"2")
-        first, second = store.modified("a"), store.modified("b")
+        facts = [store.stat("a"), store.stat("b")]
+        first, second = [each.modified for each in facts if each is not None]
         assert first is not None
         assert second is not None
         assert 1_700_000_000 < first <= second
@@ -103,22 +96,33 @@ class StoreTests:
         assert store.names("") == ["5", "ab"]
         store.delete_folder("a")
 
-    def test_files_are_uploaded_and_downloaded(self, store: Store, tmp_path: Path) -> None:
-        source, target = tmp_path / "source", tmp_path / "target"
+    def test_files_are_made_objects_and_downloaded(self, store: Store, tmp_path: Path) -> None:
+        source, target = (store.working_folder() or tmp_path) / "source", tmp_path / "target"
         target.write_bytes(b"x" * 100)
         before = target.stat().st_ino
         for data in (LARGE, TEXT, b""):
             source.write_bytes(data)
-            store.upload(source, "a/file")
-            assert store.size("a/file") == len(data)
+            store.put_file(source, blob_of("a/file", data))
+            assert size_of(store, "a/file") == len(data)
             # Over what was there, in place.
             assert store.download("a/file", target, len(data)) == google_crc32c.value(data)
             assert (target.read_bytes() == data, target.stat().st_ino) == (True, before)
         with pytest.raises(StorageError, match="nowhere"):
-            store.upload(tmp_path / "nowhere", "a/other")
-        assert not store.exists("a/other")
+            store.put_file(source.with_name("nowhere"), blob_of("a/other", b""))
+        assert store.stat("a/other") is None
         with pytest.raises(StorageError, match="nowhere"):
             store.download("a/file", tmp_path / "nowhere" / "file", 0)
+
+    def test_what_the_store_tells_of_checksums_is_true(self, store: Store, tmp_path: Path) -> None:
+        source = (store.working_folder() or tmp_path) / "source"
+        for name in ("a", "b"):
+            source.write_bytes(TEXT)
+            store.put_file(source, blob_of(name, TEXT))
+        store.put("b", b"other")
+        for name, data in (("a", TEXT), ("b", b"other")):
+            facts = store.stat(name)
+            assert facts is not None
+            assert {facts.crc32c, facts.sent_crc32c} <= {None, google_crc32c.value(data)}
 
     @pytest.mark.parametrize("nbytes", [len(TEXT) - 1, len(TEXT) + 1, len(TEXT) + (20 << 20), 2**40, 2**62])
     def test_an_object_of_another_size_is_corrupt_and_takes_no_memory(
@@ -175,14 +179,24 @@ class StoreTests:
         folder.delete_folder("b")
         assert (store.names("a"), store.read("ab/c")) == ([], b"2")
 
-    def test_files_are_made_objects_and_those_on_this_machine_have_paths(self, store: Store, tmp_path: Path) -> None:
+    def test_files_of_a_folder_are_made_objects_and_those_on_this_machine_have_paths(
+        self, store: Store, tmp_path: Path
+    ) -> None:
         folder = store.folder("a")
         place = store.working_folder() or tmp_path
         for data in (TEXT, b"other"):
-            files = {place / name: f"b/{name}" for name in ("one", "two")}
-            for file in files:
-                file.write_bytes(data)
-            folder.move_in(files)
+            for name in ("one", "two"):
+                (place / name).write_bytes(data)
+                folder.put_file(place / name, blob_of(f"b/{name}", data))
             assert [folder.read(name) for name in ("b/one", "b/two")] == [data] * 2
         path = folder.local_path("b/one")
         assert path is None or path.read_bytes() == b"other"
+
+
+def size_of(store: Store, name: str) -> int | None:
+    facts = store.stat(name)
+    return None if facts is None else facts.nbytes
+
+
+def blob_of(name: str, data: bytes) -> Blob:
+    return Blob(name, len(data), google_crc32c.value(data))

@@ -18,13 +18,13 @@ from cachelayer.errors import CorruptionError, SourceError
 from cachelayer.json_values import Count, Sha256
 from cachelayer.objects import paths
 from cachelayer.objects.local import open_file
+from cachelayer.objects.store import Blob
 from cachelayer.records import tree
 from cachelayer.records.codec import TYPED, Codec, codec_named
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.memory import Bytes
 from cachelayer.records.tree import Tree
-from cachelayer.versions.shard_table import FileChecksum
 
 _MAX_HEADER_NBYTES = 10_000
 """The longest header that ``np.load`` reads: it takes longer ones for an attack."""
@@ -67,9 +67,9 @@ class ColumnFile:
         return paths.column(self.file)
 
     @property
-    def files(self) -> dict[str, FileChecksum]:
-        """The file by its name, relative to the dataset; like :attr:`ShardFile.files`."""
-        return {self.name: FileChecksum(self.nbytes, self.crc32c)}
+    def blobs(self) -> list[Blob]:
+        """Its one object; like :attr:`ShardFile.blobs`."""
+        return [Blob(self.name, self.nbytes, self.crc32c)]
 
     @property
     def begin(self) -> int:

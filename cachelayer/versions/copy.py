@@ -13,7 +13,6 @@ from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.copy_files import copy_files, named_there
-from cachelayer.versions.damage import damage_of
 from cachelayer.versions.derive import with_new_token
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
@@ -21,6 +20,7 @@ from cachelayer.versions.publish import NewVersion, Reliance, publish
 from cachelayer.versions.repair import mend
 from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.verify import damaged_objects
 
 
 class VersionCopy:
@@ -52,7 +52,7 @@ class VersionCopy:
             with Progress(f"copy {self._source.name}", records, self._shows) as progress, claims.hold(claim):
                 if existing is not None:
                     there = StoredVersion(self._to, existing)
-                    return mend(there, self._source, damage_of(there, progress), progress)[0]
+                    return mend(there, self._source, damaged_objects(there, progress), progress)[0]
                 files = self._source.manifest.files
                 copies = named_there(files, self._log)
                 with self._source.reporting_deletion():

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import replace
 from pathlib import Path
 
 from cachelayer.errors import CorruptionError
-from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.system_threads import Pool
-from cachelayer.temporary_files import sync_path, working_folder
-from cachelayer.versions.damage import FILES_AT_ONCE, StoredFile, problems_of, records_of
+from cachelayer.versions.blobs import copy
 from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files
 from cachelayer.versions.stored_version import StoredVersion
-from cachelayer.versions.verify import checked_records
-
-_log = logger_of("stores")
+from cachelayer.versions.verify import FILES_AT_ONCE, StoredFile, checked_records, records_of
 
 
 def named_there(files: Sequence[StoredFile], log: Log, expected: Iterable[StoredFile] = ()) -> list[StoredFile]:
@@ -55,21 +50,21 @@ def copy_files(
     is_interrupted = False
     try:
         work: dict[Future[bool], StoredFile] = {}
-        for file, copy in {copy.name: (file, copy) for file, copy in files}.values():
-            work[threads.submit(_copy_file, source, to, file, copy, codecs[file.name])] = copy
+        for file, new in {new.name: (file, new) for file, new in files}.values():
+            work[threads.submit(_copy_file, source, to, file, new, codecs[file.name])] = new
         for done in as_completed(work):
-            copy = work[done]
+            new = work[done]
             try:
                 is_new = done.result()
             except CorruptionError as error:
                 if not skips_damaged:
                     raise
-                errors[copy.name] = error
+                errors[new.name] = error
                 continue
             if is_new:
-                progress.update(records_of(copy), sum(facts.nbytes for facts in copy.files.values()))
+                progress.update(records_of(new), sum(blob.nbytes for blob in new.blobs))
             else:
-                progress.skip(records_of(copy))
+                progress.skip(records_of(new))
     except KeyboardInterrupt:
         is_interrupted = True
         raise
@@ -79,24 +74,12 @@ def copy_files(
     return errors
 
 
-def _copy_file(source: StoredVersion, to: Store, file: StoredFile, copy: StoredFile, codec: Codec) -> bool:
+def _copy_file(source: StoredVersion, to: Store, file: StoredFile, new: StoredFile, codec: Codec) -> bool:
     """Copy the objects of a file in their order, the shard last; return whether there was any to copy."""
-    wrong = problems_of(to, copy)
-    if not wrong:
-        return False
-    # What is put is what was hashed, together with what is there, even if the source changes meanwhile.
-    with working_folder(to.working_folder()) as folder, source.naming_files(folder):
-        for (name, facts), new_name in zip(file.files.items(), copy.files, strict=True):
-            store, place = (source.folder, name) if new_name in wrong else (to, new_name)
-            store.download(place, folder / Path(name).name, facts.nbytes)
-        for _ in checked_records(folder / Path(file.name).name, copy, codec):
-            pass
-        for name, new_name in zip(file.files, copy.files, strict=True):
-            if new_name in wrong:
-                sync_path(folder / Path(name).name)
-                to.move_in({folder / Path(name).name: new_name})
-                level = logging.DEBUG if wrong[new_name] == "missing" else logging.WARNING
-                _log.log(
-                    level, "%s/%s was %s, and is put from %s", to.url, new_name, wrong[new_name], source.folder.url
-                )
-    return True
+
+    def check(folder: Path) -> None:
+        with source.naming_files(folder):
+            for _ in checked_records(folder / Path(file.name).name, new, codec):
+                pass
+
+    return copy(source.folder, to, dict(zip(file.blobs, new.blobs, strict=True)), check)

@@ -224,7 +224,10 @@ def _not_named(dataset: Store, infos: Sequence[VersionInfo], files: set[str]) ->
 def _files_of(dataset: Store, info: VersionInfo) -> dict[str, list[str]]:
     """Return the files of a version, without suffixes, each with its objects."""
     manifest = StoredVersion(dataset, info).manifest
-    return {manifest_stem(info): manifest_objects(info), **{file.file: list(file.files) for file in manifest.files}}
+    return {
+        manifest_stem(info): manifest_objects(info),
+        **{file.file: [blob.name for blob in file.blobs] for file in manifest.files},
+    }
 
 
 def collect(
@@ -298,7 +301,7 @@ def ages_of(dataset: Store, *, only_shown: bool = False) -> Age:
             return time.time()
 
     def age(name: str) -> float:
-        written = dataset.modified(name)
+        written = _written(dataset, name)
         return math.inf if written is None else now() - written
 
     return age
@@ -311,13 +314,23 @@ def _time_of(dataset: Store) -> float:
         with storage_errors("see the clock of", folder):
             # The server of a network file system sets this time. It takes no room, so that a full disk has a clock.
             os.utime(folder)
-        return dataset.modified("") or time.time()
+        return _written(dataset, "") or time.time()
     probe = paths.builds(f"{_PROBE}{uuid.uuid4().hex}")
     dataset.put(probe, b"")
     try:
-        return dataset.modified(probe) or time.time()
+        return _written(dataset, probe) or time.time()
     finally:
         dataset.delete(probe)
+
+
+def _written(dataset: Store, name: str) -> float | None:
+    """Return when an object was written, by the clock of the store; None if it is absent."""
+    stat = dataset.stat(name)
+    if stat is None:
+        return None
+    if stat.modified is None:
+        raise StorageError(f"{dataset.url}/{name}: the store does not say when it was written")
+    return stat.modified
 
 
 def checked_grace(grace: Any) -> float:

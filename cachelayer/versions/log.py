@@ -156,14 +156,17 @@ class Log:
     def _newest_number(self, known: int) -> int:
         """Return the number of the newest entry, given the number of an entry. No entry between them is read."""
         step = 1
-        while self.folder.exists(paths.log_entry(known + step)):
+        while self._has(known + step):
             known += step
             step *= 2
         while step > 1:
             step //= 2
-            if self.folder.exists(paths.log_entry(known + step)):
+            if self._has(known + step):
                 known += step
         return known
+
+    def _has(self, sequence: int) -> bool:
+        return self.folder.stat(paths.log_entry(sequence)) is not None
 
     def _chain_to(self, newest: int, raws: Mapping[int, bytes | None] | None = None) -> list[Snapshot]:
         """Return the snapshot of an entry, behind those that it is read from; those that are known are not read again.
@@ -239,7 +242,7 @@ class Log:
             BusyError: if other writers add every next entry first, for five minutes besides those of deciding.
         """
         deadline = time.monotonic() + _SECONDS_TO_WIN
-        if self._chain and not self.folder.exists(paths.log_entry(self._chain[-1].sequence)):
+        if self._chain and not self._has(self._chain[-1].sequence):
             # Another program removed the dataset.
             self._chain = []
         for attempt in count():
@@ -316,12 +319,13 @@ class Log:
             path = self.folder.local_path(paths.LOG_RESERVE)
             # The next entry may say all again that those say which the head was read from.
             entries = [] if path is None else [paths.log_entry(each.sequence) for each in self._chain]
-            nbytes = 4 * sum(self.folder.size(entry) or 0 for entry in entries)
-            if path is not None and 2 * (self.folder.size(paths.LOG_RESERVE) or 0) < nbytes:
+            nbytes = 4 * sum(stat.nbytes for stat in map(self.folder.stat, entries) if stat is not None)
+            reserve = None if path is None else self.folder.stat(paths.LOG_RESERVE)
+            if path is not None and (reserve is None or 2 * reserve.nbytes < nbytes):
                 # Some file systems store zeros in no room at all.
                 path.write_text(os.urandom(max(_RESERVE_NBYTES, nbytes) // 2).hex())
 
 
 def has_log(folder: Store) -> bool:
     """Return whether a folder is a dataset: it has a log."""
-    return folder.exists(paths.log_entry(1))
+    return folder.stat(paths.log_entry(1)) is not None

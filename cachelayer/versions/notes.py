@@ -28,9 +28,10 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
+from cachelayer.versions.blobs import missing
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import canonical_json
-from cachelayer.versions.publish import absent_files, lost_files
+from cachelayer.versions.publish import lost_files
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 FORMAT = 1
@@ -123,10 +124,14 @@ class Notes:
         if not finished:
             return {}
         lost = lost_files((shard.file for part in finished.values() for shard in part.shards), log, log.head())
-        lost |= absent_files((shard for part in noted.values() for shard in part.shards), log)
-        return {
-            number: part for number, part in finished.items() if lost.isdisjoint(shard.file for shard in part.shards)
-        }
+        absent = missing(
+            self.dataset, {blob for part in noted.values() for shard in part.shards for blob in shard.blobs}
+        )
+
+        def is_good(part: PartResult) -> bool:
+            return all(shard.file not in lost and absent.isdisjoint(shard.blobs) for shard in part.shards)
+
+        return {number: part for number, part in finished.items() if is_good(part)}
 
     def other_plans(self) -> dict[str, Mapping[str, Any]]:
         """Return the plans of other builds of the version, by their hashes."""

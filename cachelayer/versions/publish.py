@@ -15,15 +15,13 @@ from typing import Any
 
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, VersionNotFoundError
 from cachelayer.objects import paths
-from cachelayer.system_threads import Pool
+from cachelayer.versions.blobs import missing
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion, head_of_dataset
-
-_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -114,13 +112,14 @@ def revoked_if_absent(log: Log, version: str, files: Collection[ShardFile | Colu
         raise
 
 
-def _refuse_if_absent(log: Log, version: str, files: Collection[ShardFile | ColumnFile]) -> None:
+def _refuse_if_absent(log: Log, version: str, files: Iterable[ShardFile | ColumnFile]) -> None:
     """Raise unless all files of a build are there, with their sizes."""
-    absent = absent_files(files, log)
+    absent = missing(log.folder, [blob for file in files for blob in file.blobs])
     if absent:
+        first = min(blob.name for blob in absent)
         raise BuildRevokedError(
             f"{log.folder.name}@{version}: {len(absent)} of its files are not there as they were put, such as "
-            f"{log.folder.url}/{min(absent)}: is there a rule that deletes old objects? Build again"
+            f"{log.folder.url}/{first}: is there a rule that deletes old objects? Build again"
         )
 
 
@@ -168,6 +167,7 @@ def lost_files(files: Iterable[str], log: Log, head: Snapshot) -> set[str]:
     return lost
 
 
+<<<<<<< HEAD
 def absent_files(files: Iterable[ShardFile | ColumnFile], log: Log) -> set[str]:
     """Return the files that the store does not have with their sizes."""
     expected = {name: (file.file, facts.nbytes) for file in files for name, facts in file.files.items()}
@@ -182,6 +182,18 @@ def put_manifest(version: StoredVersion, raw: bytes, base: StoredVersion | None 
         version.folder.put(paths.kept_numbers(manifest_stem(version.info)), version.manifest.kept_numbers)
     put_indices(version, base)
     version.folder.put(manifest_name(version.info), raw)
+=======
+def put_manifest(
+    log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes, base: StoredVersion | None = None
+) -> VersionInfo:
+    """Put a manifest, and the files beside it, under the generation of a head; return the version with that."""
+    placed = replace(info, generation=head.generation)
+    if manifest.kept_numbers is not None:
+        log.folder.put(paths.kept_numbers(manifest_stem(placed)), manifest.kept_numbers)
+    put_indices(StoredVersion.with_manifest(log.folder, placed, manifest), base)
+    log.folder.put(manifest_name(placed), raw)
+    return placed
+>>>>>>> 798711f7 (Ask three questions about blobs, put files with the writer's checksum, and ask stores for facts once)
 
 
 def put_indices(version: StoredVersion, base: StoredVersion | None = None) -> None:

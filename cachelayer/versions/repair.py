@@ -15,13 +15,13 @@ from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.copy_files import copy_files, named_there
-from cachelayer.versions.damage import DamagedObject, StoredFile, damage_of, manifest_of
 from cachelayer.versions.derive import stored_numbers, with_new_token
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import NewVersion, Reliance, lost_files, publish, put_indices
 from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_objects, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.verify import DamagedObject, StoredFile, damaged_objects, manifest_of
 
 _log = logger_of("stores")
 
@@ -92,7 +92,7 @@ def repair(
     """
     claims = Claims(version.folder.folder(paths.builds(version.info.version)))
     with Progress(f"repair {version.name}", None, progress) as shown:
-        damage = damage_of(version, shown)
+        damage = damaged_objects(version, shown)
         for damaged in damage:
             _log.warning("damage in %s: %s is %s", version.name, damaged.name, damaged.problem)
         if not damage or source is None:
@@ -127,7 +127,7 @@ def mend(
         return _mend_files(version, manifest, source, damage, progress), list(damage)
     if _put_same_manifest(version, source):
         version = StoredVersion(version.folder, version.info)
-        info, more = mend(version, source, damage_of(version, progress), progress)
+        info, more = mend(version, source, damaged_objects(version, progress), progress)
         return info, [*damage, *more]
     log = Log(version.folder)
     # Files get the names that other versions have for them, so that these versions are mended too.
@@ -138,7 +138,7 @@ def mend(
             expected += other_manifest.files
     files = named_there(source.manifest.files, log, expected)
     version = StoredVersion.with_manifest(version.folder, version.info, source.manifest.with_files(files))
-    all_damage = [*damage, *damage_of(version, progress)]
+    all_damage = [*damage, *damaged_objects(version, progress)]
     return _mend_files(version, version.manifest, source, all_damage, progress), all_damage
 
 
@@ -165,7 +165,9 @@ def _mend_files(
     files = list(manifest.files)
     same = _same_records(manifest, source.manifest)
     by_content = {file.content: file for file in named_there(list(same.values()), Log(folder))}
-    damaged_places = [place for place, file in enumerate(files) if damaged_names & file.files.keys()]
+    damaged_places = [
+        place for place, file in enumerate(files) if not damaged_names.isdisjoint(blob.name for blob in file.blobs)
+    ]
     copies: dict[int, StoredFile] = {}
     for place in damaged_places:
         if place in same:
@@ -229,7 +231,7 @@ def _delete_withdrawn(version: StoredVersion, files: Iterable[StoredFile]) -> No
     log = Log(version.folder)
     info = version.info
     head = log.head()
-    objects = {file.file: list(file.files) for file in files}
+    objects = {file.file: [blob.name for blob in file.blobs] for file in files}
     objects[manifest_stem(info)] = manifest_objects(info)
     for file in lost_files(objects, log, head):
         for name in objects[file]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import google_crc32c
 import numpy as np
@@ -18,6 +18,7 @@ from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.errors import CorruptionError, FormatError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
+from cachelayer.objects.store import Blob
 from cachelayer.records.memory import splits_of
 
 _OF_LEAVES = "length_crc32cs", "length_totals"
@@ -25,13 +26,6 @@ _STATS = [field.name for field in fields(ShardStats) if field.compare]
 _CHECKSUMS = "crc32c", "index_crc32c", "lengths_crc32c", "length_crc32cs"
 _MOST = dict.fromkeys((*_CHECKSUMS, "record_nbytes"), 2**32 - 1)
 _MOST_IN_ALL = 2.0**62
-
-
-class FileChecksum(NamedTuple):
-    """The size of a file in bytes, and their checksum, as a manifest has them."""
-
-    nbytes: int
-    crc32c: int
 
 
 @dataclass(frozen=True)
@@ -64,19 +58,20 @@ class ShardFile:
         return paths.shard(self.file)
 
     @property
-    def files(self) -> dict[str, FileChecksum]:
-        """Its files by name, relative to the dataset: the lengths if it has any, the index, the shard.
+    def blobs(self) -> list[Blob]:
+        """Its objects: the lengths if it has any, the index, the shard.
 
-        They are put in this order, so that a shard that is there has its other files too.
+        They are put in this order, so that a shard that is there has its other objects too.
         """
         stats = self.stats
         name = self.name
-        files: dict[str, FileChecksum] = {}
+        blobs = [
+            Blob(paths.index_of(name), stats.index_nbytes, stats.index_crc32c),
+            Blob(name, stats.nbytes, stats.crc32c),
+        ]
         if stats.lengths_file is not None and stats.lengths_crc32c is not None:
-            files[paths.lengths_of(name)] = FileChecksum(stats.lengths_file.nbytes, stats.lengths_crc32c)
-        files[paths.index_of(name)] = FileChecksum(stats.index_nbytes, stats.index_crc32c)
-        files[name] = FileChecksum(stats.nbytes, stats.crc32c)
-        return files
+            blobs.insert(0, Blob(paths.lengths_of(name), stats.lengths_file.nbytes, stats.lengths_crc32c))
+        return blobs
 
 
 class ShardTable(Sequence[ShardFile]):

@@ -150,8 +150,8 @@ class StoredVersion(PickledByFields):
             yield local
             return
         with working_folder() as folder:
-            for name, facts in file.files.items():
-                self.folder.download(name, folder / Path(name).name, facts.nbytes)
+            for blob in file.blobs:
+                self.folder.download(blob.name, folder / Path(blob.name).name, blob.nbytes)
             with self.naming_files(folder):
                 yield folder / Path(file.name).name
 

@@ -22,17 +22,46 @@ from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, Sto
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local import file_crc32c
+from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
 from cachelayer.records.spans import Records
+from cachelayer.system_threads import Pool
+from cachelayer.versions.blobs import Problem, damaged
 from cachelayer.versions.column_file import ColumnFile, check_column_file
-from cachelayer.versions.damage import StoredFile, damage_beside_manifest, problems_of, records_of
-from cachelayer.versions.snapshot import manifest_name
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.snapshot import manifest_name, manifest_stem
 from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("stores")
+StoredFile = ShardFile | ColumnFile
+FILES_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class DamagedObject:
+    """An object of a version that is not as it was published.
+
+    Examples:
+        >>> storage = cachelayer.Storage(folder)
+        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> next((folder / "numbers" / "shards").glob("*.index")).unlink()
+        >>> print(*storage.repair("numbers@v1", dry_run=True).damaged)
+        numbers/shards/...-0.index: missing
+    """
+
+    name: str
+    """The object, relative to the storage: ``<dataset id>/shards/<file>.array_record``."""
+    problem: Problem
+    """``"missing"`` or ``"damaged"``."""
+    nbytes: int | None
+    """Its bytes, as they were published; None if that is not known."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.problem}"
 
 
 @dataclass(frozen=True)
@@ -145,7 +174,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
 def _damaged(version: StoredVersion, file: StoredFile) -> list[str]:
     """Return the damaged objects of a file that did not pass its check; none if the store cannot read them."""
     try:
-        return [*problems_of(version.folder, file)] or [file.name]
+        return [*damaged(version.folder, file.blobs)] or [file.name]
     except StorageError:
         return []
 
@@ -206,3 +235,62 @@ def _check_lengths(path: Path, file: LengthsFile, lengths: list[NDArray[Any]]) -
     if is_wrong.any():
         record = is_wrong.argmax()
         raise CorruptionError(f"{path}: the lengths of record {record} of the shard are not those of its leaves")
+
+
+def damaged_objects(version: StoredVersion, progress: Progress) -> list[DamagedObject]:
+    """Return the objects of a version that are missing or damaged.
+
+    This reads the bytes of every object whose checksum the store does not know. If the manifest is damaged, nothing
+    else can be checked.
+    """
+    folder = version.folder
+    manifest = manifest_of(version)
+    if manifest is None:
+        name = manifest_name(version.info)
+        return [DamagedObject(f"{version.dataset_id}/{name}", _problem_of(folder, name), None)]
+    problem_of = damage_beside_manifest(version, manifest)
+    checked = {file.name: file for file in manifest.files}.values()
+    with Pool(FILES_AT_ONCE, "cachelayer-damage") as threads:
+        every_problem = threads.map(lambda file: damaged(folder, file.blobs), checked)
+        for file, problems in zip(checked, every_problem, strict=True):
+            problem_of |= problems
+            if not problems:
+                progress.skip(records_of(file))
+    nbytes = {blob.name: blob.nbytes for file in checked for blob in file.blobs}
+    return [
+        DamagedObject(f"{version.dataset_id}/{name}", problem, nbytes.get(name)) for name, problem in problem_of.items()
+    ]
+
+
+def manifest_of(version: StoredVersion) -> Manifest | None:
+    """Return the manifest of a version; None if it is damaged."""
+    try:
+        return version.manifest
+    except CorruptionError:
+        return None
+
+
+def records_of(file: StoredFile) -> int:
+    """Return how many records a file adds to the progress: rows of added columns are not counted twice."""
+    return file.stats.records if isinstance(file, ShardFile) else 0
+
+
+def damage_beside_manifest(version: StoredVersion, manifest: Manifest) -> dict[str, Problem]:
+    """Return the files beside a manifest that are missing or damaged: the kept record numbers, and the indices."""
+    problem_of: dict[str, Problem] = {}
+    if manifest.kept is not None and manifest.kept.has_file:
+        try:
+            version.selection  # noqa: B018 - reading the numbers checks them
+        except CorruptionError:
+            name = paths.kept_numbers(manifest_stem(version.info))
+            problem_of[name] = _problem_of(version.folder, name)
+    # It is no damage if the indices are missing: each shard has its own, and a storage may be the copy of a folder.
+    raw = None if version.indices is None else version.folder.read(version.indices)
+    if version.indices is not None and raw is not None and not manifest.shards.has_indices(raw):
+        problem_of[version.indices] = "damaged"
+    return problem_of
+
+
+def _problem_of(folder: Store, name: str) -> Problem:
+    """Return the problem of an object that cannot be used."""
+    return "missing" if folder.stat(name) is None else "damaged"

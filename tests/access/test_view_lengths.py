@@ -135,8 +135,8 @@ def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     (shard,) = manifest.shards
     sums = {"length_crc32cs": tuple(file.checksums), "length_totals": tuple(file.totals)}
     lying = replace(shard, stats=replace(shard.stats, **sums, lengths_crc32c=google_crc32c.value(raw)))
-    for name, new in zip(shard.files, lying.files, strict=True):
-        (folder / "d" / name).rename(folder / "d" / new)
+    for blob, new in zip(shard.blobs, lying.blobs, strict=True):
+        (folder / "d" / blob.name).rename(folder / "d" / new.name)
     rows = replace(manifest.rows, shards=ShardTable([lying]))
     written = replace(manifest, rows=rows).encode()
     entry = folder / "d/_log/0000000001.json"

@@ -23,6 +23,7 @@ from cachelayer import Storage
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import Blob
 
 pytestmark = pytest.mark.slow
 
@@ -253,7 +254,7 @@ def test_shards_are_durable_before_their_version_is_published(
     root = Path(storage.url)
     published = root / "rows" / paths.log_entry(len(storage.history("rows")))
     before = synced[: synced.index(published.stat().st_ino)]
-    files = [name for shard in ref._base.version.manifest.shards for name in shard.files]
+    files = [blob.name for shard in ref._base.version.manifest.shards for blob in shard.blobs]
     for name in (paths.SHARDS, paths.MANIFESTS, *files):
         assert (root / "rows" / name).stat().st_ino in before
 
@@ -358,9 +359,9 @@ def test_a_source_that_cannot_be_divided_begins_anew_and_puts_no_shard_twice(
     uploaded: list[str] = []
 
     class Seen(BucketStore):
-        def upload(self, path: Path, name: str) -> None:
-            uploaded.append(name)
-            super().upload(path, name)
+        def put_file(self, path: Path, blob: Blob) -> None:
+            uploaded.append(blob.name)
+            super().put_file(path, blob)
 
     storage._catalog.store = Seen("memory", way)
     ref = storage.cache(WHOLE[way](Scaled(1, [])), "rows", "v1", **options)

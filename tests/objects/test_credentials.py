@@ -112,7 +112,7 @@ def test_a_source_of_files_pickles_no_credentials(s3: Server, tmp_path: Path) ->
     path = tmp_path / "d" / ref._base.version.manifest.shards[0].name
     url = s3.url(new_bucket(s3))
     options = {**s3.storage_options(), "secret": "hush-hush"}
-    open_store(url, options).upload(path, "a")
+    open_store(url, options).put("a", path.read_bytes())
     source = ArrayRecordDataSource(f"{url}/a", storage_options=options)
     raw = pickle.dumps(source)
     assert b"hush" not in raw

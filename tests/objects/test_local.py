@@ -20,6 +20,7 @@ from forks import in_a_fork
 
 import cachelayer
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import Blob
 from cachelayer.temporary_files import sync_path
 
 
@@ -44,22 +45,34 @@ def test_a_folder_is_deleted_while_others_write_there_and_delete_it_too(store: L
     assert store.names("a") == []
 
 
-def test_an_object_is_put_though_its_folder_is_deleted_meanwhile(store: LocalStore) -> None:
-    def fill(path: Path) -> None:
-        path.write_bytes(b"12345")
-        if not deleted:
-            deleted.append(path)
-            store.delete_folder("a")
-
+@pytest.mark.parametrize("call", ["put", "put_file"])
+def test_an_object_is_put_though_its_folder_is_deleted_meanwhile(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     deleted: list[Path] = []
-    store.write_atomically("a/b/c", fill)
+    replace = Path.replace
+
+    def replace_after_deletion(path: Path, target: Path) -> Path:
+        if not deleted:
+            deleted.append(target)
+            store.delete_folder("a")
+        return replace(path, target)
+
+    # No other process deletes it at just this time.
+    monkeypatch.setattr(Path, "replace", replace_after_deletion)
+    if call == "put":
+        store.put("a/b/c", b"12345")
+    else:
+        (tmp_path / "file").write_bytes(b"12345")
+        store.put_file(tmp_path / "file", Blob("a/b/c", 5, 0))
     assert store.read("a/b/c") == b"12345"
+    assert deleted
 
 
 def test_a_file_in_the_way_of_a_folder_is_no_object(store: LocalStore) -> None:
     store.put("a/b", b"12345")
     assert store.names("a/b") == []
-    assert store.modified("a/b/c") is None
+    assert store.stat("a/b/c") is None
     store.delete("a/b/c")
     assert store.read("a/b") == b"12345"
 
@@ -157,16 +170,12 @@ def test_a_folder_without_permissions_is_read_or_is_a_storage_error() -> None:
 
 USES = {
     "read": lambda store, name: store.read(name),
-    "exists": lambda store, name: store.exists(name),
-    "size": lambda store, name: store.size(name),
-    "modified": lambda store, name: store.modified(name),
+    "stat": lambda store, name: store.stat(name),
     "put": lambda store, name: store.put(name, b"ours"),
     "put if absent": lambda store, name: store.put_if_absent(name, b"ours"),
-    "upload": lambda store, name: store.upload(Path(__file__), name),
-    "write_atomically": lambda store, name: store.write_atomically(name, lambda path: path.touch()),
     "download": lambda store, name: store.download(name, Path("/nowhere/file"), 5),
     "read ranges": lambda store, name: store.read_ranges([(name, 0, 1)]),
-    "move in": lambda store, name: store.move_in({Path("/nowhere/file"): name}),
+    "put a file": lambda store, name: store.put_file(Path("/nowhere/file"), Blob(name, 5, 0)),
     "names": lambda store, name: store.names(name),
     "folder": lambda store, name: store.folder(name),
     "delete": lambda store, name: store.delete(name),

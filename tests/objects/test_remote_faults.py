@@ -20,6 +20,7 @@ from servers import Server, new_bucket
 from cachelayer import CacheLayerWarning, CorruptionError, StorageError
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
+from cachelayer.testing.stores import blob_of, size_of
 
 TEXT = os.urandom(100_000)
 LARGE = os.urandom(1 << 20) * 34  # more than one part to S3 and Google
@@ -139,10 +140,10 @@ def test_whatever_happens_to_a_read_its_bytes_are_right(
     assert faulted(lambda: store.read("a/b"), method="GET", times=2) == TEXT
     faulted(lambda: store.download("a/b", tmp_path / "b", len(TEXT)), times=3)
     assert (tmp_path / "b").read_bytes() == TEXT
-    assert faulted(lambda: store.size("a/b"), times=2) == len(TEXT)
+    assert faulted(lambda: size_of(store, "a/b"), times=2) == len(TEXT)
     assert faulted(lambda: store.names("a"), times=2) == ["b"]
     faulted(lambda: store.delete_folder("a"), times=2)
-    assert not store.exists("a/b")
+    assert store.stat("a/b") is None
 
 
 def test_where_obstore_is_refused_the_file_system_reads_and_says_so_once(store: BucketStore, proxy: FaultProxy) -> None:
@@ -166,9 +167,9 @@ def test_whatever_happens_to_an_upload_its_bytes_are_right(
     for data in (TEXT, LARGE):
         source.write_bytes(data)
         proxy.add(fault(every=2, times=4))
-        store.upload(source, "a/c")
+        store.put_file(source, blob_of("a/c", data))
         proxy.clear()
-        assert store.size("a/c") == len(data)
+        assert size_of(store, "a/c") == len(data)
         assert store.read_ranges([("a/c", 0, len(data))]) == [data]
 
 
@@ -185,14 +186,13 @@ def test_a_server_that_says_nothing_is_asked_again(
 
 OPERATIONS: dict[str, Callable[[BucketStore, Path], object]] = {
     "read": lambda store, path: store.read("a/b"),
-    "exists": lambda store, path: store.exists("a/b"),
-    "modified": lambda store, path: store.modified("a/b"),
+    "stat": lambda store, path: store.stat("a/b"),
     "put": lambda store, path: store.put("a/d", b"1"),
     "put_if_absent": lambda store, path: store.put_if_absent("a/d", b"1"),
     "delete": lambda store, path: store.delete("a/b"),
     "delete_folder": lambda store, path: store.delete_folder("a"),
     "names": lambda store, path: store.names("a"),
-    "upload": lambda store, path: store.upload(path, "a/d"),
+    "put_file": lambda store, path: store.put_file(path, blob_of("a/d", b"1")),
     "download": lambda store, path: store.download("a/b", path, len(TEXT)),
     "read_ranges": lambda store, path: store.read_ranges(RANGES),
 }
@@ -204,7 +204,7 @@ REFUSALS = [
     for number, name in enumerate(OPERATIONS)
     for status in ([400, 401, 403] if samples.IN_FULL else [(400, 401, 403)[number % 3]])
 ]
-DIFFERENT = ["read", "put_if_absent", "upload", "download", "read_ranges"]
+DIFFERENT = ["read", "put_if_absent", "put_file", "download", "read_ranges"]
 
 
 @pytest.fixture(params=OPERATIONS)
@@ -273,7 +273,7 @@ def test_an_endpoint_where_nobody_listens_for_a_while_is_asked_again(
 
 def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy, tmp_path: Path) -> None:
     store.read("a/b")
-    store.exists("a/b")
+    store.stat("a/b")
     store.read_ranges(RANGES)
     store.download("a/b", tmp_path / "b", len(TEXT))
     # Requests of an earlier test, which had a bucket of its own, may end here.
@@ -300,7 +300,7 @@ def test_a_range_that_is_not_found_of_an_object_that_is_there_is_asked_for_again
 def test_connections_are_kept_for_further_requests(store: BucketStore, proxy: FaultProxy, tmp_path: Path) -> None:
     for number in range(20):
         assert store.read("a/b") == TEXT
-        assert store.size("a/b") == len(TEXT)
+        assert size_of(store, "a/b") == len(TEXT)
         assert store.read_ranges(RANGES[:1]) == [TEXT[:3000]]
         store.download("a/b", tmp_path / f"{number}", len(TEXT))
         # Errors too leave a connection as it was.

@@ -28,6 +28,7 @@ from servers import AZURITE, Server, new_bucket
 from cachelayer import CorruptionError, StorageError
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
+from cachelayer.testing.stores import blob_of, size_of
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -145,11 +146,11 @@ def test_an_upload_that_arrives_otherwise_is_sent_again_or_an_error(tmp_path: Pa
 
     with serving(respond) as endpoint:
         store = open_one("gs://bucket", GOOGLE, endpoint, timeout=2)
-        store.upload(tmp_path / "file", "a")
+        store.put_file(tmp_path / "file", blob_of("a", b"12345"))
         assert (stored, changes) == ([b"12345"], [])
         changes += [True] * 100
         with pytest.raises(StorageError, match="gs://bucket/a: "):
-            store.upload(tmp_path / "file", "a")
+            store.put_file(tmp_path / "file", blob_of("a", b"12345"))
 
 
 NAMED = json.dumps({"name": "a", "size": "7", "updated": "2015-10-21T07:28:00Z"}).encode()
@@ -184,7 +185,7 @@ def test_a_damaged_reply_is_asked_for_again(
 
     with serving(lambda request: (200, {**headers, **TOLD}, left.pop() if left else right)) as endpoint:
         store = open_one(url, options, endpoint)
-        assert store.size("a") == 7 if right is NAMED else store.read("a") == DATA
+        assert size_of(store, "a") == 7 if right is NAMED else store.read("a") == DATA
     assert not left
 
 
@@ -195,10 +196,11 @@ def test_a_damaged_reply_is_asked_for_again(
 )
 def test_a_host_that_is_no_store_is_an_error(client: int, body: bytes, what: str, tmp_path: Path) -> None:
     url, options = CLIENTS[client].values
-    (tmp_path / "file").write_bytes(bytes(40_000_000 if what == "upload" else 1))
+    data = bytes(40_000_000 if what == "upload" else 1)
+    (tmp_path / "file").write_bytes(data)
     calls: dict[str, Callable[[BucketStore], object]] = {
         "ranges": lambda store: store.read_ranges([("a", 0, 1000)]),
-        "upload": lambda store: store.upload(tmp_path / "file", "a"),
+        "upload": lambda store: store.put_file(tmp_path / "file", blob_of("a", data)),
     }
     with serving(lambda request: (200, {}, body)) as endpoint:
         store = open_one(url, options, endpoint, timeout=2)

@@ -27,6 +27,7 @@ from cachelayer.errors import (
     VersionNotFoundError,
 )
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import Blob
 
 
 def plain(elements: Any) -> list[dict[str, Any]]:
@@ -154,9 +155,9 @@ class Meanwhile(LocalStore):
         self._count()
         return super().put_if_absent(name, data)
 
-    def write_atomically(self, name: str, fill: Callable[[Path], None]) -> None:
+    def put_file(self, path: Path, blob: Blob) -> None:
         self._count()
-        super().write_atomically(name, fill)
+        super().put_file(path, blob)
 
 
 def replace_base(storage: Storage) -> None:

@@ -75,7 +75,7 @@ def _die_before_write(storage: cachelayer.Storage, number: int) -> None:
 
         return wrapped
 
-    for name in ("put", "put_if_absent", "upload"):
+    for name in ("put", "put_if_absent", "put_file"):
         setattr(store, name, before(getattr(store, name)))
 
 

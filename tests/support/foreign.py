@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,6 +21,7 @@ import google_crc32c
 import numpy as np
 
 from cachelayer import CacheLayerError, CorruptionError, InvalidTypeError, SourceError, StorageError
+from cachelayer.objects.store import Blob, Stat
 
 SPACES: dict[str, dict[str, tuple[bytes, float]]] = {}
 LOCK = Lock()
@@ -57,20 +58,9 @@ class DictStore:
     def read(self, name: str) -> bytes | None:
         return self._objects.get(self.prefix + name, (None, 0.0))[0]
 
-    def exists(self, name: str) -> bool:
-        return self.read(name) is not None
-
-    def size(self, name: str) -> int | None:
-        data = self.read(name)
-        return None if data is None else len(data)
-
-    def crc32c(self, name: str) -> int | None:
-        data = self.read(name)
-        return None if data is None else google_crc32c.value(data)
-
-    def modified(self, name: str) -> float | None:
-        found = self._objects.get(self.prefix + name)
-        return None if found is None else found[1]
+    def stat(self, name: str) -> Stat | None:
+        data, written = self._objects.get(self.prefix + name, (None, None))
+        return None if data is None else Stat(len(data), written)
 
     def put(self, name: str, data: bytes) -> None:
         self._objects[self.prefix + name] = data, time.time()
@@ -92,28 +82,16 @@ class DictStore:
         below = [name.removeprefix(prefix) for name in list(self._objects) if name.startswith(prefix)]
         return sorted({name.partition("/")[0] for name in below})
 
-    def upload(self, path: Path, name: str) -> None:
+    def put_file(self, path: Path, blob: Blob) -> None:
         try:
-            self.put(name, path.read_bytes())
+            self.put(blob.name, path.read_bytes())
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error}") from error
-
-    def write_atomically(self, name: str, fill: Callable[[Path], object]) -> None:
-        path = Path(f"/tmp/{uuid.uuid4().hex}")
-        try:
-            fill(path)
-            self.upload(path, name)
-        finally:
-            path.unlink(missing_ok=True)
-
-    def move_in(self, files: Mapping[Path, str]) -> None:
-        for path, name in files.items():
-            self.upload(path, name)
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
         data = self.read(name)
         if data is None or len(data) != nbytes:
-            raise CorruptionError(f"{self.prefix}{name} has {self.size(name)} bytes instead of {nbytes}")
+            raise CorruptionError(f"{self.prefix}{name} has {self.stat(name)} bytes instead of {nbytes}")
         try:
             with path.open("r+b" if path.exists() else "wb") as file:
                 file.truncate(file.write(data))
@@ -123,8 +101,9 @@ class DictStore:
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes | memoryview]:
         for name, _, stop in ranges:
-            if (self.size(name) or -1) < stop:
-                raise CorruptionError(f"{self.prefix}{name} has {self.size(name)} bytes, and ends before {stop}")
+            data = self.read(name)
+            if data is None or len(data) < stop:
+                raise CorruptionError(f"{self.prefix}{name}: {self.stat(name)}, and ends before {stop}")
         return [(self.read(name) or b"")[start:stop] for name, start, stop in ranges]
 
 

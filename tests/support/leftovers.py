@@ -33,7 +33,7 @@ def named_files(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
     named: set[str] = set()
     for version in Log(storage._store.folder(dataset_id)).head().versions:
         found = storage.fetch(dataset_id, version)._base.version
-        named |= {name for file in found.manifest.files for name in file.files} | {manifest_name(found.info)}
+        named |= {blob.name for file in found.manifest.files for blob in file.blobs} | {manifest_name(found.info)}
         if found.indices is not None:
             named.add(paths.indices(manifest_stem(found.info)))
         if found.manifest.kept is not None and found.manifest.kept.has_file:

@@ -25,6 +25,7 @@ from cachelayer.builds.erase import Erasure
 from cachelayer.host import process_name
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import Stat
 from cachelayer.versions.gc import Collected, collect
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
@@ -406,9 +407,11 @@ class Far(LocalStore):
 
     seconds = 0.0
 
-    def modified(self, name: str) -> float | None:
-        written = super().modified(name)
-        return None if written is None else written + self.seconds
+    def stat(self, name: str) -> Stat | None:
+        stat = super().stat(name)
+        if stat is None or stat.modified is None:
+            return stat
+        return replace(stat, modified=stat.modified + self.seconds)
 
 
 @pytest.fixture(params=["host", "store"])

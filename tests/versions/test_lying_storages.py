@@ -59,9 +59,10 @@ def publish_lie(
     truth = honest.fetch("d", version)._base.version.manifest
     files = []
     for file, true in zip(stored.manifest.files, truth.files, strict=True):
-        raw = {name.rpartition(".")[2]: storage._store.read(f"d/{name}") or b"" for name in file.files}
+        names = [blob.name for blob in file.blobs]
+        raw = {name.rpartition(".")[2]: storage._store.read(f"d/{name}") or b"" for name in names}
         lie = change(file, true, raw)
-        for name in lie.files:
+        for name in [blob.name for blob in lie.blobs]:
             storage._store.put(f"d/{name}", raw[name.rpartition(".")[2]])
         files.append(lie)
     storage.delete("d", version, grace=1e9)

@@ -214,4 +214,6 @@ def test_a_shard_is_named_by_all_of_its_bytes_and_its_generation() -> None:
     assert len(set(files)) == len(files)
     assert all(map(paths.is_file, files))
     assert files[-1] == files[0].removesuffix("-0") + "-1"
-    assert list(ShardFile(STAT, 0).files) == [f"{files[0]}.{end}" for end in ("lengths", "index", "array_record")]
+    assert [blob.name for blob in ShardFile(STAT, 0).blobs] == [
+        f"{files[0]}.{end}" for end in ("lengths", "index", "array_record")
+    ]

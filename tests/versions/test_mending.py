@@ -87,7 +87,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 def damage(storage: Storage, version: str, suffix: str, change: Callable[[bytes], bytes | None]) -> str:
     stored = storage.fetch("d", version)._base.version
-    files = [*stored.manifest.files[-1].files, paths.kept_numbers(manifest_stem(stored.info))]
+    files = [*(blob.name for blob in stored.manifest.files[-1].blobs), paths.kept_numbers(manifest_stem(stored.info))]
     store, name = storage._store, f"d/{next(name for name in files if name.endswith(suffix))}"
     raw = change(store.read(name) or b"")
     store.delete(name)

@@ -40,8 +40,8 @@ def notes(tmp_path: Path) -> Notes:
 
 def add(notes: Notes, number: int, part: PartResult) -> None:
     """Note a part whose files are there."""
-    for name, facts in part.shards[0].files.items():
-        notes.dataset.put(name, bytes(facts.nbytes))
+    for blob in part.shards[0].blobs:
+        notes.dataset.put(blob.name, bytes(blob.nbytes))
     notes.add(number, part)
 
 
@@ -74,7 +74,7 @@ def test_notes_whose_files_were_deleted_do_not_count(notes: Notes) -> None:
 
 
 def test_notes_whose_files_are_not_there_do_not_count(notes: Notes) -> None:
-    log, names = Log(notes.dataset), [*PARTS[0].shards[0].files, *PARTS[2].shards[0].files]
+    log, names = Log(notes.dataset), [blob.name for number in (0, 2) for blob in PARTS[number].shards[0].blobs]
     notes.dataset.delete(names[0])
     assert notes.finished(log).keys() == {2, 100_000}
     notes.dataset.put(names[-1], b"cut")

@@ -60,8 +60,8 @@ def objects_of(storage: Storage, version: str) -> list[str]:
     """All objects of a version, relative to the storage."""
     stored = storage.fetch("d", version)._base.version
     beside = manifest_objects(stored.info)
-    files = [name for file in stored.manifest.files for name in file.files]
-    return [f"d/{name}" for name in (*beside, *files) if storage._store.exists(f"d/{name}")]
+    files = [blob.name for file in stored.manifest.files for blob in file.blobs]
+    return [f"d/{name}" for name in (*beside, *files) if storage._store.stat(f"d/{name}")]
 
 
 def contents(storage: Storage) -> dict[str, bytes | None]:
@@ -106,7 +106,7 @@ def test_every_object_of_a_version_can_be_repaired(storage: Storage, whole: Stor
         if is_missing:
             change(storage, name, None)
         is_bundle = name.endswith(".indices")
-        assert bool(storage.verify("d", version)) is (is_bundle and not storage._store.exists(name))
+        assert bool(storage.verify("d", version)) is (is_bundle and storage._store.stat(name) is None)
         storage.repair("d", version, whole.fetch("d", version))
         storage.verify("d", version).raise_if_bad()
         after = storage.versions("d")[version]

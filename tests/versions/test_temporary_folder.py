@@ -7,15 +7,18 @@ import signal
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
 
+import numpy as np
 import pytest
 from folder_child import killed_at_work
 from forks import FORKS, beside_threads
 
 from cachelayer import Storage
 from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.objects.store import Blob
 from cachelayer.temporary_files import working_folder
 
 
@@ -28,7 +31,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_one_and_by_gc(tmp_path: Path) -> None:
-    def killed() -> Path:
+    def killed_child() -> Path:
         child = FORKS.Process(target=killed_at_work, args=(str(tmp_path / "made"), str(tmp_path / "tmp")))
         child.start()
         child.join()
@@ -37,35 +40,60 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one_and_by_gc(tmp_pat
         assert list(left.iterdir()) == [left / "file"]
         return left
 
-    left = killed()
+    left = killed_child()
     with working_folder() as folder, working_folder() as other:
         assert not left.exists()
         # Those of processes at work stay.
         assert {folder, other} == {*(tmp_path / "tmp").iterdir()}
-    left = killed()
+    left = killed_child()
     Storage(tmp_path / "storage").gc()
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_what_a_killed_verify_of_a_bucket_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def killed(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledMeanwhile(BucketStore):
+    """A store whose process is killed when it has fetched a file, or is to put one, in the work that a test names."""
+
+    def download(self, name: str, path: Path, nbytes: int) -> int:
+        super().download(name, path, nbytes)
+        killed()
+        return 0
+
+    def put_file(self, path: Path, blob: Blob) -> None:
+        killed(path, blob)
+
+
+ROWS = [{"n": number, "tokens": [number] * (1 + number % 3)} for number in range(100)]
+WORK: dict[str, Callable[[Storage, str], object]] = {
+    "verify": lambda storage, name: storage.verify("d@v1", progress=False),
+    "copy": lambda storage, name: storage.copy("d@v1", None, storage, new=f"e@{name}", progress=False),
+    "erase": lambda storage, name: storage.erase("d@v1", records=[int(name)], reason="asked to", progress=False),
+    "submit": lambda storage, name: storage.submit(ROWS[1:], "d", name, progress=False),
+    "add columns": lambda storage, name: storage.add_columns("d", "v1", name, {"more": np.arange(100)}),
+    "plan": lambda storage, name: storage.fetch("d@v1").packed("tokens", 3),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*erased")
+@pytest.mark.parametrize("work", WORK)
+def test_what_is_killed_at_work_for_a_bucket_is_removed_by_the_next(tmp_path: Path, work: str) -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
-    storage.submit(range(100), "d", "v1")
-
-    class KilledMeanwhile(BucketStore):
-        def download(self, name: str, path: Path, nbytes: int) -> int:
-            super().download(name, path, nbytes)
-            os.kill(os.getpid(), signal.SIGKILL)
-            return 0
-
+    storage.submit(ROWS, "d", "v1")
     with beside_threads():
         child = os.fork()
     if child == 0:
         storage._catalog.store = KilledMeanwhile("memory", storage._store.root)
-        storage.verify("d@v1", progress=False)
+        try:
+            WORK[work](storage, "1")
+        finally:
+            os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    [left] = (tmp_path / "tmp").iterdir()
-    assert [path.stat().st_size > 0 for path in left.iterdir()] == [True]
-    assert storage.verify("d@v1", progress=False).ok
+    left = list((tmp_path / "tmp").iterdir())
+    assert any(path.stat().st_size > 0 for folder in left for path in folder.iterdir())
+    WORK[work](storage, "2")
     assert list((tmp_path / "tmp").iterdir()) == []
 
 

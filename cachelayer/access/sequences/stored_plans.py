@@ -18,10 +18,10 @@ import numpy as np
 
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.local import open_file
-from cachelayer.objects.store import Store
+from cachelayer.objects.local import file_crc32c, open_file
+from cachelayer.objects.store import Blob, Store
 from cachelayer.records.memory import Ints
-from cachelayer.temporary_files import working_folder
+from cachelayer.temporary_files import sync_path, working_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -65,15 +65,18 @@ def plan_of(version: StoredVersion | None, maker: PlanMaker) -> Ints:
     store = version.folder
     name = paths.plan(version.info.digest, maker.digest)
     try:
-        if store.exists(name):
-            return _read(store, name, maker)
+        stat = store.stat(name)
+        if stat is not None:
+            return _read(store, name, stat.nbytes, maker)
     except (CorruptionError, FormatError) as error:
         warn(f"a stored plan cannot be used, so it is made again: {error}", logger="stores")
     try:
-        with working_folder() as folder:
-            write_plan(folder / "plan", maker.new(), maker.digest)
-            store.upload(folder / "plan", name)
-        return _read(store, name, maker)
+        with working_folder(store.working_folder()) as folder:
+            path = folder / "plan"
+            write_plan(path, maker.new(), maker.digest)
+            blob = Blob(name, path.stat().st_size, file_crc32c(path))
+            store.put_file(path, blob)
+        return _read(store, name, blob.nbytes, maker)
     except (StorageError, CorruptionError) as error:
         warn(f"the plan cannot be stored beside {version.name}, so each process makes it: {error}", logger="stores")
     return maker.new()
@@ -84,9 +87,8 @@ def joined(rows: int, pieces: Iterable[Ints]) -> Ints:
     return np.concatenate([np.empty((rows, 0), np.int64), *pieces], axis=1)
 
 
-def _read(store: Store, name: str, maker: PlanMaker) -> Ints:
-    """Return a stored plan: mapped, from a bucket after it was downloaded."""
-    nbytes = store.size(name) or 0
+def _read(store: Store, name: str, nbytes: int, maker: PlanMaker) -> Ints:
+    """Return a stored plan of so many bytes: mapped, from a bucket after it was downloaded."""
     most = maker.rows * _ITEM_NBYTES * maker.most_columns() + _MOST_OF_HEADER
     if nbytes > most:
         raise CorruptionError(f"{name}: a plan of {nbytes} bytes, of records whose plan has at most {most}")
@@ -106,12 +108,13 @@ def _checked(plan: Ints, name: str, maker: PlanMaker) -> Ints:
 
 
 def write_plan(path: Path, plan: Ints, digest: str) -> None:
-    """Write a plan."""
+    """Write a plan, and make it durable."""
     with path.open("wb") as file:
         np.save(file, plan.astype("<i8", copy=False))
     checksum = _checksum(path, path.stat().st_size, digest)
     with path.open("ab") as file:
         file.write(checksum)
+    sync_path(path)
 
 
 def read_plan(path: Path, digest: str, rows: int) -> Ints:

@@ -157,7 +157,7 @@ def test_a_storage_that_takes_no_plan_gets_one_in_memory(tmp_path: Path, monkeyp
     def refuse(*_: Any) -> None:
         raise StorageError("a file system that is read-only")
 
-    monkeypatch.setattr(LocalStore, "write_atomically", refuse)
+    monkeypatch.setattr(LocalStore, "put_file", refuse)
     with pytest.warns(CacheLayerWarning, match="a file system that is read-only"):
         view = ref.packed("tokens", LENGTH)
     assert values(view) == expected
