@@ -26,7 +26,8 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
     """Yield an empty folder of this process; remove it in the end. Remove the folders of killed processes first.
 
     Args:
-        parent: the folder in which to make it; None for the folder of the system for temporary files.
+        parent: the folder in which to make it, which is made too; None for the folder of the system for temporary
+            files.
     """
     import shutil
     import tempfile
@@ -35,10 +36,17 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
     from cachelayer.host import process_name
 
     maker = os.getpid()
-    with _refusals():
-        parent = Path(tempfile.gettempdir()) if parent is None else parent
+    advice = "" if parent else "set TMPDIR to a folder that exists and has room, and "
+    try:
+        parent = parent or Path(tempfile.gettempdir())
+        parent.mkdir(parents=True, exist_ok=True)
         folder = parent / f"{_PREFIX}{uuid.uuid4().hex[:12]}-{process_name()}"
         folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise StorageError(
+            f"cannot make a temporary file: {error}: {advice}see that the limit of open files (`ulimit -n`) is not "
+            "reached"
+        ) from error
     try:
         # A new folder tells the time by the clock of the disk.
         for left in left_over_folders(parent, folder.stat().st_mtime):
@@ -76,18 +84,6 @@ def _last_change(folder: Path) -> float:
         return max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:
         return math.inf
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Say what to do if the system refuses a temporary folder."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"cannot make a temporary file: {error}: set TMPDIR to a folder that exists and has room, and see that the "
-            "limit of open files (`ulimit -n`) is not reached"
-        ) from error
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = 0) -> int:

@@ -77,7 +77,7 @@ def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) ->
         generation: the generation of the log now.
     """
     group = None if copies is None else _group(copies, dataset)
-    parent = dataset.working_folder() if copies is None or group is None else copies.path
+    parent = dataset.local_path(paths.WORKING) if copies is None or group is None else copies.path
     with working_folder(parent) as folder:
         try:
             yield ShardTarget(dataset, generation, folder, DiskRoom(folder), group)

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.objects.cloud_client import FIXED, CloudClient, OpenBucket, metadata_of, obstore_client
-from cachelayer.objects.store import Blob
+from cachelayer.objects.cloud_client import FIXED, PARTS, CloudClient, OpenBucket, obstore_client
 
 OBSTORE_OPTIONS = frozenset({
     "account_host", "account_key", "account_name", "anon", "client_id", "client_secret", "connection_string",
     "sas_token", "tenant_id",
 })  # fmt: skip
-_PARTS = 4
-"""How many parts of a file are sent at once."""
 _SCOPE = "https://storage.azure.com/.default"
 
 
@@ -44,14 +41,12 @@ def open_client(url: str, options: Mapping[str, Any], read_timeout: float) -> Cl
         facts = {"type": "file", "size": properties.size, "mtime": properties.last_modified}
         return {**facts, "metadata": properties.metadata}
 
-    async def put_file(file: str, path: str, blob: Blob) -> None:
+    async def put_file(file: str, path: str, metadata: dict[str, str], _part_nbytes: int) -> None:
         container, _, key = path.partition("/")
         async with fs.service_client.get_blob_client(container, key) as client:
             # adlfs' own method sets other metadata.
             with Path(file).open("rb") as body:
-                await client.upload_blob(
-                    body, overwrite=True, max_concurrency=_PARTS, metadata=metadata_of(blob), **limits
-                )
+                await client.upload_blob(body, overwrite=True, max_concurrency=PARTS, metadata=metadata, **limits)
 
     return CloudClient(fs, fs.service_client.primary_endpoint, info, put_file, fs._info)
 

@@ -62,9 +62,6 @@ class BucketStore:
     def local_path(self, name: str) -> None:  # noqa: ARG002
         return None
 
-    def working_folder(self) -> None:
-        return None
-
     def read(self, name: str) -> bytes | None:
         with self._opened("read", name) as (fs, path):
             body = self._if_there(fs, "cat_file", path)

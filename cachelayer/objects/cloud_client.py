@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from cachelayer.objects.store import Blob
-
 CONNECTIONS = 64
 """The most requests for ranges that a process makes at once."""
 FIXED = {"skip_instance_cache": True, "use_listings_cache": False}
 """The options that every file system gets."""
-_SENT = "crc32c"
+PARTS = 4
+"""How many parts of a file are sent at once."""
 ASK_AGAIN = timedelta(minutes=5)
 """How long obstore uses credentials that do not say when they expire."""
 
@@ -62,20 +61,10 @@ class CloudClient:
     info: Callable[..., Any]
     """Returns the facts about an object, by one request. The file system's own method also lists objects below it."""
     put_file: Callable[..., Any] | None = None
-    """Writes an object from a file, given the paths of both and the blob; None for the file system's own method."""
+    """Writes an object from a file, given the paths of both, the metadata of the object, and the bytes of a part; None
+    for the method of a file system that keeps no metadata."""
     look_at_bucket: Callable[..., Any] | None = None
     """Raises FileNotFoundError if there is no such bucket; None if the file system has no buckets."""
-
-
-def metadata_of(blob: Blob) -> dict[str, str]:
-    """Return what a store that computes no CRC32C keeps with an object: the one that was sent."""
-    return {_SENT: str(blob.crc32c)}
-
-
-def sent_crc32c(metadata: Mapping[str, str] | None) -> int | None:
-    """Return the CRC32C in the metadata of an object; None if there is none."""
-    sent = (metadata or {}).get(_SENT, "")
-    return int(sent) if sent.isdecimal() else None
 
 
 class Cloud(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import logging
+import math
 import os
 import threading
 import time
@@ -30,15 +31,7 @@ from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.extras import check_versions
 from cachelayer.logs import logger_of
 from cachelayer.objects import azure, gcs, s3
-from cachelayer.objects.cloud_client import (
-    CONNECTIONS,
-    FIXED,
-    Cloud,
-    CloudBuckets,
-    CloudClient,
-    obstore_is_lost,
-    sent_crc32c,
-)
+from cachelayer.objects.cloud_client import CONNECTIONS, FIXED, Cloud, CloudBuckets, CloudClient, obstore_is_lost
 from cachelayer.objects.failures import Kind, RequestError, asking
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Blob, Buffer, Stat
 from cachelayer.system_threads import Pool
@@ -53,6 +46,9 @@ METHODS = {
     "cat_file": "read", "pipe_file": "write", "rm_file": "delete", "ls": "list", "find": "list all of",
 }  # fmt: skip
 """The words of the log for the methods of file systems."""
+_SENT = "crc32c"
+"""The name of the metadata of an object that say which checksum was sent with it."""
+_PART_NBYTES = 16 << 20
 _MOST_REFUSED = 3
 """After this many ranges that the file system may read but obstore may not, obstore is no longer used."""
 
@@ -136,18 +132,22 @@ class FileSystem:
         # The file system in memory calls it ``created``.
         written = info.get("mtime") or info.get("created")
         checksum = info.get("crc32c")
+        sent = (info.get("metadata") or {}).get(_SENT, "")
         return Stat(
             nbytes=int(info["size"]),
-            modified=None if written is None else written.timestamp(),
+            modified=math.nan if written is None else written.timestamp(),
             # In the form in which Google sends it.
             crc32c=None if checksum is None else int.from_bytes(b64decode(checksum), "big"),
-            sent_crc32c=sent_crc32c(info.get("metadata")),
+            sent_crc32c=int(sent) if sent.isdecimal() else None,
         )
 
     def put_file(self, file: str, path: str, blob: Blob, seconds: float) -> None:
         """Write an object from a file."""
-        put = self._client.put_file
-        call = partial(self._method("put_file"), file, path) if put is None else partial(put, file, path, blob)
+        call = partial(self._method("put_file"), file, path)
+        if self._client.put_file is not None:
+            # S3 takes 10,000 parts at most.
+            part_nbytes = max(_PART_NBYTES, -(-blob.nbytes // 10_000))
+            call = partial(self._client.put_file, file, path, {_SENT: str(blob.crc32c)}, part_nbytes)
         self._ask("write", path, partial(self._run, call, seconds=seconds), blob.nbytes)
 
     def read_range(self, path: str, start: int, stop: int, seconds: float) -> Buffer:

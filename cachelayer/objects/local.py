@@ -22,7 +22,7 @@ import numpy as np
 
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.logs import logger_of
-from cachelayer.objects.paths import WORKING, parent_of
+from cachelayer.objects.paths import parent_of
 from cachelayer.objects.store import Blob, Buffer, Stat
 from cachelayer.protocols import T
 from cachelayer.temporary_files import open_regular, sync_path
@@ -151,9 +151,6 @@ class LocalStore:
             warn(f"{self.url}/{name} is written, but may be lost if this host crashes now: {error}", logger="stores")
         # A network file system may have made the link and lost the reply.
         return self.read(name) == data
-
-    def working_folder(self) -> Path:
-        return self._make_folder(WORKING)
 
     @contextmanager
     def _durable(self, name: str, data: bytes) -> Iterator[Path]:

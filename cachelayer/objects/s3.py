@@ -11,13 +11,12 @@ from cachelayer.objects.cloud_client import (
     ASK_AGAIN,
     CONNECTIONS,
     FIXED,
+    PARTS,
     CloudClient,
     OpenBucket,
-    metadata_of,
     obstore_client,
 )
-from cachelayer.objects.s3_obstore import PARTS, ObstoreS3, part_nbytes
-from cachelayer.objects.store import Blob
+from cachelayer.objects.s3_obstore import ObstoreS3
 
 OBSTORE_OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "profile", "secret", "token"})
 _OBSTORE_CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key", "endpoint_url", "region_name"})
@@ -48,9 +47,8 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
         facts = {"type": "file", "size": head["ContentLength"], "mtime": head["LastModified"]}
         return {**facts, "metadata": head.get("Metadata")}
 
-    async def put_file(file: str, path: str, blob: Blob) -> None:
-        parts = part_nbytes(blob.nbytes)
-        await fs._put_file(file, path, chunksize=parts, max_concurrency=PARTS, Metadata=metadata_of(blob))
+    async def put_file(file: str, path: str, metadata: dict[str, str], part_nbytes: int) -> None:
+        await fs._put_file(file, path, chunksize=part_nbytes, max_concurrency=PARTS, Metadata=metadata)
 
     return CloudClient(fs, client.meta.endpoint_url, info, put_file, fs._info)
 

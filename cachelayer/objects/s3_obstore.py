@@ -9,23 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
-from cachelayer.objects.cloud_client import CloudBuckets, OpenBucket, metadata_of, obstore_client, obstore_is_lost
-from cachelayer.objects.store import Blob
+from cachelayer.objects.cloud_client import PARTS, CloudBuckets, OpenBucket, obstore_client, obstore_is_lost
 
 _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", "token"})
 _METADATA_SERVICE = "169.254.169.254"
 _CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key", "endpoint_url", "region_name"})
-
-
-PARTS = 4
-"""How many parts of a file are sent at once."""
-_MOST_PARTS = 10_000
-_PART_NBYTES = 16 << 20
-
-
-def part_nbytes(nbytes: int) -> int:
-    """Return the bytes of a part of a file of so many: S3 takes 10,000 parts at most."""
-    return max(_PART_NBYTES, -(-nbytes // _MOST_PARTS))
 
 
 def open_buckets(options: Mapping[str, Any]) -> tuple[str, OpenBucket]:
@@ -104,14 +92,13 @@ class ObstoreS3:
         with _errors():
             obstore.put(store, key, value, mode=mode, use_multipart=False if mode == "create" else None)
 
-    def put_file(self, file: str, path: str, blob: Blob) -> None:
-        """Write an object from a file."""
+    def put_file(self, file: str, path: str, metadata: dict[str, str], part_nbytes: int) -> None:
+        """Write an object from a file, in parts of so many bytes if it is large."""
         import obstore
 
         store, key = self._buckets.at(path)
-        parts = part_nbytes(blob.nbytes)
         with _errors():
-            obstore.put(store, key, Path(file), attributes=metadata_of(blob), chunk_size=parts, max_concurrency=PARTS)
+            obstore.put(store, key, Path(file), attributes=metadata, chunk_size=part_nbytes, max_concurrency=PARTS)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return an object, or a range of it."""
@@ -129,14 +116,10 @@ class ObstoreS3:
 
         store, key = self._buckets.at(path)
         with _errors():
+            # obstore.head does not tell the metadata.
             reply = obstore.get(store, key, options={"head": True})
-            facts = reply.meta
-        return {
-            "type": "file",
-            "size": facts["size"],
-            "mtime": facts["last_modified"],
-            "metadata": reply.attributes,
-        }
+        facts = {"type": "file", "size": reply.meta["size"], "mtime": reply.meta["last_modified"]}
+        return {**facts, "metadata": reply.attributes}
 
     def rm_file(self, path: str) -> None:
         """Delete an object."""

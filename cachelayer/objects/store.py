@@ -51,8 +51,8 @@ class Stat:
 
     nbytes: int
     """Its bytes."""
-    modified: float | None
-    """When it was written, in seconds since 1970 by the clock of the store; None if the store does not say."""
+    modified: float
+    """When it was written, in seconds since 1970 by the clock of the store; NaN if the store does not say."""
     crc32c: int | None = None
     """The CRC32C that the store has computed of the bytes; None if it computes none."""
     sent_crc32c: int | None = None
@@ -82,12 +82,6 @@ class Store(Protocol):
 
     def local_path(self, name: str) -> Path | None:
         """Return the path of an object, which need not exist; None if the store is not on this machine."""
-
-    def working_folder(self) -> Path | None:
-        """Return a folder on the disk of the store, from which :meth:`put_file` takes files without copying them.
-
-        The folder is made if it does not exist. None if the store is not on this machine, and takes any file.
-        """
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of an object; None if there is no such object."""
@@ -121,7 +115,7 @@ class Store(Protocol):
         """Turn a local file into an object, as :meth:`put` writes one. The file may be gone afterwards.
 
         Args:
-            path: the file, which must be durable, and in :meth:`working_folder` if there is one.
+            path: the file, which must be durable, and on the disk of the store if that is on this machine.
             blob: the object, with the size and the checksum of the file. What the store says of them is compared.
         """
 

@@ -21,6 +21,7 @@ import google_crc32c
 
 from cachelayer.errors import CorruptionError
 from cachelayer.logs import logger_of
+from cachelayer.objects.paths import WORKING
 from cachelayer.objects.store import Blob, Stat, Store
 from cachelayer.system_threads import Pool
 from cachelayer.temporary_files import sync_path, working_folder
@@ -76,7 +77,7 @@ def copy(source: Store, to: Store, pairs: Mapping[Blob, Blob], check: Callable[[
     wrong = damaged(to, pairs.values())
     if not wrong:
         return False
-    with working_folder(to.working_folder()) as folder:
+    with working_folder(to.local_path(WORKING)) as folder:
         paths = {blob: folder / Path(blob.name).name for blob in pairs}
         for blob, new in pairs.items():
             store, name = (source, blob.name) if new.name in wrong else (to, new.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, as_completed
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
-from cachelayer.records.codec import Codec
 from cachelayer.system_threads import Pool
 from cachelayer.versions.blobs import copy
 from cachelayer.versions.log import Log
@@ -43,24 +41,30 @@ def copy_files(
 
     With ``skips_damaged``, return the errors of files that are damaged in the source, by the names of their copies.
     """
+    codecs = {file.name: stored.codec_of(source.name) for stored in source.manifest.sets for file in stored.files}
+    pairs = list({new.name: (file, new) for file, new in files}.values())
     errors: dict[str, CorruptionError] = {}
-    sets = source.manifest.sets
-    codecs = {file.name: stored.codec_of(source.name) for stored in sets for file in stored.files}
+
+    def copy_one(pair: tuple[StoredFile, StoredFile]) -> bool:
+        file, new = pair
+
+        def check(folder: Path) -> None:
+            with source.naming_files(folder):
+                for _ in checked_records(folder / Path(file.name).name, new, codecs[file.name]):
+                    pass
+
+        try:
+            return copy(source.folder, to, dict(zip(file.blobs, new.blobs, strict=True)), check)
+        except CorruptionError as error:
+            if not skips_damaged:
+                raise
+            errors[new.name] = error
+            return False
+
     threads = Pool(FILES_AT_ONCE, "cachelayer-copy")
     is_interrupted = False
     try:
-        work: dict[Future[bool], StoredFile] = {}
-        for file, new in {new.name: (file, new) for file, new in files}.values():
-            work[threads.submit(_copy_file, source, to, file, new, codecs[file.name])] = new
-        for done in as_completed(work):
-            new = work[done]
-            try:
-                is_new = done.result()
-            except CorruptionError as error:
-                if not skips_damaged:
-                    raise
-                errors[new.name] = error
-                continue
+        for (_, new), is_new in zip(pairs, threads.map(copy_one, pairs), strict=True):
             if is_new:
                 progress.update(records_of(new), sum(blob.nbytes for blob in new.blobs))
             else:
@@ -72,14 +76,3 @@ def copy_files(
         # On Ctrl-C, do not wait for a network that may not answer.
         threads.shutdown(wait=not is_interrupted, cancel_futures=True)
     return errors
-
-
-def _copy_file(source: StoredVersion, to: Store, file: StoredFile, new: StoredFile, codec: Codec) -> bool:
-    """Copy the objects of a file in their order, the shard last; return whether there was any to copy."""
-
-    def check(folder: Path) -> None:
-        with source.naming_files(folder):
-            for _ in checked_records(folder / Path(file.name).name, new, codec):
-                pass
-
-    return copy(source.folder, to, dict(zip(file.blobs, new.blobs, strict=True)), check)

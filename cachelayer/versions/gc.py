@@ -301,8 +301,8 @@ def ages_of(dataset: Store, *, only_shown: bool = False) -> Age:
             return time.time()
 
     def age(name: str) -> float:
-        written = _written(dataset, name)
-        return math.inf if written is None else now() - written
+        stat = dataset.stat(name)
+        return math.inf if stat is None else now() - stat.modified
 
     return age
 
@@ -314,23 +314,13 @@ def _time_of(dataset: Store) -> float:
         with storage_errors("see the clock of", folder):
             # The server of a network file system sets this time. It takes no room, so that a full disk has a clock.
             os.utime(folder)
-        return _written(dataset, "") or time.time()
-    probe = paths.builds(f"{_PROBE}{uuid.uuid4().hex}")
-    dataset.put(probe, b"")
-    try:
-        return _written(dataset, probe) or time.time()
-    finally:
+        stat = dataset.stat("")
+    else:
+        probe = paths.builds(f"{_PROBE}{uuid.uuid4().hex}")
+        dataset.put(probe, b"")
+        stat = dataset.stat(probe)
         dataset.delete(probe)
-
-
-def _written(dataset: Store, name: str) -> float | None:
-    """Return when an object was written, by the clock of the store; None if it is absent."""
-    stat = dataset.stat(name)
-    if stat is None:
-        return None
-    if stat.modified is None:
-        raise StorageError(f"{dataset.url}/{name}: the store does not say when it was written")
-    return stat.modified
+    return time.time() if stat is None else stat.modified
 
 
 def checked_grace(grace: Any) -> float:

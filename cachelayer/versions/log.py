@@ -317,11 +317,13 @@ class Log:
         """Keep some room on a disk, in which entries that free space can be written when it is full."""
         with suppress(StorageError, OSError):
             path = self.folder.local_path(paths.LOG_RESERVE)
+            if path is None:
+                return
             # The next entry may say all again that those say which the head was read from.
-            entries = [] if path is None else [paths.log_entry(each.sequence) for each in self._chain]
-            nbytes = 4 * sum(stat.nbytes for stat in map(self.folder.stat, entries) if stat is not None)
-            reserve = None if path is None else self.folder.stat(paths.LOG_RESERVE)
-            if path is not None and (reserve is None or 2 * reserve.nbytes < nbytes):
+            names = [paths.LOG_RESERVE, *(paths.log_entry(each.sequence) for each in self._chain)]
+            room, *entries = [0 if stat is None else stat.nbytes for stat in map(self.folder.stat, names)]
+            nbytes = 4 * sum(entries)
+            if 2 * room < nbytes:
                 # Some file systems store zeros in no room at all.
                 path.write_text(os.urandom(max(_RESERVE_NBYTES, nbytes) // 2).hex())
 

@@ -122,33 +122,25 @@ def mend(
     """
     if not damage:
         return version.info, []
+    folder = version.folder
+    all_damage = list(damage)
     manifest = manifest_of(version)
-    if manifest is not None:
-        return _mend_files(version, manifest, source, damage, progress), list(damage)
-    if _put_same_manifest(version, source):
-        version = StoredVersion(version.folder, version.info)
-        info, more = mend(version, source, damaged_objects(version, progress), progress)
-        return info, [*damage, *more]
-    log = Log(version.folder)
-    # Files get the names that other versions have for them, so that these versions are mended too.
-    expected: list[StoredFile] = []
-    for info in log.head().versions.values():
-        other_manifest = manifest_of(StoredVersion(version.folder, info))
-        if other_manifest is not None:
-            expected += other_manifest.files
-    files = named_there(source.manifest.files, log, expected)
-    version = StoredVersion.with_manifest(version.folder, version.info, source.manifest.with_files(files))
-    all_damage = [*damage, *damaged_objects(version, progress)]
-    return _mend_files(version, version.manifest, source, all_damage, progress), all_damage
-
-
-def _put_same_manifest(version: StoredVersion, source: StoredVersion) -> bool:
-    """Put the manifest of the source, if the version had the same; return whether it had."""
-    raw = source.folder.read(manifest_name(source.info)) or b""
-    if hashlib.sha256(raw).hexdigest() != version.info.manifest_sha256:
-        return False
-    version.folder.put(manifest_name(version.info), raw)
-    return True
+    is_lost = False
+    if manifest is None:
+        raw = source.folder.read(manifest_name(source.info)) or b""
+        is_lost = hashlib.sha256(raw).hexdigest() != version.info.manifest_sha256
+        manifest = source.manifest
+        if is_lost:
+            # Files get the names that other versions have for them, so that these versions are mended too.
+            log = Log(folder)
+            others = [manifest_of(StoredVersion(folder, info)) for info in log.head().versions.values()]
+            expected = [file for other in others if other is not None for file in other.files]
+            manifest = manifest.with_files(named_there(manifest.files, log, expected))
+        else:
+            folder.put(manifest_name(version.info), raw)
+        version = StoredVersion.with_manifest(folder, version.info, manifest)
+        all_damage += damaged_objects(version, progress)
+    return _mend_files(version, manifest, source, all_damage, progress, is_lost=is_lost), all_damage
 
 
 def _mend_files(
@@ -157,8 +149,10 @@ def _mend_files(
     source: StoredVersion,
     damage: Sequence[DamagedObject],
     progress: Progress,
+    *,
+    is_lost: bool,
 ) -> VersionInfo:
-    """Mend the objects of a version with this manifest; see :func:`mend`."""
+    """Mend the objects of a version with this manifest, which ``is_lost`` if the store has none; see :func:`mend`."""
     folder = version.folder
     # Names in the manifest are relative to the dataset.
     damaged_names = {damaged.name.partition("/")[2] for damaged in damage}
@@ -187,10 +181,7 @@ def _mend_files(
     elif numbers in damaged_names:
         left.append(numbers)
     info = version.info
-    needs_manifest = files != manifest.files and numbers not in left
-    if manifest_name(info) in damaged_names:
-        needs_manifest = not left
-    if needs_manifest:
+    if not left if is_lost else files != manifest.files and numbers not in left:
         info = _publish(version, source, manifest.with_files(files))
     elif version.indices in damaged_names and not left:
         put_indices(version)

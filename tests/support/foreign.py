@@ -52,9 +52,6 @@ class DictStore:
     def local_path(self, name: str) -> None:
         return None
 
-    def working_folder(self) -> None:
-        return None
-
     def read(self, name: str) -> bytes | None:
         return self._objects.get(self.prefix + name, (None, 0.0))[0]
 

@@ -18,7 +18,7 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Blob, Store
-from cachelayer.testing.stores import blob_of
+from cachelayer.testing.stores import blob_of, place_for
 from cachelayer.versions.blobs import copy, damaged, missing, put_files
 
 RECORDS, RECORD_NBYTES = 120, 100_000
@@ -101,7 +101,7 @@ OTHER = DATA[:50_000] + bytes([DATA[50_000] ^ 1]) + DATA[50_001:]
 
 
 def put(store: Store, folder: Path, name: str, data: bytes, blob: Blob) -> None:
-    place = store.working_folder() or folder
+    place = place_for(store, folder)
     (place / name).write_bytes(data)
     put_files(store, {place / name: blob})
 

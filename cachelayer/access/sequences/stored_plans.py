@@ -71,7 +71,7 @@ def plan_of(version: StoredVersion | None, maker: PlanMaker) -> Ints:
     except (CorruptionError, FormatError) as error:
         warn(f"a stored plan cannot be used, so it is made again: {error}", logger="stores")
     try:
-        with working_folder(store.working_folder()) as folder:
+        with working_folder(store.local_path(paths.WORKING)) as folder:
             path = folder / "plan"
             write_plan(path, maker.new(), maker.digest)
             blob = Blob(name, path.stat().st_size, file_crc32c(path))
