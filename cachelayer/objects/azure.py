@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.objects.cloud_client import FIXED, PARTS, CloudClient, OpenBucket, obstore_client
+from cachelayer.objects.cloud_client import FIXED, CloudClient, OpenBucket, obstore_client
 
 OBSTORE_OPTIONS = frozenset({
     "account_host", "account_key", "account_name", "anon", "client_id", "client_secret", "connection_string",
@@ -41,12 +41,13 @@ def open_client(url: str, options: Mapping[str, Any], read_timeout: float) -> Cl
         facts = {"type": "file", "size": properties.size, "mtime": properties.last_modified}
         return {**facts, "metadata": properties.metadata}
 
-    async def put_file(file: str, path: str, metadata: dict[str, str], _part_nbytes: int) -> None:
+    async def put_file(file: str, path: str, metadata: dict[str, str], max_concurrency: int, **_chunks: int) -> None:
         container, _, key = path.partition("/")
         async with fs.service_client.get_blob_client(container, key) as client:
             # adlfs' own method sets other metadata.
             with Path(file).open("rb") as body:
-                await client.upload_blob(body, overwrite=True, max_concurrency=PARTS, metadata=metadata, **limits)
+                options = {"overwrite": True, "metadata": metadata, "max_concurrency": max_concurrency}
+                await client.upload_blob(body, **options, **limits)
 
     return CloudClient(fs, fs.service_client.primary_endpoint, info, put_file, fs._info)
 

@@ -17,8 +17,6 @@ CONNECTIONS = 64
 """The most requests for ranges that a process makes at once."""
 FIXED = {"skip_instance_cache": True, "use_listings_cache": False}
 """The options that every file system gets."""
-PARTS = 4
-"""How many parts of a file are sent at once."""
 ASK_AGAIN = timedelta(minutes=5)
 """How long obstore uses credentials that do not say when they expire."""
 
@@ -61,8 +59,7 @@ class CloudClient:
     info: Callable[..., Any]
     """Returns the facts about an object, by one request. The file system's own method also lists objects below it."""
     put_file: Callable[..., Any] | None = None
-    """Writes an object from a file, given the paths of both, the metadata of the object, and the bytes of a part; None
-    for the method of a file system that keeps no metadata."""
+    """Writes an object with metadata from a file, given both paths; None if the file system keeps no metadata."""
     look_at_bucket: Callable[..., Any] | None = None
     """Raises FileNotFoundError if there is no such bucket; None if the file system has no buckets."""
 

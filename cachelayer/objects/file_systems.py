@@ -48,7 +48,6 @@ METHODS = {
 """The words of the log for the methods of file systems."""
 _SENT = "crc32c"
 """The name of the metadata of an object that say which checksum was sent with it."""
-_PART_NBYTES = 16 << 20
 _MOST_REFUSED = 3
 """After this many ranges that the file system may read but obstore may not, obstore is no longer used."""
 
@@ -146,8 +145,8 @@ class FileSystem:
         call = partial(self._method("put_file"), file, path)
         if self._client.put_file is not None:
             # S3 takes 10,000 parts at most.
-            part_nbytes = max(_PART_NBYTES, -(-blob.nbytes // 10_000))
-            call = partial(self._client.put_file, file, path, {_SENT: str(blob.crc32c)}, part_nbytes)
+            parts = {"chunksize": max(16 << 20, -(-blob.nbytes // 10_000)), "max_concurrency": 4}
+            call = partial(self._client.put_file, file, path, metadata={_SENT: str(blob.crc32c)}, **parts)
         self._ask("write", path, partial(self._run, call, seconds=seconds), blob.nbytes)
 
     def read_range(self, path: str, start: int, stop: int, seconds: float) -> Buffer:

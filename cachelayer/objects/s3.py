@@ -7,15 +7,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any
 
-from cachelayer.objects.cloud_client import (
-    ASK_AGAIN,
-    CONNECTIONS,
-    FIXED,
-    PARTS,
-    CloudClient,
-    OpenBucket,
-    obstore_client,
-)
+from cachelayer.objects.cloud_client import ASK_AGAIN, CONNECTIONS, FIXED, CloudClient, OpenBucket, obstore_client
 from cachelayer.objects.s3_obstore import ObstoreS3
 
 OBSTORE_OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "profile", "secret", "token"})
@@ -47,8 +39,8 @@ def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> C
         facts = {"type": "file", "size": head["ContentLength"], "mtime": head["LastModified"]}
         return {**facts, "metadata": head.get("Metadata")}
 
-    async def put_file(file: str, path: str, metadata: dict[str, str], part_nbytes: int) -> None:
-        await fs._put_file(file, path, chunksize=part_nbytes, max_concurrency=PARTS, Metadata=metadata)
+    async def put_file(file: str, path: str, metadata: dict[str, str], **parts: int) -> None:
+        await fs._put_file(file, path, Metadata=metadata, **parts)
 
     return CloudClient(fs, client.meta.endpoint_url, info, put_file, fs._info)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
-from cachelayer.objects.cloud_client import PARTS, CloudBuckets, OpenBucket, obstore_client, obstore_is_lost
+from cachelayer.objects.cloud_client import CloudBuckets, OpenBucket, obstore_client, obstore_is_lost
 
 _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", "token"})
 _METADATA_SERVICE = "169.254.169.254"
@@ -92,13 +92,20 @@ class ObstoreS3:
         with _errors():
             obstore.put(store, key, value, mode=mode, use_multipart=False if mode == "create" else None)
 
-    def put_file(self, file: str, path: str, metadata: dict[str, str], part_nbytes: int) -> None:
-        """Write an object from a file, in parts of so many bytes if it is large."""
+    def put_file(self, file: str, path: str, *, metadata: dict[str, str], chunksize: int, max_concurrency: int) -> None:
+        """Write an object with metadata from a file, in parts of so many bytes if it is large, so many at once."""
         import obstore
 
         store, key = self._buckets.at(path)
         with _errors():
-            obstore.put(store, key, Path(file), attributes=metadata, chunk_size=part_nbytes, max_concurrency=PARTS)
+            obstore.put(
+                store,
+                key,
+                Path(file),
+                attributes=metadata,
+                chunk_size=chunksize,
+                max_concurrency=max_concurrency,
+            )
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return an object, or a range of it."""

@@ -97,7 +97,7 @@ class StoreTests:
         store.delete_folder("a")
 
     def test_files_are_made_objects_and_downloaded(self, store: Store, tmp_path: Path) -> None:
-        source, target = place_for(store, tmp_path) / "source", tmp_path / "target"
+        source, target = place_of_file(store, tmp_path), tmp_path / "target"
         target.write_bytes(b"x" * 100)
         before = target.stat().st_ino
         for data in (LARGE, TEXT, b""):
@@ -114,7 +114,7 @@ class StoreTests:
             store.download("a/file", tmp_path / "nowhere" / "file", 0)
 
     def test_what_the_store_tells_of_checksums_is_true(self, store: Store, tmp_path: Path) -> None:
-        source = place_for(store, tmp_path) / "source"
+        source = place_of_file(store, tmp_path)
         for name in ("a", "b"):
             source.write_bytes(TEXT)
             store.put_file(source, blob_of(name, TEXT))
@@ -183,11 +183,11 @@ class StoreTests:
         self, store: Store, tmp_path: Path
     ) -> None:
         folder = store.folder("a")
-        place = place_for(store, tmp_path)
+        source = place_of_file(store, tmp_path)
         for data in (TEXT, b"other"):
             for name in ("one", "two"):
-                (place / name).write_bytes(data)
-                folder.put_file(place / name, blob_of(f"b/{name}", data))
+                source.write_bytes(data)
+                folder.put_file(source, blob_of(f"b/{name}", data))
             assert [folder.read(name) for name in ("b/one", "b/two")] == [data] * 2
         path = folder.local_path("b/one")
         assert path is None or path.read_bytes() == b"other"
@@ -202,8 +202,8 @@ def blob_of(name: str, data: bytes) -> Blob:
     return Blob(name, len(data), google_crc32c.value(data))
 
 
-def place_for(store: Store, folder: Path) -> Path:
-    """Return a folder for files that are put into a store: on its disk, if it has one, else this folder."""
-    place = store.local_path("files") or folder
-    place.mkdir(parents=True, exist_ok=True)
-    return place
+def place_of_file(store: Store, folder: Path) -> Path:
+    """Return a path for a file that is put into a store: on its disk, if it has one, else in this folder."""
+    path = store.local_path("file") or folder / "file"
+    path.parent.mkdir(exist_ok=True)
+    return path

@@ -18,7 +18,7 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Blob, Store
-from cachelayer.testing.stores import blob_of, place_for
+from cachelayer.testing.stores import blob_of, place_of_file
 from cachelayer.versions.blobs import copy, damaged, missing, put_files
 
 RECORDS, RECORD_NBYTES = 120, 100_000
@@ -100,24 +100,24 @@ DATA = os.urandom(100_000)
 OTHER = DATA[:50_000] + bytes([DATA[50_000] ^ 1]) + DATA[50_001:]
 
 
-def put(store: Store, folder: Path, name: str, data: bytes, blob: Blob) -> None:
-    place = place_for(store, folder)
-    (place / name).write_bytes(data)
-    put_files(store, {place / name: blob})
+def put(store: Store, folder: Path, data: bytes, blob: Blob) -> None:
+    path = place_of_file(store, folder)
+    path.write_bytes(data)
+    put_files(store, {path: blob})
 
 
 def test_what_is_missing_or_damaged_is_found_and_put_again(store: Store, tmp_path: Path) -> None:
     good, flipped, other, cut, gone = blobs = [blob_of(f"shards/{name}", DATA) for name in "abcde"]
-    put(store, tmp_path, "a", DATA, good)
+    put(store, tmp_path, DATA, good)
     store.put(flipped.name, OTHER)
     # Its checksum is known, and that of other bytes.
-    put(store, tmp_path, "c", OTHER, blob_of(other.name, OTHER))
+    put(store, tmp_path, OTHER, blob_of(other.name, OTHER))
     store.put(cut.name, DATA[:-1])
     assert missing(store, blobs) == {cut, gone}
     wrong = dict.fromkeys((flipped.name, other.name, cut.name), "damaged") | {gone.name: "missing"}
     assert damaged(store, blobs) == wrong
     for blob in blobs:
-        put(store, tmp_path, blob.name[-1], DATA, blob)
+        put(store, tmp_path, DATA, blob)
     assert (missing(store, blobs), damaged(store, blobs)) == (set(), {})
 
 
