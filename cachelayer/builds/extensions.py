@@ -35,7 +35,7 @@ from cachelayer.records.leaf_columns import Column, Columns
 from cachelayer.records.memory import Bytes
 from cachelayer.records.spans import Records
 from cachelayer.records.tree import Tree
-from cachelayer.versions.blobs import put_files
+from cachelayer.versions.blobs import missing, put_files
 from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile, write_column_file
 from cachelayer.versions.derive import appended
 from cachelayer.versions.manifest import Manifest
@@ -343,9 +343,8 @@ def column_rows(version: StoredVersion, file: ColumnFile) -> Iterator[Bytes]:
         CorruptionError: if the file is missing or damaged.
     """
     name = f"{version.folder.url}/{file.name}"
-    nbytes = version.folder.size(file.name)
-    if nbytes != file.nbytes:
-        raise CorruptionError(f"{name}: expected {file.nbytes} bytes, found {nbytes or 0}")
+    if missing(version.folder, file.blobs):
+        raise CorruptionError(f"{name}: it is missing, or has other bytes than {file.nbytes}")
     unread = file.begin
     rest = np.empty(0, np.uint8)
     for begin in range(0, file.nbytes, _RANGE_NBYTES):

@@ -167,33 +167,12 @@ def lost_files(files: Iterable[str], log: Log, head: Snapshot) -> set[str]:
     return lost
 
 
-<<<<<<< HEAD
-def absent_files(files: Iterable[ShardFile | ColumnFile], log: Log) -> set[str]:
-    """Return the files that the store does not have with their sizes."""
-    expected = {name: (file.file, facts.nbytes) for file in files for name, facts in file.files.items()}
-    with Pool(_THREADS, "cachelayer-files") as threads:
-        sizes = threads.map(lambda name: log.folder.size(name), expected)
-        return {file for (file, nbytes), size in zip(expected.values(), sizes, strict=True) if size != nbytes}
-
-
 def put_manifest(version: StoredVersion, raw: bytes, base: StoredVersion | None = None) -> None:
     """Put the manifest of a version, in these bytes, and the files beside it."""
     if version.manifest.kept_numbers is not None:
         version.folder.put(paths.kept_numbers(manifest_stem(version.info)), version.manifest.kept_numbers)
     put_indices(version, base)
     version.folder.put(manifest_name(version.info), raw)
-=======
-def put_manifest(
-    log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes, base: StoredVersion | None = None
-) -> VersionInfo:
-    """Put a manifest, and the files beside it, under the generation of a head; return the version with that."""
-    placed = replace(info, generation=head.generation)
-    if manifest.kept_numbers is not None:
-        log.folder.put(paths.kept_numbers(manifest_stem(placed)), manifest.kept_numbers)
-    put_indices(StoredVersion.with_manifest(log.folder, placed, manifest), base)
-    log.folder.put(manifest_name(placed), raw)
-    return placed
->>>>>>> 798711f7 (Ask three questions about blobs, put files with the writer's checksum, and ask stores for facts once)
 
 
 def put_indices(version: StoredVersion, base: StoredVersion | None = None) -> None:
