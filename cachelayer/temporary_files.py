@@ -38,10 +38,9 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
     maker = os.getpid()
     advice = "" if parent else "set TMPDIR to a folder that exists and has room, and "
     try:
-        parent = parent or Path(tempfile.gettempdir())
-        parent.mkdir(parents=True, exist_ok=True)
-        folder = parent / f"{_PREFIX}{uuid.uuid4().hex[:12]}-{process_name()}"
-        folder.mkdir(mode=0o700)
+        place = parent or Path(tempfile.gettempdir())
+        folder = place / f"{_PREFIX}{uuid.uuid4().hex[:12]}-{process_name()}"
+        folder.mkdir(mode=0o700, parents=parent is not None)
     except OSError as error:
         raise StorageError(
             f"cannot make a temporary file: {error}: {advice}see that the limit of open files (`ulimit -n`) is not "
@@ -49,7 +48,7 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
         ) from error
     try:
         # A new folder tells the time by the clock of the disk.
-        for left in left_over_folders(parent, folder.stat().st_mtime):
+        for left in left_over_folders(place, folder.stat().st_mtime):
             # Errors: another process may remove it at the same time, and a folder of another user stays.
             shutil.rmtree(left, ignore_errors=True)
         yield folder

@@ -269,8 +269,7 @@ def test_the_first_batch_from_a_bucket_takes_eight_round_trips(gcs: Server, name
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        # ``exists`` asks for the size.
-        for method in ("read", "read_ranges", "size"):
+        for method in ("read", "read_ranges", "stat"):
             patch.setattr(BucketStore, method, counted(getattr(BucketStore, method)))
         far = cachelayer.open(ref.reference, storage_options=options, local_cache_bytes=0)
         view = far.packed("tokens", 64) if name == "packed" else far[100:-100].windows("tokens", 64)
