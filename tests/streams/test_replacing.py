@@ -279,6 +279,43 @@ def test_a_function_that_always_fails_is_stopped_after_few_calls() -> None:
     assert len(calls) <= 2 * 256
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("error", [StorageError("unreachable"), ValueError("7 is bad")], ids=["storage", "element"])
+def test_an_error_of_a_member_comes_at_its_step_or_is_replaced(
+    error: Exception, batch: int | None, prefetch: int
+) -> None:
+    broken = [True]
+
+    class Items(list[int]):
+        def __getitem__(self, number: Any) -> Any:
+            if number == 7 and broken[0]:
+                raise error
+            return super().__getitem__(number)
+
+    items = cachelayer.wrap(Items(range(20)), identity="items", element_spec=np.int64)
+    others = cachelayer.wrap(list(range(20, 40)), identity="others", element_spec=np.int64)
+    stream = cachelayer.mix([(items, 1), (others, 1)]).stream(batch, shuffle=True, seed=3, prefetch=prefetch)
+    steps = range(32 // (batch or 1))
+    values = [int(number) for step in steps for number in stream.record_numbers(step)]
+    place, size = values.index(7), batch or 1
+    iterator = iter(stream.map(int, on_error="replace"))
+    seen: list[int] = []
+    if isinstance(error, StorageError):
+        with pytest.raises(StorageError, match="unreachable"):
+            seen.extend(int(n) for item in iterator for n in np.ravel(item))
+        assert seen == values[: place // size * size]
+        assert iterator.get_state()["position"] == len(seen)
+        broken[0] = False
+    while len(seen) < len(values):
+        seen += np.ravel(next(iterator)).tolist()
+    failures = [] if isinstance(error, StorageError) else [(7, place)]
+    assert failures_of(iterator) == failures
+    assert [n for row, n in enumerate(seen) if row != place or not failures] == [
+        n for row, n in enumerate(values) if row != place or not failures
+    ]
+
+
 # How they are counted and told.
 
 
