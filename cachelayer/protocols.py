@@ -213,8 +213,8 @@ class Stacker(Protocol):
         """
 
     @property
-    def is_plain(self) -> bool:
-        """True if batches of all leaves are plain arrays, or lists of strings, for any collator."""
+    def varying(self) -> Mapping[str, Any]:
+        """The specs of the parts of elements whose batches are no plain arrays, by their paths."""
 
     def passing(self, element: Any, /) -> Callable[[Any], Mapping[str, Any]]:
         """Return a function that finds out which leaves of an element the user's functions have passed on unchanged.

@@ -72,10 +72,9 @@ class Stacking(PickledByFields):
                 raise ElementError(tree.describe(node.spec), "None", path=node.path, record=row, hint=_NULLABLE)
         return self._codec.elements(columns)
 
-    @property
-    def is_plain(self) -> bool:
-        schema = self._codec.schema
-        return not schema.marks and all(is_plain(leaf.spec) for leaf in schema.leaves)
+    @cached_property
+    def varying(self) -> Mapping[str, Tree]:
+        return dict(_varying("", self.spec))
 
     def passing(self, element: Any) -> Callable[[Any], Mapping[str, Tree]]:
         schema = self._codec.schema
@@ -105,6 +104,15 @@ class Stacking(PickledByFields):
 
     def collate(self, elements: Sequence[Any], passed_on: Mapping[str, Tree], rows: int | None = None) -> Any:
         return _collated(elements, passed_on, rows, "")
+
+
+def _varying(path: str, spec: Tree) -> Iterator[tuple[str, Tree]]:
+    """Yield the path and the spec of each outermost part of elements whose batches are no plain arrays."""
+    if isinstance(spec, NullableDict) or (isinstance(spec, LeafSpec) and not is_plain(spec)):
+        yield path, spec
+    elif not isinstance(spec, LeafSpec):
+        for step, child in tree.children(spec):
+            yield from _varying(path + step, child)
 
 
 def _nullable_dicts(spec: Tree, value: Any, path: str) -> Iterator[tuple[str, Tree, Any]]:

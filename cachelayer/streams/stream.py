@@ -89,8 +89,8 @@ class Stream(Generic[T]):
 
         The function is called once for each element. If it raises, ``next()`` raises this error in place of the step
         that has the element, and the next call reads this step again. What the function makes of the first element of
-        the stream decides which leaves it passes on: if shapes vary or values may be None, it is called for that
-        element too, even if no batch with it is read.
+        the stream decides which leaves it passes on: if shapes vary or values may be None, and the last function
+        declares no ``element_spec``, it is called for that element too, even if no batch with it is read.
 
         Examples:
             >>> ten = cachelayer.wrap(list(range(10)), identity="ten")

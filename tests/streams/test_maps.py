@@ -562,6 +562,22 @@ def test_declared_outputs_are_in_every_batch_what_was_declared(varying: Any, ali
             assert same(again, wanted)
 
 
+@pytest.mark.parametrize("options", [{"shard": (1, 2)}, {"start": 8}, {"shard": (5, 6)}], ids=str)
+def test_a_function_that_declares_what_it_returns_sees_only_elements_of_its_shard(
+    varying: Any, options: dict[str, Any]
+) -> None:
+    seen: list[int] = []
+
+    def fn(element: dict[str, Any]) -> dict[str, Any]:
+        seen.append(int(element["image"][0, 0, 0]))
+        return element
+
+    stream = varying.stream(6, **options)
+    batches = list(stream.map(dict).map(fn, element_spec=SPEC))
+    assert all(same(batch, plain) for batch, plain in zip(batches, stream, strict=True))
+    assert seen == [int(number) for step in range(len(stream)) for number in stream.record_numbers(step)]
+
+
 def test_declared_outputs_are_checked_one_by_one_and_take_the_declared_dtype() -> None:
     stream = numbers(6).stream(2, shuffle=True, seed=1)
     assert stream.map(float, element_spec=np.float32)[0].dtype == np.float32

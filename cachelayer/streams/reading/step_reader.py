@@ -300,9 +300,11 @@ class StepReader:
     def _deciding_position(self) -> int | None:
         """The position of the element that decides what functions pass on; None if that is decided."""
         if self.learned.passed_on is None:
-            declared = (function.declared for function in reversed(self.maps) if function.declared is not None)
-            if next(declared, self.stacker).is_plain:
-                self.learned.passed_on = {}
+            specs = (each.declared for each in reversed(self.maps) if each.declared is not None)
+            varying = next(specs, self.stacker).varying
+            # What a declared spec says is batched so, and no function behind the last one changes it.
+            if not varying or self.maps[-1].declared is not None:
+                self.learned.passed_on = varying
         return self.options.steps.next_start(0) if self.learned.passed_on is None else None
 
     def _passed_on(self, elements: Elements, context: ReadContext) -> Mapping[str, Any]:
