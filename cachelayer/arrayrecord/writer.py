@@ -165,10 +165,7 @@ class ShardWriter:
         checksum = mapped_checksum(mapped)
         sha256 = self._hash.hexdigest()
         encoded = index.encode(sha256, rows)
-        try:
-            _write_durably(self.index_path, encoded)
-        except OSError as error:
-            raise StorageError(f"cannot write {self.index_path}: {error}") from error
+        _write_durably(self.index_path, encoded)
         are_equal = len(lengths) > 0 and not is_compressed and bool((lengths == lengths[0]).all())
         return ShardStats(
             records=len(lengths),
@@ -192,10 +189,7 @@ class ShardWriter:
         none = np.empty((0, len(self._codec.varying)), LENGTH)
         lengths = np.concatenate([none, *self._leaf_lengths])
         encoded, file = encode_lengths(lengths)
-        try:
-            _write_durably(self._lengths_path, encoded)
-        except OSError as error:
-            raise StorageError(f"cannot write {self._lengths_path}: {error}") from error
+        _write_durably(self._lengths_path, encoded)
         return file, google_crc32c.value(encoded)
 
 
@@ -244,10 +238,13 @@ def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDAr
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error}") from error
 
 
 def _refuse_after_fork(path: Path) -> None:

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -130,13 +130,18 @@ class FileSystem:
             raise FileNotFoundError(path)
         # The file system in memory calls it ``created``.
         written = info.get("mtime") or info.get("created")
-        checksum = info.get("crc32c")
+        crc32c = None
+        if self._kind == "memory":
+            # To read it costs no request.
+            crc32c = google_crc32c.value(self._fs.store[path].getvalue())
+        elif "crc32c" in info:
+            # Only Google sends it.
+            crc32c = int.from_bytes(b64decode(info["crc32c"]), "big")
         sent = (info.get("metadata") or {}).get(_SENT, "")
         return Stat(
             nbytes=int(info["size"]),
             modified=math.nan if written is None else written.timestamp(),
-            # In the form in which Google sends it.
-            crc32c=None if checksum is None else int.from_bytes(b64decode(checksum), "big"),
+            crc32c=crc32c,
             sent_crc32c=int(sent) if sent.isdecimal() else None,
         )
 
@@ -211,17 +216,7 @@ def _open_other(url: str, options: Mapping[str, Any]) -> CloudClient:
 
     fs_class = fsspec.get_filesystem_class(url.partition("://")[0])
     fs = fs_class(**{**fs_class._get_kwargs_from_urls(url), **options, **FIXED})
-    if fs_class.protocol == "memory":
-        return CloudClient(fs, url, partial(_info_in_memory, fs))
     return CloudClient(fs, url, fs._info if fs.async_impl else fs.info)
-
-
-def _info_in_memory(fs: Any, path: str) -> dict[str, Any]:
-    """Return the facts about an object in memory, and its CRC32C: to read it costs no request."""
-    facts: dict[str, Any] = fs.info(path)
-    if facts["type"] == "file":
-        facts["crc32c"] = b64encode(google_crc32c.Checksum(fs.store[path].getvalue()).digest())
-    return facts
 
 
 def _range_reader(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> CloudBuckets | None:

@@ -108,13 +108,15 @@ class StoreTests:
             # Over what was there, in place.
             assert store.download("a/file", target, len(data)) == google_crc32c.value(data)
             assert (target.read_bytes() == data, target.stat().st_ino) == (True, before)
-        store.put("a/file", TEXT)
-        assert is_stat_of(TEXT, store.stat("a/file"))
         with pytest.raises(StorageError, match="nowhere"):
             store.put_file(source.with_name("nowhere"), blob_of("a/other", b""))
         assert store.stat("a/other") is None
         with pytest.raises(StorageError, match="nowhere"):
             store.download("a/file", tmp_path / "nowhere" / "file", 0)
+        source.write_bytes(LARGE)
+        store.put_file(source, blob_of("a/file", LARGE))
+        store.put("a/file", TEXT)
+        assert is_stat_of(TEXT, store.stat("a/file"))
 
     @pytest.mark.parametrize("nbytes", [len(TEXT) - 1, len(TEXT) + 1, len(TEXT) + (20 << 20), 2**40, 2**62])
     def test_an_object_of_another_size_is_corrupt_and_takes_no_memory(
