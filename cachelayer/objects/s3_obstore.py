@@ -98,8 +98,8 @@ class ObstoreS3:
 
         store, key = self._buckets.at(path)
         with _errors():
-            options = {"attributes": metadata, "chunk_size": chunksize, "max_concurrency": max_concurrency}
-            obstore.put(store, key, Path(file), **options)
+            parts: dict[str, Any] = {"chunk_size": chunksize, "max_concurrency": max_concurrency}
+            obstore.put(store, key, Path(file), attributes=metadata, **parts)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return an object, or a range of it."""
