@@ -18,7 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -470,29 +472,115 @@ def verify(folder: Path) -> Work:
     return work
 
 
+def bucket(kind: str) -> tuple[Any, str]:
+    """A server on this machine, which ends with this process, and the URL of an empty place in a bucket of it."""
+    import cachelayer
+
+    sys.path.insert(0, str(Path(cachelayer.__file__).resolve().parents[1] / "tests" / "support"))
+    import servers
+
+    running = ExitStack()
+    atexit.register(running.close)
+    server = running.enter_context(getattr(servers, f"{kind}_server")())
+    options = server.storage_options()
+    if kind == "gcs":
+        import gcsfs
+
+        gcsfs.GCSFileSystem(**options, skip_instance_cache=True).mkdir("bench")
+    else:
+        import s3fs
+
+        os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem(**options, skip_instance_cache=True).mkdir("bench")
+    return server, server.url("bench", "data")
+
+
+def builds_into(kind: str, **options: Any) -> Callable[[Path], Work]:
+    """A sequence that is built into a bucket, as 16 parts."""
+
+    def setup(_: Path) -> Work:
+        import cachelayer
+
+        server, url = bucket(kind)
+        storage = cachelayer.Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
+        count = iter(range(1_000_000))
+
+        def work() -> int:
+            # Equal shards of another version of a dataset would not be put again.
+            name = f"d{next(count)}"
+            return len(storage.cache(Sequence(), name, "v1", progress=False, shard_bytes=3_900_000, **options))
+
+        return work
+
+    return setup
+
+
+WAITERS = 64
+
+
+def slow_rows(mark: str) -> Iterator[int]:
+    """Rows that come once a file is there."""
+    while not Path(mark).exists():
+        time.sleep(0.01)
+    yield from range(10)
+
+
+def wait_for_version(url: str, options: Any, version: str, mark: str) -> None:
+    import cachelayer
+
+    storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
+    storage.cache(partial(slow_rows, mark), "d", version, progress=False, on_change="ignore")
+
+
+def waiters(folder: Path) -> Work:
+    """Processes that wait for one version: seconds from its end until the last has it; requests as processor time."""
+    import multiprocessing
+
+    import cachelayer
+
+    server, url = bucket("gcs")
+    from faults import fault_proxy
+
+    proxy = ExitStack()
+    atexit.register(proxy.close)
+    asked = proxy.enter_context(fault_proxy(server.endpoint))
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["cachelayer", "gcsfs"])
+    storage = cachelayer.Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
+    count = iter(range(1_000_000))
+
+    def work() -> tuple[float, ...]:
+        version = f"v{next(count)}"
+        mark = folder / version
+        asked.forget()
+        arguments = url, server.storage_options(asked.endpoint), version, str(mark)
+        with ThreadPoolExecutor(1) as threads:
+            source = partial(slow_rows, str(mark))
+            built = threads.submit(storage.cache, source, "d", version, progress=False, on_change="ignore")
+            children = [forks.Process(target=wait_for_version, args=arguments) for _ in range(WAITERS)]
+            for child in children:
+                child.start()
+            while sum("claim" in each.path for each in asked.exchanges()) < 2 * WAITERS:
+                time.sleep(0.1)
+            mark.touch()
+            built.result()
+            ended = time.perf_counter()
+            for child in children:
+                child.join()
+                assert child.exitcode == 0
+        return WAITERS, time.perf_counter() - ended, len(asked.exchanges())
+
+    return work
+
+
 def remote(kind: str, shuffle: Any, batches: int | None = None) -> Callable[[Path], Work]:
     """Blocks, or an exact shuffle by ranges, from a server on this machine; the two checkouts have a server each."""
 
     def setup(_: Path) -> Work:
         import cachelayer
 
-        sys.path.insert(0, str(Path(cachelayer.__file__).resolve().parents[1] / "tests" / "support"))
-        import servers
-
-        running = ExitStack()
-        atexit.register(running.close)
-        server = running.enter_context(getattr(servers, f"{kind}_server")())
-        options = server.storage_options()
-        if kind == "gcs":
-            import gcsfs
-
-            gcsfs.GCSFileSystem(**options, skip_instance_cache=True).mkdir("bench")
-        else:
-            import s3fs
-
-            os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
-            s3fs.S3FileSystem(**options, skip_instance_cache=True).mkdir("bench")
-        storage = cachelayer.Storage(server.url("bench", "data"), storage_options=options, local_cache_bytes=0)
+        server, url = bucket(kind)
+        storage = cachelayer.Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
         rows = np.random.default_rng(0).integers(0, 256, (256, 10_000), np.uint8)
 
         def records() -> Iterator[Any]:
@@ -634,6 +722,11 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "build, Parquet": parquet,
     "build, pandas": builds(table_of("pandas"), 200_000),
     "build, Hugging Face": builds(table_of("huggingface"), 200_000),
+    "build into GCS": builds_into("gcs"),
+    "build into GCS, hosts=(0, 1)": builds_into("gcs", hosts=(0, 1)),
+    "build into S3": builds_into("s3"),
+    "build into S3, hosts=(0, 1)": builds_into("s3", hosts=(0, 1)),
+    "64 processes that wait": waiters,
     "append of one shard": append,
     "verify": verify,
     "blocks, GCS": remote("gcs", "blocks"),
@@ -647,6 +740,8 @@ ROWS: dict[str, Callable[[Path], Work]] = {
 }
 RIVALS = {f"stream, {size}": ("memory map", memory_map(size)) for size in ("3 KB", "196 KB", "520 B")}
 """What rows are compared with besides the other checkout: its name, and how it does the same work."""
+for place in ("gcs", "s3"):
+    RIVALS[f"build into {place.upper()}, hosts=(0, 1)"] = "without hosts", builds_into(place)
 if find_spec("bagz"):
     RIVALS["ref[i]"] = "bagz", bagz_one_by_one
     RIVALS["byte strings"] = "bagz", bagz_bytes("bag")

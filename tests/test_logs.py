@@ -23,7 +23,7 @@ from cachelayer.logs import logger_of
 from cachelayer.objects.file_systems import FileSystem
 from cachelayer.objects.open_store import open_store
 from cachelayer.stalls import stall_seconds, wait_until
-from cachelayer.versions.claims import CLAIM, Claims
+from cachelayer.versions.lease import CLAIM, Leases
 from cachelayer.versions.log import Log
 
 LOGGERS = ("stores", "log", "builds", "copies", "streams")
@@ -149,14 +149,13 @@ def test_a_lost_race_is_told(tmp_path: Path, lines: Callable[..., list[str]]) ->
     assert counting.counters()["lost_races"] == before + 1
 
 
-def test_a_claim_that_is_taken_over_is_told(tmp_path: Path, lines: Callable[..., list[str]]) -> None:
+def test_work_that_is_taken_over_is_told(tmp_path: Path, lines: Callable[..., list[str]]) -> None:
     store = open_store(str(tmp_path))
     store.put(CLAIM, b"somewhere:1:2 token 0")
-    claims = Claims(store)
-    stalls_before = claims.is_busy(CLAIM)
-    assert stalls_before
-    claims._seen[CLAIM] = (claims._seen[CLAIM][0], -1e9)
-    assert not claims.is_busy(CLAIM)
+    leases = Leases(store)
+    assert leases.holder(CLAIM) is not None
+    leases._seen[CLAIM] = (leases._seen[CLAIM][0], -1e9)
+    assert leases.holder(CLAIM) is None
     assert any("somewhere" in line and "taken over" in line for line in lines("builds", logging.INFO))
 
 

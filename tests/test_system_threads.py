@@ -13,7 +13,7 @@ from threads_denied import no_threads
 from cachelayer import StorageError
 from cachelayer.objects.local import LocalStore
 from cachelayer.system_threads import Pool, start
-from cachelayer.versions.claims import CLAIM, Claims
+from cachelayer.versions.lease import CLAIM, Leases
 
 
 def test_a_refused_thread_is_an_error_that_says_what_it_was_for() -> None:
@@ -40,7 +40,7 @@ def test_a_build_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_pa
     with (
         no_threads(),
         pytest.raises(StorageError, match="no thread to show"),
-        Claims(store.folder("d/_builds/v1")).hold(CLAIM),
+        Leases(store.folder("d/_builds/v1")).hold(CLAIM),
     ):
         pass
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

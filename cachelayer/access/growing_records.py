@@ -37,7 +37,7 @@ from cachelayer.records.files_in_records import join_records
 from cachelayer.records.memory import Ints, groups_of
 from cachelayer.records.spans import Records, Spans
 from cachelayer.records.tree import Tree
-from cachelayer.versions.claims import CLAIM, Claims
+from cachelayer.versions.lease import CLAIM, Leases
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.notes import Notes, PartResult
@@ -171,13 +171,13 @@ class GrowingRecords(RowOrigins):
             CacheLayerError: if the build has failed, or the version was built from something else.
         """
         waiting = Waiting(self._name, None)
-        claims = Claims(self._notes.version_folder)
+        leases = Leases(self._notes.version_folder)
         while (published := self._look(at_once=wait)) is None and wait:
             waiting.wait_for("its build, for what is asked needs the whole version")
             if self._running_build is not None:
                 self._running_build.wait(SECONDS_PER_LOOK)
-            elif claims.is_busy(CLAIM):
-                claims.pause()
+            elif leases.holder(CLAIM) is not None:
+                leases.pause()
             elif self._look(at_once=True) is None:
                 raise InvalidArgumentError(
                     f"{self._name} is not built, and no process builds it: call storage.cache() with its source again"

@@ -18,7 +18,7 @@ from typing import Any
 
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.build_version import build_once
-from cachelayer.builds.part_builds import Hosts
+from cachelayer.builds.hosts import Hosts
 from cachelayer.engines.processes import ChildProcess
 from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.logs import logger_of
@@ -26,11 +26,10 @@ from cachelayer.progress import Progress, notice
 from cachelayer.provenance.stored_values import Wording, differences
 from cachelayer.system_threads import start
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, Claims, expiry
+from cachelayer.versions.lease import CLAIM, Leases, polls
 from cachelayer.versions.notes import Notes, noted_numbers
 
 _log = logger_of("builds")
-_LOOKS_PER_EXPIRY = 15
 _running: weakref.WeakSet[BackgroundBuild] = weakref.WeakSet()
 
 
@@ -88,7 +87,7 @@ class BackgroundBuild:
         options = replace(request.options, progress=request.options.progress or False)
         self._task = _Task(replace(request, options=options), hosts, plan.facts, Path.cwd())
         self._notes: Notes = plan.notes
-        self._parts = 0 if plan.parts is None else plan.parts.count
+        self._parts = plan.parts.count
         self.process = os.getpid()
         self._error: BaseException | None = None
         self._ended = threading.Event()
@@ -124,17 +123,17 @@ class BackgroundBuild:
 
     def _look_after(self) -> None:
         request = self._task.request
-        claims = Claims(self._notes.version_folder)
+        leases = Leases(self._notes.version_folder)
         noted_at_death: set[int] | None = None
         log = request.log
         # A version that was deleted meanwhile is not built again.
         while not (request.is_published or log.has_published(request.version, self._log_began)):
             if self._ended.is_set():
                 return
-            if self._task.hosts is None and claims.is_busy(CLAIM):
+            if self._task.hosts is None and leases.holder(CLAIM) is not None:
                 # What was pickled of the source may be large.
                 self._child = None
-                self._ended.wait(expiry() / _LOOKS_PER_EXPIRY)
+                self._ended.wait(polls())
                 continue
             child = self._child = self._child or self._new_child()
             with self._starting:

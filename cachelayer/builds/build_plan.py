@@ -13,7 +13,7 @@ from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.element_specs import check_fits, known_spec, own_spec
 from cachelayer.builds.extensions import Extension
-from cachelayer.builds.parts import Parts, Ranges, compared_records, divide
+from cachelayer.builds.parts import Parts, Ranges, Whole, compared_records, divide
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileFacts
@@ -71,8 +71,8 @@ class BuildPlan:
     """The source that was made of what the user passed."""
     options: BuildOptions
     """The options of the request, with the spec of the elements if it is known."""
-    parts: Parts | None
-    """The parts of the source; None if it cannot be divided."""
+    parts: Parts
+    """The parts of the source."""
     recipe: Recipe
     """The recipe of the request, with what is known of the source."""
     facts: Mapping[str, Any]
@@ -100,7 +100,7 @@ class BuildPlan:
             "base": None if base is None else base.info.digest,
             "source": source.kind,
             "records of the source": source.plan,
-            "parts": None if parts is None else parts.plan,
+            "parts": parts.plan,
             "length": source.length,
             "element spec": None if spec is None else spec_json.to_json(spec),
         }
@@ -119,6 +119,16 @@ class BuildPlan:
     def length(self) -> int | None:
         """The number of elements, if it is known."""
         return self.options.expected(self.source.length)
+
+    @property
+    def is_divided(self) -> bool:
+        """True if several processes can build parts of the source."""
+        return not isinstance(self.parts, Whole)
+
+    @property
+    def has_notes(self) -> bool:
+        """True if finished parts are noted: with one part, there is nothing to go on after."""
+        return self.engine is not None or (self.options.resume and self.parts.count > 1)
 
     @property
     def copies(self) -> CacheFolder | None:
@@ -140,6 +150,8 @@ class BuildPlan:
         With ``workers=`` alone, worker processes build whole parts if the source says so. Else they make elements,
         which this process writes: that divides versions of a single part too.
         """
+        if not self.is_divided:
+            return None
         if self.options.engine is not None:
             return self.options.engine
         if self.options.workers > 1 and self.source.workers_make == "parts":

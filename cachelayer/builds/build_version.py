@@ -3,51 +3,53 @@
 ::
 
     BuildRequest   what the user asks for: source, name, recipe, options
-       │ BuildPlan.of: opens the source, finds the spec, divides the source into parts if it can
+       │ BuildPlan.of: opens the source, finds the spec, divides the source into parts
        v
-    Source ──batches──> Encoder ──records──> ShardPipeline ──shards──> store         write_source.py
+    Parts ──batches──> Encoder ──records──> ShardPipeline ──shards──> store           write_parts.py
        │                                          │
-       │ once, or part by part (build_parts)      └──a note of each finished part    part_builds.py
+       │ which parts: part_builds.py, hosts.py    └──a note of each finished part
        v
     manifest ──> entry of the log: the version exists                                _publish
 
 A build may die anywhere, because nothing counts before the entry of the log. Shards are named by their content, so a
-build that begins anew puts no shard that is there. If the source comes in parts, finished parts are noted, and any
-build with the same plan goes on after these notes.
+build that begins anew puts no shard that is there. Finished parts are noted, and any build with the same plan goes on
+after these notes. A source that cannot be divided is one part.
 
-Who builds is settled in two ways. Without ``hosts``, one process holds the claim of the version and builds all of it,
-and the others wait. With ``hosts``, all of them build, each the parts that no other has claimed, and whoever sees all
-notes publishes. A claim only saves work: if two publish, the log takes one.
+Who builds is settled in two ways. Without ``hosts``, one process holds the lease of the version and builds all of it,
+and the others wait. With ``hosts``, all of them build, each the parts that no other has in work, and one that sees all
+notes publishes. A lease only saves work: if two publish, the log takes one.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.extensions import AddingColumns
-from cachelayer.builds.nested_builds import building, refuse_to_await_parent
-from cachelayer.builds.part_builds import Hosts, build_parts, build_parts_together, join_hosts
-from cachelayer.builds.parts import Parts
+from cachelayer.builds.hosts import Hosts, Team
+from cachelayer.builds.part_builds import PartBuilder, build_parts
+from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.source_files import refuse_changed
-from cachelayer.builds.write_source import write_source
 from cachelayer.counting import count
-from cachelayer.errors import AlreadyExistsError, SourceError
+from cachelayer.engines.engine import is_worker
+from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError
 from cachelayer.host import process_name
 from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.progress import Progress, Waiting
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
-from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.codec import Codec
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.derive import base_of
+from cachelayer.versions.lease import CLAIM, Leases, expiry
 from cachelayer.versions.notes import PartResult
 from cachelayer.versions.publish import NewVersion, Reliance, publish, refuse_if_taken, revoked_if_absent
 from cachelayer.versions.shard_set import ShardSet
@@ -55,6 +57,8 @@ from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("builds")
+_BUILDING: ContextVar[tuple[str, ...]] = ContextVar("cachelayer_building", default=())
+"""The versions that this thread is building: a source may build another version."""
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
 
 
@@ -90,8 +94,8 @@ def build_once(
             return _build_in_turn(request, plan, waits=waits)
         # Every host opens the source, to see which parts there are.
         plan = BuildPlan.of(request) if plan is None else plan
-        if plan.parts is not None:
-            return _build_together(plan, plan.parts, hosts)
+        if plan.is_divided:
+            return _build_together(plan, hosts)
         warn(
             f"hosts: a source of {plan.source.kind} cannot be divided, so one host builds all of it: pass "
             "cachelayer.sharded(function, count), or a sequence with a length",
@@ -100,71 +104,124 @@ def build_once(
         return _build_in_turn(request, plan, waits=waits)
 
 
+@contextmanager
+def building(version: str) -> Iterator[None]:
+    """Mark this thread as one that builds a version, which has the URL of its storage in front.
+
+    ::
+
+        build of d@v1 ─ starts ─> worker process ─ imports the user's module ─ which calls cache(..., "d@v1")
+             ^                                                                              │
+             └───────────────────────────── waits for the worker  <──> waits for the build ─┘
+
+    A worker of an engine that began a build would do so whenever the module is imported, and so would its own workers,
+    without end. A child of a source, such as a worker of a ``DataLoader``, may build another version.
+
+    Raises:
+        InvalidArgumentError: if this thread works for a build in another process, or if the source of the version asks
+            for the version itself.
+    """
+    if is_worker():
+        raise _nested_build_error(version)
+    if version in _BUILDING.get():
+        raise InvalidArgumentError(f"{version} is built from itself: its source asks for it, and would wait for ever")
+    token = _BUILDING.set((*_BUILDING.get(), version))
+    try:
+        yield
+    finally:
+        _BUILDING.reset(token)
+
+
+def _refuse_to_await_parent(version: str, holder: str) -> None:
+    """Raise if the process that builds a version has started this process, and may wait for it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and holder == process_name(parent.pid):
+        raise _nested_build_error(version)
+
+
+def _nested_build_error(version: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{version}: this process was started by a build, and would begin or await one itself: both would wait, or "
+        "start processes, for ever. If a module builds when it is imported, as the workers of the build import it, "
+        'move the call into a function, or below `if __name__ == "__main__":`. If the source builds what it needs, '
+        "build that before"
+    )
+
+
 def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool) -> StoredVersion | None:
     """Build the version once no other process builds it; return None if another publishes it."""
-    claims = Claims(request.log.folder.folder(paths.builds(request.version)))
+    leases = Leases(request.log.folder.folder(paths.builds(request.version)))
     waiting = Waiting(request.name, request.options.progress)
     while True:
         # Who waits reads, and writes nothing: hundreds may wait, and a bucket takes one write a second to one name.
-        is_busy = claims.is_busy(CLAIM)
+        other = leases.holder(CLAIM)
         is_published = request.is_published
         if is_published:
             return None
-        if not is_busy:
+        if other is None:
             progress = Progress(request.name, None, request.options.progress)
-            with claims.hold(CLAIM, progress) as is_ours:
+            with leases.hold(CLAIM, progress) as lease:
                 if request.is_published:
                     return None
-                if is_ours:
+                if lease is not None:
                     return _build_alone(BuildPlan.of(request) if plan is None else plan, progress)
         if not waits:
             return None
-        if is_busy:
-            holder = claims.holder(CLAIM)
-            refuse_to_await_parent(request.url, holder)
+        if other is not None:
+            _refuse_to_await_parent(request.url, other.holder)
+            holder = other.holder
             if holder == process_name(os.getppid()):
                 holder = f"{holder}, which started this process, and must not wait for it,"
             waiting.wait_for(
                 f"{holder} to build it; if it gives no sign of life for {expiry():g} s, this process goes on"
             )
-            claims.pause()
+            leases.pause()
 
 
 def _build_alone(plan: BuildPlan, progress: Progress) -> StoredVersion:
     """Build all of the version in this process and those that it starts, and publish it."""
     progress.total = plan.length
-    with _working(plan, progress) as target:
-        built, result = _write(plan, target)
+    notes = plan.notes if plan.has_notes else None
+    with _working(plan, progress) as target, ShardPipeline(target, plan.options, notes) as pipeline:
+        built, result = _write(plan, target, pipeline)
         return _publish(plan, built, result, target)
 
 
-def _write(plan: BuildPlan, target: ShardTarget) -> tuple[ShardSet, PartResult]:
+def _write(plan: BuildPlan, target: ShardTarget, pipeline: ShardPipeline) -> tuple[ShardSet, PartResult]:
     """Write the records, or the columns, of a version, and return them with what is known of the elements."""
     extension = plan.request.extension
     if isinstance(extension, AddingColumns):
         columns = extension.write_at_once(plan.source, plan.options, target)
         if columns is not None:
             return columns, PartResult()
-    if plan.parts is None:
-        codec, result = write_source(plan.source, target, plan.options)
-        return _shard_set(codec, result), result
-    result = build_parts(plan, plan.parts, target)
-    return _shard_set(codec_for(plan.options.element_spec), result), result
+    builder = PartBuilder(plan, target, pipeline)
+    result = build_parts(plan, builder)
+    return _shard_set(builder.codec, result), result
 
 
-def _build_together(plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersion | None:
+def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
     """Build the parts that no other host builds, and publish the version; return None if another host has."""
     request = plan.request
+    notes = plan.notes
+    notes.begin()
+    leases = Leases(notes.version_folder)
     progress = Progress(f"{request.name} (host {hosts.index})", None, plan.options.progress)
-    with Claims(plan.notes.folder).hold(hosts.new_claim(), progress):
-        join_hosts(plan)
-        with _working(plan, progress) as target:
-            result = build_parts_together(plan, parts, hosts, target)
-            if result is None:
-                return None
-            # All hosts see the last note at about the same time, and all try to publish. The log takes the first.
-            with suppress(AlreadyExistsError):
-                return _publish(plan, _shard_set(codec_for(plan.options.element_spec), result), result, target)
+    with leases.hold(hosts.new_lease(notes.folder.name), progress) as lease:
+        assert lease is not None  # noqa: S101 - nobody else has a lease of this name
+        with _working(plan, progress) as target, ShardPipeline(target, plan.options, notes) as pipeline:
+            builder = PartBuilder(plan, target, pipeline)
+            team = Team(plan, hosts, leases, lease, builder)
+            team.join()
+            while team.build():
+                with team.publishing() as is_ours:
+                    result = team.result() if is_ours else None
+                    if result is not None:
+                        # A process that builds it by itself may be first.
+                        with suppress(AlreadyExistsError):
+                            return _publish(plan, _shard_set(builder.codec, result), result, target)
+                        return None
+                if not is_ours:
+                    team.wait("the host that publishes it")
             return None
 
 
@@ -221,7 +278,7 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
 
 
 def _forget_notes(plan: BuildPlan) -> None:
-    if plan.parts is not None:
+    if plan.is_divided:
         plan.notes.delete_all()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
@@ -57,7 +57,7 @@ class Encoder:
     """
 
     def __init__(self, codec: Codec, on_error: OnError, first: int = 0, *, validate: bool = True) -> None:
-        self._codec = codec
+        self.codec = codec
         self._skips = on_error == "skip"
         self._first = first
         self._validates = validate
@@ -80,11 +80,11 @@ class Encoder:
 
     def _encoded(self, batch: Batch) -> tuple[Frames, PartResult]:
         """Return the records of a batch, and the result of it."""
-        columns = batch.columns(self._codec)
+        columns = batch.columns(self.codec)
         if self._validates:
-            check_files(self._codec.spec, columns)
-        frames = self._codec.encode(columns)
-        return frames, PartResult((), self._codec.null_bits_in(columns), len(batch))
+            check_files(self.codec.spec, columns)
+        frames = self.codec.encode(columns)
+        return frames, PartResult((), self.codec.null_bits_in(columns), len(batch))
 
     def _fitting(self, batch: Batch) -> Iterator[Frames]:
         """Yield the records of the elements that fit, and count all. Raise the error of another, or leave it out."""
@@ -116,7 +116,7 @@ def _without_values(error: ElementError) -> str:
 
 
 def encode_with_workers(
-    encode_range: partial[EncodedRange], workers: int, parts: Mapping[int, range]
+    encode_range: partial[EncodedRange], workers: int, parts: Iterable[tuple[int, range]]
 ) -> Generator[tuple[int, EncodedRange], None, None]:
     """Encode parts of a source in worker processes, range by range; closing the generator kills the processes.
 
@@ -125,15 +125,18 @@ def encode_with_workers(
     Args:
         encode_range: :func:`encode` of a source, which can be read from any record. It is pickled, by value if the
             main program defines the source.
-        parts: for each part, by its number, the numbers of its elements.
+        parts: the number of each part, and the numbers of its elements. A part is drawn when there is room for it.
 
     Yields:
         The number of the part, and the next range of it: the ranges come in the order of the elements.
     """
     with ProcessPool(encode_range, workers, "workers: the source") as pool:
-        size = _records_per_range(partial(encode_range, on_error="skip"), workers, list(parts.values()))
+        most = 0
         pending: deque[tuple[int, Future[bytes]]] = deque()
-        for number, records in parts.items():
+        for number, records in parts:
+            most = most or _most_records(partial(encode_range, on_error="skip"), records)
+            # Each part leaves work for every process.
+            size = max(1, min(most, -(-len(records) // (workers * _RANGES_PER_WORKER))))
             for first in range(records.start, records.stop, size):
                 end = min(first + size, records.stop)
                 pending.append((number, pool.submit(f"records {first} to {end - 1}", first, end - first)))
@@ -144,27 +147,26 @@ def encode_with_workers(
             yield part, pool.result(encoded)
 
 
-def _records_per_range(encode_sample: partial[EncodedRange], workers: int, parts: list[range]) -> int:
-    """Return the number of records in a range, judged by the first elements of the first part.
+def _most_records(encode_sample: partial[EncodedRange], part: range) -> int:
+    """Return the most records of a range, judged by the first elements of a part.
 
-    A range is to take a second or so, to make no more than a batch, and to leave work for every process.
+    A range is to take a second or so, and to make no more than a batch.
     """
     began = monotonic()
     elements = 0
     records = 0
     nbytes = 0
-    most = min(_SAMPLE, len(parts[0])) if parts else 0
+    most = min(_SAMPLE, len(part))
     # These elements are encoded again with their range. Elements that do not fit raise then, and not here.
     with Progress("", None, enabled=False):
         while elements < most and nbytes < BATCH_NBYTES:
-            for frames in encode_sample(parts[0].start + elements, 1)[0]:
+            for frames in encode_sample(part.start + elements, 1)[0]:
                 records += len(frames)
                 nbytes += int(frames.lengths.sum())
             elements += 1
     in_time = int(BATCH_SECONDS * elements // max(1e-9, monotonic() - began))
-    share = -(-sum(map(len, parts)) // (workers * _RANGES_PER_WORKER))
     fitting = int(BATCH_NBYTES // max(1, nbytes / max(1, records)))
-    return max(1, min(MAX_BATCH_RECORDS, fitting, share, in_time))
+    return max(1, min(MAX_BATCH_RECORDS, fitting, in_time))
 
 
 def encode(source: Source, codec: Codec, start: int, count: int, *, on_error: OnError, validate: bool) -> EncodedRange:

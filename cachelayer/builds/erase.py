@@ -35,8 +35,8 @@ from cachelayer.records.spans import Spans
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import keeping
+from cachelayer.versions.lease import Leases
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import NewVersion, info_of, lost_files, put_manifest
@@ -82,11 +82,11 @@ class Erasure:
         rows_of = self._rows(manifest)
         shards = [shard for shard in manifest.shards if shard.content in rows_of]
         known = [_known_by(self._dataset, shard, rows_of[shard.content]) for shard in shards]
-        claims = Claims(self._dataset.folder(paths.builds(name)))
+        leases = Leases(self._dataset.folder(paths.builds(name)))
         with (
             Progress(f"erase {self._name}", None, self._progress) as progress,
-            # The claim keeps gc from deleting the new shards before the log names them.
-            claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"),
+            # The lease keeps gc from deleting the new shards before the log names them.
+            leases.hold(),
             shard_target(self._dataset, None, before.generation) as target,
         ):
 

@@ -273,12 +273,8 @@ class AddingColumns:
 
 def _put_shards(frames: Iterator[Frames], codec: Codec, target: ShardTarget, options: BuildOptions) -> ShardTable:
     """Write records as shards, put these, and return them."""
-    with (
-        Progress("", None, enabled=False),
-        ShardPipeline(target, codec, options) as pipeline,
-    ):
-        pipeline.write(frames)
-        pipeline.end_part(0, PartResult())
+    with Progress("", None, enabled=False), ShardPipeline(target, options) as pipeline:
+        pipeline.write_part(0, codec, frames, PartResult)
         return ShardTable(pipeline.finish()[0].shards)
 
 

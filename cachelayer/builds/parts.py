@@ -4,6 +4,7 @@
 
     Ranges          records 0 to 799 | 800 to 1599 | 1600 to 2000    of a source that can be read from there
     FunctionParts   part 0 of 3      | part 1 of 3 | part 2 of 3     each a source, made by cachelayer.sharded
+    Whole           all records                                      of a source that cannot be divided
 
 Where the parts begin depends on the source and the options alone, never on who builds them. Each part begins a shard.
 So a version has the same shards on any number of processes and hosts.
@@ -28,6 +29,7 @@ from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
 
 _COMPARED = 16
 """How many records are compared before several processes build one version."""
@@ -75,8 +77,8 @@ class Parts(Protocol):
         """The number of parts."""
 
     @property
-    def plan(self) -> dict[str, Any]:
-        """The values that decide where the parts begin, as JSON values."""
+    def plan(self) -> dict[str, Any] | None:
+        """The values that decide where the parts begin, as JSON values; None if there is only one."""
 
     def describe(self, number: int) -> str:
         """Return the name of a part in errors."""
@@ -143,6 +145,29 @@ class Ranges:
         return Part(self.source, records.start, None if is_last else records.stop)
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A source that cannot be divided: one part, which one process builds."""
+
+    source: Source
+    stop: int | None
+    """How many elements are taken from the source; None for all."""
+
+    @property
+    def count(self) -> int:
+        return 1
+
+    @property
+    def plan(self) -> None:
+        return None
+
+    def describe(self, _: int) -> str:
+        return f"all elements of a source of {self.source.kind}"
+
+    def part(self, _: int) -> Part:
+        return Part(self.source, 0, self.stop)
+
+
 def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
     """Divide a source into ranges of about a shard each, by a rule that depends on the source and the options alone.
 
@@ -196,8 +221,8 @@ def compared_records(parts: Ranges, spec: Tree) -> dict[str, str]:
     )
 
 
-def divide(source: Source, options: BuildOptions) -> Parts | None:
-    """Return the parts of a source; None if it cannot be divided.
+def divide(source: Source, options: BuildOptions) -> Parts:
+    """Return the parts of a source.
 
     Args:
         options: the options, with the spec of the elements.
@@ -217,4 +242,10 @@ def divide(source: Source, options: BuildOptions) -> Parts | None:
             f"engine: {type(options.engine).__name__} builds parts, and a source of {source.kind} cannot be divided: "
             "pass cachelayer.sharded(function, count), or a sequence with a length"
         )
-    return None
+    if options.workers > 1 and source.length != 0:
+        warn(
+            f"workers={options.workers}: a source of {source.kind} cannot be divided, so one process makes and writes "
+            "its elements. More processes can work on a sequence with a length, on most datasets, and on what "
+            "cachelayer.sharded(function, count) returns"
+        )
+    return Whole(source, options.max_records)

@@ -2,7 +2,7 @@
 
 ::
 
-    the caller's thread    write(frames) ──> ShardCutter ──> ShardWriter, a file in the working folder
+    the caller's thread    write_part(frames) ──> ShardCutter ──> ShardWriter, a file in the working folder
                                                                  │ the shard is full, or the part ends
     8 upload threads                                             v
                            ShardTarget.put: finish the file, name it by its content, move it into the store
@@ -10,14 +10,14 @@
     1 noting thread                                              v
                            Notes.add: from now on, another build need not build this part
 
-Only so many shards wait for their upload that the disk and the memory are enough: then :meth:`ShardPipeline.write`
-waits.
+Only so many shards wait for their upload that the disk and the memory are enough: then
+:meth:`ShardPipeline.write_part` waits.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -52,17 +52,14 @@ class ShardPipeline:
     """Writes records as shards, part after part, and puts and notes these in other threads.
 
     Args:
-        codec: the codec of the records.
-        options: the options of the build.
         notes: gets a note of each finished part; None to note nothing.
     """
 
-    def __init__(self, target: ShardTarget, codec: Codec, options: BuildOptions, notes: Notes | None = None) -> None:
+    def __init__(self, target: ShardTarget, options: BuildOptions, notes: Notes | None = None) -> None:
         self._target = target
         self._compression = options.compression
         self._shard_bytes = options.shard_bytes
         self._cutter = ShardCutter(options.shard_bytes)
-        self._codec = codec
         self._notes = notes
         self._progress = current()
         self._putting = Pool(_UPLOADS, "cachelayer-upload")
@@ -77,6 +74,7 @@ class ShardPipeline:
         self._ended: deque[tuple[int, Future[PartResult]]] = deque()
         """The parts that are written and may not be noted yet, by number."""
         self._finished: dict[int, PartResult] = {}
+        """The parts that are noted since the last call of :meth:`finish`."""
 
     def __enter__(self) -> ShardPipeline:
         return self
@@ -92,13 +90,17 @@ class ShardPipeline:
             with suppress(CacheLayerError):
                 self._writer.give_up()
 
-    def write(self, batches: Iterator[Frames]) -> None:
-        """Append records. Errors of uploads of earlier records may be raised here.
+    def write_part(
+        self, number: int, codec: Codec, batches: Iterator[Frames], result: Callable[[], PartResult]
+    ) -> None:
+        """Write the records of a part, which is noted when its shards are put. Earlier shards may raise errors here.
 
         Args:
             batches: yields the records. It should make each batch when it is asked for, so that few copies of a long
                 record are in memory at any time.
+            result: returns the result of the part without its shards, once all records are written.
         """
+        self._cutter = ShardCutter(self._shard_bytes)
         for frames in batches:
             if len(frames) == 1 and len(frames.buffer) >= LONG_NBYTES:
                 lengths = frames.lengths
@@ -106,31 +108,26 @@ class ShardPipeline:
                 # The record is a copy: without this, the buffer that it was copied from would stay in memory too.
                 del frames
                 for begins, _ in self._cutter.cut(lengths):
-                    self._shard_for(begins, len(record)).write_long(record)
+                    self._shard_for(codec, begins, len(record)).write_long(record)
                     self._progress.update(1, len(record))
                 del record
                 continue
             for begins, rows in self._cutter.cut(frames.lengths):
                 piece = frames[rows]
-                self._shard_for(begins, piece.buffer.nbytes).write(piece)
+                self._shard_for(codec, begins, piece.buffer.nbytes).write(piece)
                 self._progress.update(len(piece), int(piece.lengths.sum()))
+        self._end_shard()
+        self._end_part(number, result())
 
-    def _shard_for(self, begins: bool, nbytes: int) -> ShardWriter:
+    def _shard_for(self, codec: Codec, begins: bool, nbytes: int) -> ShardWriter:
         """Return the writer of the next records, whose bytes then have room on the disk."""
         if self._writer is None or begins:
             self._end_shard()
-            self._writer = self._target.begin_shard(self._compression, self._codec)
+            self._writer = self._target.begin_shard(self._compression, codec)
         self._target.room.take(nbytes)
         return self._writer
 
-    def end_part(self, number: int, result: PartResult) -> None:
-        """End the part, so that the next record begins a shard. The part is noted when all of its shards are put.
-
-        Args:
-            result: the result of the part, without its shards.
-        """
-        self._end_shard()
-        self._cutter = ShardCutter(self._shard_bytes)
+    def _end_part(self, number: int, result: PartResult) -> None:
         shards = self._part
         self._part = []
 
@@ -145,10 +142,12 @@ class ShardPipeline:
             self._finish_part()
 
     def finish(self) -> dict[int, PartResult]:
-        """Wait until all parts are noted, and return their results by number."""
+        """Wait until all parts are noted; return the results of those since the last call, by number."""
         while self._ended:
             self._finish_part()
-        return self._finished
+        finished = self._finished
+        self._finished = {}
+        return finished
 
     def _finish_part(self) -> None:
         number, part = self._ended.popleft()

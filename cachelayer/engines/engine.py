@@ -75,14 +75,6 @@ class Engine(Protocol):
         """
 
 
-class Here:
-    """Runs tasks in this process, one after another, so that nothing needs to be pickled."""
-
-    def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
-        """See :class:`cachelayer.engines.Engine`."""
-        return map(task, numbers)
-
-
 def name_of(task: Callable[[int], object], number: int) -> str:
     """Return what errors call a task's work on a number: what the task's method ``describe`` says, if it has one."""
     return str(getattr(task, "describe", "task {}".format)(number))

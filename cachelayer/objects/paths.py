@@ -12,7 +12,7 @@
                                                         indices of its shards, if they are small
     <root>/<dataset id>/plans/<digest>/<digest>.plan    a plan of views of a version: which documents share a
                                                         row, or which records a series
-    <root>/<dataset id>/_builds/<version>/              notes and claims of the builds of a version
+    <root>/<dataset id>/_builds/<version>/              notes and leases of the builds of a version
     <root>/<dataset id>/_tmp/                           shards that are being written, on a file system
 
 ``<file>`` is ``<hash of the content>-<generation>``: the name tells the content, and when the file was put. A dataset
@@ -30,7 +30,7 @@ _FILE = re.compile(r"(shards|manifests)/[0-9a-f]{32}-(0|[1-9][0-9]{0,18})", re.A
 _RESERVED_PREFIX = "sha256"
 LATEST = "latest"
 _IN_DATASET = re.compile(
-    r"(.*?/|)(?:_log/\d{10}\.json|_builds/.*/claim|_builds/.*/[0-9a-f]{32}/|_tmp/|(?:shards|manifests)/[0-9a-f]{32}-\d+\.)",
+    r"(.*?/|)(?:_log/\d{10}\.json|_builds/[^/]+/(?:[^/]*[.])?claim$|_builds/.*/[0-9a-f]{32}/|_tmp/|(?:shards|manifests)/[0-9a-f]{32}-\d+\.)",
     re.ASCII,
 )
 """The path of a file of a dataset, whose first group is the folder of the dataset."""

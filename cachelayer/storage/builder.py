@@ -24,10 +24,9 @@ from cachelayer.access.sequences.packs import PackArguments
 from cachelayer.builds.as_source import sources_by_split
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
-from cachelayer.builds.build_version import build_once, submit
+from cachelayer.builds.build_version import build_once, building, submit
 from cachelayer.builds.extensions import NEW_RECORDS, Appending, Extension
-from cachelayer.builds.nested_builds import building
-from cachelayer.builds.part_builds import Hosts
+from cachelayer.builds.hosts import Hosts
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError, ElementError, InvalidArgumentError

@@ -13,7 +13,7 @@ from cachelayer.access.growing_records import GrowingRecords
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.builds.background import BackgroundBuild
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
-from cachelayer.builds.part_builds import Hosts
+from cachelayer.builds.hosts import Hosts
 from cachelayer.builds.parts import Ranges
 from cachelayer.builds.source_records import SourceRecords
 from cachelayer.engines.processes import copied

@@ -1,4 +1,4 @@
-"""Versions as they are stored: manifests, the log that publishes them, and copy, diff, gc, verify and claims.
+"""Versions as they are stored: manifests, the log that publishes them, and copy, diff, gc, verify and leases.
 
 Nothing here makes records from a source, or hands records out.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,9 +10,9 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
-from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.copy_files import copy_files, named_there
 from cachelayer.versions.derive import with_new_token
+from cachelayer.versions.lease import Leases
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import NewVersion, Reliance, publish
@@ -45,11 +44,10 @@ class VersionCopy:
         """Copy the version. If the destination has it already, copy only what is damaged there."""
         existing = self._existing(self._log.head())
         records = self._source.manifest.rows.records
-        claims = Claims(self._to.folder(paths.builds(self._version)))
+        leases = Leases(self._to.folder(paths.builds(self._version)))
         try:
-            # Each copy has a claim of its own, which shows gc that it is at work.
-            claim = f"{uuid.uuid4().hex}.{CLAIM}"
-            with Progress(f"copy {self._source.name}", records, self._shows) as progress, claims.hold(claim):
+            # Each copy has a lease of its own, which shows gc that it is at work.
+            with Progress(f"copy {self._source.name}", records, self._shows) as progress, leases.hold():
                 if existing is not None:
                     there = StoredVersion(self._to, existing)
                     return mend(there, self._source, damaged_objects(there, progress), progress)[0]

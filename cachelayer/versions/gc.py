@@ -34,7 +34,7 @@ from cachelayer.provenance.environment import event
 from cachelayer.system_threads import Pool
 from cachelayer.temporary_files import left_over_folders, working_folder
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, has_running_build
+from cachelayer.versions.lease import CLAIM, has_running_build, remove_if_empty
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.notes import PLAN_HASH
 from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_objects, manifest_stem
@@ -168,14 +168,14 @@ def _names(dataset: Store, folder: str) -> list[str]:
 
 
 def _objects_of_builds(dataset: Store, folder: str) -> dict[str, list[str]]:
-    """Return the notes and claims of the builds of a version, which are in a folder."""
+    """Return the notes and leases of the builds of a version, which are in a folder."""
     objects = {}
     names = _names(dataset, folder)
     for name in names:
         last = name.rpartition("/")[2]
         if PLAN_HASH.fullmatch(last):
             objects[name] = _names(dataset, name)
-        # Beside a claim that was being taken there is a link to it, ".<claim>.<token>.tmp".
+        # Beside a lease that was being taken there is a link to it, ".<claim>.<token>.tmp".
         elif CLAIM in last.split("."):
             objects[name] = [name]
     if folder.rpartition("/")[2].startswith(_PROBE) and not names:
@@ -274,9 +274,11 @@ def _delete(dataset: Store, name: str, objects: Collection[str]) -> None:
     is_plan_of_build = folder == paths.BUILDS and PLAN_HASH.fullmatch(rest.rpartition("/")[2]) is not None
     if folder in {paths.PLANS, paths.WORKING} or is_plan_of_build:
         dataset.delete_folder(name)
-        return
-    for object_name in objects:
-        dataset.delete(object_name)
+    else:
+        for object_name in objects:
+            dataset.delete(object_name)
+    if folder == paths.BUILDS:
+        remove_if_empty(dataset.folder(paths.builds(rest.partition("/")[0])))
 
 
 def _left_over(dataset: Store) -> list[str]:

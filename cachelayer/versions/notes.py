@@ -113,6 +113,10 @@ class Notes:
         self.folder.put(note_name(number), json_values.sealed(document))
         _log.debug("%s/%s: part %d is finished, %d records", self.folder.url, note_name(number), number, part.records)
 
+    def forget(self, number: int) -> None:
+        """Delete the note of a part, which is then built again."""
+        self.folder.delete(note_name(number))
+
     def finished(self, log: Log, known: Mapping[int, PartResult] | None = None) -> dict[int, PartResult]:
         """Return the finished parts whose files are good, by number; those that are known are not looked at again."""
         known = known or {}

@@ -82,7 +82,7 @@ def publish(
             return head
         for each in relies_on:
             _refuse_if_changed(each, log, head, new.name)
-        _refuse_if_collected(log, head, new.name, files)
+        refuse_if_collected(log, head, new.name, files)
         return place(head, put(head.generation).info, files, new.event)
 
     entry = log.change(decide)
@@ -143,7 +143,7 @@ def _refuse_if_changed(reliance: Reliance, log: Log, head: Snapshot, version: st
     )
 
 
-def _refuse_if_collected(log: Log, head: Snapshot, version: str, files: Iterable[str]) -> None:
+def refuse_if_collected(log: Log, head: Snapshot, version: str, files: Iterable[str]) -> None:
     """Raise if the log says that a file of the version was deleted as garbage."""
     lost = lost_files(files, log, head)
     if lost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,9 +12,9 @@ from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
-from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.copy_files import copy_files, named_there
 from cachelayer.versions.derive import stored_numbers, with_new_token
+from cachelayer.versions.lease import Leases
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import NewVersion, Reliance, lost_files, publish, put_indices
@@ -90,15 +89,15 @@ def repair(
 
     ``source`` is a version with the same digest; None for a dry run. ``local_copies`` were damaged, and removed.
     """
-    claims = Claims(version.folder.folder(paths.builds(version.info.version)))
+    leases = Leases(version.folder.folder(paths.builds(version.info.version)))
     with Progress(f"repair {version.name}", None, progress) as shown:
         damage = damaged_objects(version, shown)
         for damaged in damage:
             _log.warning("damage in %s: %s is %s", version.name, damaged.name, damaged.problem)
         if not damage or source is None:
             return RepairReport(version.name, tuple(damage), False, None, local_copies)
-        # The claim shows gc that the repair is at work.
-        with claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"):
+        # The lease shows gc that the repair is at work.
+        with leases.hold():
             damage = mend(version, source, damage, shown)[1]
             _log.info("%s: %d objects were put again from %s", version.name, len(damage), source.reference)
             return RepairReport(version.name, tuple(damage), True, source.reference, local_copies)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, ClaimState, State, claim_state
 from cachelayer.versions.gc import Age, ages_of
+from cachelayer.versions.lease import CLAIM, HOST, Lease, State, leases_in
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 
@@ -76,32 +76,29 @@ def unpublished(folder: Store) -> list[UnpublishedBuild]:
         if version in versions:
             continue
         builds = folder.folder(paths.builds(version))
-        names = builds.names("")
-        plans = [name for name in names if PLAN_HASH.fullmatch(name)]
-        if not plans and CLAIM in names:
+        leases = {name: each for name, each in leases_in(builds).items() if name == CLAIM or name.startswith(HOST)}
+        plans = [name for name in builds.names("") if PLAN_HASH.fullmatch(name)]
+        if not plans and leases:
             plans = [""]
-        unpublished_builds += [_build(builds, plan, age) for plan in plans]
+        unpublished_builds += [_build(builds, plan, leases, age) for plan in plans]
     return unpublished_builds
 
 
-def _build(builds: Store, plan: str, age: Age) -> UnpublishedBuild:
+def _build(builds: Store, plan: str, leases: Mapping[str, Lease], age: Age) -> UnpublishedBuild:
     """Return the build that has a plan, given its hash; without a plan, the build that has only begun."""
     notes = builds.folder(plan) if plan else builds
     parts = [part for number in sorted(noted_numbers(notes)) if (part := read_part(notes, number)) is not None]
-    # The claim of the version, and the notes and claims of the hosts and parts of this plan.
-    objects = {CLAIM}
-    if plan:
-        objects |= {f"{plan}/{name}" for name in notes.names("")}
+    at_work = {name: lease for name, lease in leases.items() if name == CLAIM or plan in name}
+    objects = [*at_work, *(f"{plan}/{name}" for name in notes.names("") if plan)]
     ages = {name: idle for name in objects if (idle := age(f"{paths.builds(builds.name)}/{name}")) < math.inf}
-    claims = [claim_state(builds, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
-    alive = [claim for claim in claims if claim.state != "interrupted"]
-    shown = alive[0] if alive else ClaimState("interrupted")
+    states = {name: lease.state(ages[name]) for name, lease in at_work.items() if name in ages}
+    shown = next((name for name, state in states.items() if state != "interrupted"), None)
     return UnpublishedBuild(
         builds.name,
-        shown.state,
+        "interrupted" if shown is None else states[shown],
         shards=sum(len(part.shards) for part in parts),
         idle=max(0.0, min(ages.values(), default=0.0)),
-        status=shown.holder,
-        done=max(sum(part.records for part in parts), sum(claim.done or 0 for claim in claims)),
-        total=next((claim.total for claim in claims if claim.total is not None), None),
+        status="" if shown is None else at_work[shown].holder,
+        done=max(sum(part.records for part in parts), sum(lease.done or 0 for lease in at_work.values())),
+        total=next((lease.total for lease in at_work.values() if lease.total is not None), None),
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -16,20 +16,22 @@ from typing import Any
 import numpy as np
 import parts_child
 import pytest
-from faults import fault_proxy
+from faults import FaultProxy, answer, fault_proxy
 from forks import Fork, is_stopped
-from leftovers import assert_only_versions_are_left
+from leftovers import assert_only_versions_are_left, noted_shards
 from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, row, rows
 from rows_for_workers import Listed, Rows, uniform
 from servers import Server, new_place, new_storage
 
 import cachelayer
 from cachelayer import Storage, sharded
-from cachelayer.errors import InvalidTypeError, SourceError
+from cachelayer.errors import BuildRevokedError, InvalidTypeError, SourceError
 from cachelayer.testing.engines import wait_until
-from cachelayer.versions.claims import Claims
+from cachelayer.versions.lease import Leases
 
 pytestmark = pytest.mark.slow
+
+NOTE = re.compile(r"/[0-9]{5}[.]json")
 
 
 @pytest.fixture(autouse=True)
@@ -209,7 +211,12 @@ def test_what_a_dead_host_leaves_is_built_by_the_others(
     check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
 
 
-def test_hosts_claim_the_parts_that_they_build_and_no_others(s3: Server) -> None:
+def noted_by(proxy: FaultProxy) -> list[str]:
+    """The notes of parts that were put, each as often as it was."""
+    return [each.path for each in proxy.exchanges() if each.method == "PUT" and NOTE.search(each.path)]
+
+
+def test_hosts_ask_for_as_much_as_there_are_hosts_and_parts(s3: Server) -> None:
     hosts, parts = 3, 24
     storage = new_storage(s3)
     begun = threading.Barrier(hosts)
@@ -226,32 +233,57 @@ def test_hosts_claim_the_parts_that_they_build_and_no_others(s3: Server) -> None
             return list(here.cache(sharded(part, parts), "d", "v1", hosts=(host, hosts), element_spec=np.int64))
 
         assert list(threads.map(build, range(hosts))) == [list(range(parts))] * hosts
-        deleted = [each.path for each in proxy.exchanges() if each.method == "DELETE" and ".claim" in each.path]
-        held = [path for path in deleted if "host-" not in path]
         # Two hosts may come to the same part when little is left.
-        assert parts <= len(held) <= parts + 2 * hosts
+        assert parts <= len(noted_by(proxy)) <= parts + 2 * hosts
+        # One host reads the notes of the others.
+        read = [each.path for each in proxy.exchanges() if each.method == "GET" and NOTE.search(each.path)]
+        assert len(read) <= parts
 
 
-def test_a_part_that_another_host_claims_for_a_moment_is_built(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claimed = [f"{number:05}.claim" for number in range(PARTS)]
-    hold = Claims.hold
+@pytest.mark.filterwarnings("ignore:.*go unnoticed")
+@pytest.mark.parametrize("options", [{}, {"hosts": (0, 1)}], ids=str)
+def test_parts_are_read_while_the_shards_of_others_are_put(s3: Server, options: dict[str, Any]) -> None:
+    with fault_proxy(s3.endpoint) as proxy:
 
-    @contextmanager
-    def held_by_another_once(claims: Claims, claim: str, progress: Any = None) -> Iterator[bool]:
-        if claim in claimed:
-            claimed.remove(claim)
-            yield False
-            return
-        with hold(claims, claim, progress) as is_ours:
-            yield is_ours
+        def part(index: int, count: int) -> Iterator[int]:
+            if index == 3:
+                proxy.clear()
+            yield index
 
-    monkeypatch.setattr(Claims, "hold", held_by_another_once)
-    ref = storage.cache(sharded(rows, PARTS), "d", "v1", hosts=(0, 1), shard_bytes=SHARD_BYTES)
-    assert claimed == []
-    monkeypatch.undo()
-    assert ref.digest == storage.submit(sharded(rows, PARTS), "d", "v2", shard_bytes=SHARD_BYTES).digest
+        storage = new_storage(s3, proxy.endpoint)
+        # Until the fourth part is read, no shard can be put.
+        proxy.add(answer(503, method="PUT", containing="array_record"))
+        assert list(storage.cache(sharded(part, 5), "d", "v1", element_spec=np.int64, **options)) == list(range(5))
+
+
+class Silent:
+    """An engine that returns no results."""
+
+    def run(self, task: Callable[[int], Any], numbers: Iterable[int]) -> Iterator[Any]:
+        for number in numbers:
+            task(number)
+        yield from ()
+
+
+@pytest.mark.filterwarnings("ignore:.*go unnoticed")
+@pytest.mark.parametrize("options", [{}, {"hosts": (0, 1)}, {"engine": Silent()}], ids=["alone", "hosts", "engine"])
+def test_a_build_whose_shards_were_collected_meanwhile_says_so(storage: Storage, options: dict[str, Any]) -> None:
+    collected: list[Any] = []
+
+    def part(index: int, count: int) -> Iterator[int]:
+        if index == 3 and not collected:
+            wait_until(lambda: noted_shards(storage, "d", "v1"))
+            # As if this process had been stopped until its lease was dead; a beat may come between.
+            while not collected:
+                for lease in (Path(storage.url) / "d/_builds/v1").glob("*claim"):
+                    lease.unlink()
+                collected.extend(storage.gc(grace=0))
+        yield index
+
+    with pytest.raises(BuildRevokedError, match="d@v1"):
+        storage.cache(sharded(part, 6), "d", "v1", element_spec=np.int64, **options)
+    assert storage.datasets() == []
+    assert list(storage.cache(sharded(part, 6), "d", "v1", element_spec=np.int64, **options)) == list(range(6))
 
 
 @pytest.mark.filterwarnings("ignore:.*go unnoticed")
@@ -275,7 +307,7 @@ def test_garbage_collection_spares_the_notes_of_a_host_that_began_while_its_firs
     def build() -> cachelayer.DataRef[Any]:
         return storage.cache(sharded(rows, 3), "d", "v1", hosts=(0, 1), element_spec=np.int64)
 
-    def wait_for_parts(_: Claims) -> None:
+    def wait_for_parts(_: Leases) -> None:
         # All parts but that of the first process have notes.
         if not collected:
             first_may_end.put(True)
@@ -285,7 +317,7 @@ def test_garbage_collection_spares_the_notes_of_a_host_that_began_while_its_firs
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(build)
         second_may_begin.get()
-        monkeypatch.setattr(Claims, "pause", wait_for_parts)
+        monkeypatch.setattr(Leases, "pause", wait_for_parts)
         assert list(build()) == [0, 1, 2]
     assert collected == [[]]
     assert sorted(built) == [0, 1, 2]

@@ -15,7 +15,7 @@ from leftovers import assert_only_versions_are_left, notes
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer import Storage, StorageError
+from cachelayer import SourceError, Storage, StorageError, sharded
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
@@ -244,3 +244,23 @@ def test_a_bucket_that_is_not_there_is_an_error_before_anything_is_built(server:
     storage = Storage(server.url("no-such-bucket", "a"), local_cache_bytes=0, storage_options=server.storage_options())
     with pytest.raises(StorageError, match="'no-such-bucket'"):
         storage.cache(never, "rows", "v1")
+
+
+def test_builds_leave_no_folder_of_their_own(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.cache(lambda: iter([1, 2]), "d", "v1")
+    storage.cache(list(range(5000)), "d", "v2", shard_bytes=10_000)
+    storage.cache(list(range(5000)), "d", "v3", shard_bytes=10_000, hosts=(0, 1))
+    storage.cache(list(range(5000)), "d", "v4", shard_bytes=10_000, workers=2)
+    storage.append("d", "v1", "v5", [3])
+    storage.erase("d", "v2", records=[7], reason="asked for")
+
+    def fails() -> Iterator[int]:
+        yield 1
+        raise OSError("the disk went away")
+
+    for source in (fails, sharded(lambda index, _: [index, 7 // (1 - index)], 2)):
+        with pytest.raises(SourceError):
+            storage.cache(source, "d", "v6")
+    storage.gc(grace=0)
+    assert list((tmp_path / "d/_builds").iterdir()) == []

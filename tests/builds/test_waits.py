@@ -15,7 +15,7 @@ from servers import Server, new_storage
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.versions import claims
+from cachelayer.versions import lease
 
 EXPIRY = 3000.0
 
@@ -38,8 +38,8 @@ def test_a_builder_that_was_killed_is_waited_for_once_and_it_is_said(
 
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
     # The clock stands still but for the pauses of those who watch others.
-    monkeypatch.setattr(claims, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: now}))
-    monkeypatch.setattr(claims.Claims, "pause", pause)
+    monkeypatch.setattr(lease, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: now}))
+    monkeypatch.setattr(lease.Leases, "pause", pause)
     storage = cachelayer.Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     with pytest.raises(cachelayer.SourceError):
         storage.cache(rows, "d", "v1", shard_bytes=20_000)

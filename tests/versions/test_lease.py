@@ -1,4 +1,4 @@
-"""Claims: who is at work, on a file system and in an object store, and who is not any more."""
+"""Leases: who is at work, on a file system and in an object store, and who is not any more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
-from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, ClaimState, claim_state, expiry, has_running_build
+from cachelayer.versions.lease import CLAIM, EXPIRY, Leases, expiry, has_running_build, leases_in
 
 FOLDER = paths.builds("v1")
 NAME = f"{FOLDER}/{CLAIM}"
@@ -47,51 +48,69 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return LocalStore(tmp_path) if request.param == "local" else request.getfixturevalue("bucket")
 
 
-def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
+def state(store: Store, idle: float = 0.0) -> str:
+    """The state of the one lease, as one look shows it."""
+    return leases_in(store.folder(FOLDER))[CLAIM].state(idle)
+
+
+def test_a_lease_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
     together = threading.Barrier(8)
 
     def hold(_: int) -> bool:
-        claims = Claims(store.folder(FOLDER))
+        leases = Leases(store.folder(FOLDER))
         together.wait(60)
-        with claims.hold(CLAIM) as is_ours:
-            assert claims.is_busy(CLAIM)
-            assert claim_state(store, NAME, 0.0).state == "running"
+        with leases.hold(CLAIM) as lease:
+            assert leases.holder(CLAIM) is not None
+            assert state(store) == "running"
             together.wait(60)
-        return is_ours
+        return lease is not None
 
     with ThreadPoolExecutor(8) as threads:
         assert sorted(threads.map(hold, range(8))) == [False] * 7 + [True]
-    claims = Claims(store.folder(FOLDER))
-    assert not claims.is_busy(CLAIM)
-    assert not claims.is_alive(CLAIM)
-    assert claim_state(store, NAME, 0.0).state == "interrupted"
+    leases = Leases(store.folder(FOLDER))
+    assert leases.holder(CLAIM) is None
+    assert not leases.is_alive(CLAIM)
     assert store.names(FOLDER) == []
+    assert store.names(paths.BUILDS) == []
 
 
-def test_the_claim_of_a_dead_process_is_free(store: Store) -> None:
+def test_the_lease_of_a_dead_process_is_free(store: Store) -> None:
     store.put(NAME, DEAD)
-    claims = Claims(store.folder(FOLDER))
-    while claims.is_busy(CLAIM):
-        claims.pause()
-    with claims.hold(CLAIM) as is_ours:
-        assert is_ours
+    leases = Leases(store.folder(FOLDER))
+    while leases.holder(CLAIM) is not None:
+        leases.pause()
+    with leases.hold(CLAIM) as lease:
+        assert lease is not None
 
 
-def test_a_claim_tells_who_and_nothing_that_a_terminal_obeys(bucket: BucketStore) -> None:
-    claims = Claims(bucket.folder(FOLDER))
-    assert claims.holder(CLAIM).startswith("another process")
-    with claims.hold(CLAIM):
-        assert claims.is_busy(CLAIM)
-        assert process_name() in claims.holder(CLAIM)
-        assert claim_state(bucket, NAME, 0.1) == ClaimState("running", process_name())
-        assert claim_state(bucket, NAME, 0.4) == ClaimState("unknown", process_name())
-    for raw in (b"", b"\xff\x00\x1b[2J\n", b"a" * 1000, f"{HOST}-{'9' * 100} t 1".encode()):
+def test_a_lease_tells_who_does_what_and_nothing_that_a_terminal_obeys(bucket: BucketStore) -> None:
+    leases = Leases(bucket.folder(FOLDER))
+    with leases.hold(CLAIM) as lease:
+        assert lease is not None
+        lease.work_on({12, 3}, at_once=True)
+        told = leases.holder(CLAIM)
+        assert told is not None
+        assert (told.holder, set(told.parts)) == (process_name(), {3, 12})
+        assert [state(bucket, idle) for idle in (0.1, 0.4)] == ["running", "unknown"]
+    for raw in (b"", b"\xff\x00\x1b[2J\n", b"a" * 1000, f"{HOST}-{'9' * 100} t 1 x - 1,,y,{'9' * 5000}".encode()):
         bucket.put(NAME, raw)
-        found = claim_state(bucket, NAME, 0.0)
-        assert found.state == "running"
-        assert found.holder.isprintable()
+        assert state(bucket) == "running"
+        found = leases.holder(CLAIM)
+        assert found is not None
+        assert found.holder.isprintable() or not found.holder
         assert len(found.holder) <= 200
-        assert claims.is_busy(CLAIM)
+        assert (found.done, set(found.parts) - {1}) == (None, set())
+
+
+def test_what_a_builder_takes_up_is_told_soon(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "6")
+    leases = Leases(store.folder(FOLDER))
+    with leases.hold(CLAIM) as lease:
+        assert lease is not None
+        lease.work_on({7})
+        until = time.monotonic() + 60
+        while (told := leases.holder(CLAIM)) is None or set(told.parts) != {7}:
+            assert time.monotonic() < until
 
 
 @pytest.mark.parametrize("is_this_one", [False, True])
@@ -104,12 +123,12 @@ def test_a_process_of_this_host_that_is_gone_or_was_interrupted_is_not_waited_fo
     child.join()
     store.put(NAME, f"{HOST}-{os.getpid() if is_this_one else child.pid} token 1".encode())
     assert not has_running_build(store, lambda _: 0.0)
-    assert claim_state(store, NAME, 0.0).state == "interrupted"
-    with Claims(store.folder(FOLDER)).hold(CLAIM) as is_ours:
-        assert not is_ours
-    assert not Claims(store.folder(FOLDER)).is_busy(CLAIM)
-    with Claims(store.folder(FOLDER)).hold(CLAIM) as is_ours:
-        assert is_ours
+    assert state(store) == "interrupted"
+    with Leases(store.folder(FOLDER)).hold(CLAIM) as lease:
+        assert lease is None
+    assert Leases(store.folder(FOLDER)).holder(CLAIM) is None
+    with Leases(store.folder(FOLDER)).hold(CLAIM) as lease:
+        assert lease is not None
 
 
 @pytest.fixture
@@ -137,21 +156,21 @@ def test_a_process_of_another_machine_of_the_same_name_is_waited_for(
     working.mkdir()
     storage.submit([2], "d", "v2")
     assert storage.gc(grace=0) == []
-    assert Claims(LocalStore(tmp_path / "d").folder(FOLDER)).is_busy(CLAIM)
+    assert Leases(LocalStore(tmp_path / "d").folder(FOLDER)).holder(CLAIM) is not None
     assert working.exists()
 
 
-def test_a_forked_child_leaves_the_claim_to_its_parent(store: Store) -> None:
-    claims = Claims(store.folder(FOLDER))
-    with claims.hold(CLAIM):
+def test_a_forked_child_leaves_the_lease_to_its_parent(store: Store) -> None:
+    leases = Leases(store.folder(FOLDER))
+    with leases.hold(CLAIM):
         with beside_threads():
             child = os.fork()
         if child:
             os.waitpid(child, 0)
-            assert claims.is_alive(CLAIM)
+            assert leases.is_alive(CLAIM)
     if child == 0:
         os._exit(0)
-    assert not claims.is_busy(CLAIM)
+    assert leases.holder(CLAIM) is None
 
 
 class IsAway(BucketStore):
@@ -168,15 +187,15 @@ class IsAway(BucketStore):
 
 
 def test_beats_go_on_after_a_store_was_away(bucket: BucketStore) -> None:
-    with Claims(IsAway("memory", bucket.root).folder(FOLDER)).hold(CLAIM):
+    with Leases(IsAway("memory", bucket.root).folder(FOLDER)).hold(CLAIM):
         IsAway.away.set()
         assert IsAway.missed.acquire(timeout=60)
         IsAway.away.clear()
-        assert Claims(bucket.folder(FOLDER)).is_alive(CLAIM)
+        assert Leases(bucket.folder(FOLDER)).is_alive(CLAIM)
 
 
-def test_who_was_taken_for_dead_leaves_the_claim_to_its_successor(bucket: BucketStore) -> None:
-    with Claims(IsAway("memory", bucket.root).folder(FOLDER)).hold(CLAIM):
+def test_who_was_taken_for_dead_leaves_the_lease_to_its_successor(bucket: BucketStore) -> None:
+    with Leases(IsAway("memory", bucket.root).folder(FOLDER)).hold(CLAIM):
         IsAway.away.set()
         assert IsAway.missed.acquire(timeout=60)
         bucket.delete(NAME)
@@ -186,20 +205,20 @@ def test_who_was_taken_for_dead_leaves_the_claim_to_its_successor(bucket: Bucket
 
 
 @pytest.mark.parametrize(
-    ("claim", "seconds", "expected"),
+    ("lease", "seconds", "expected"),
     [
         ("v1/claim", 0.0, True),
         ("v1/claim", 0.4, False),
-        (f"v1/{'ab' * 16}/00003.claim", 0.0, True),
-        (f"v1/{'ab' * 16}/host-00003.claim", 0.0, True),
+        (f"v1/host-00003-{'ab' * 16}.claim", 0.0, True),
+        (f"v1/{'ab' * 16}.claim", 0.0, True),
         (f"v1/{'ab' * 16}/00003.json", 0.0, False),
         ("v1/claim", math.inf, False),
     ],
 )
-def test_somebody_is_at_work_while_a_claim_beats(
-    bucket: BucketStore, claim: str, seconds: float, expected: bool
+def test_somebody_is_at_work_while_a_lease_beats(
+    bucket: BucketStore, lease: str, seconds: float, expected: bool
 ) -> None:
-    bucket.put(f"d/_builds/{claim}", DEAD)
+    bucket.put(f"d/_builds/{lease}", DEAD)
     assert has_running_build(bucket.folder("d"), lambda _: seconds) is expected
     assert not has_running_build(bucket.folder("e"), lambda _: 0.0)
 

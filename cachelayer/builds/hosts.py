@@ -1,0 +1,236 @@
+"""Hosts that build a version together: which parts each of them builds, and when all parts are there.
+
+::
+
+    note of a part       it is finished, and its shards are in the store
+    lease of a host      it is at work, and these parts are
+
+A host builds its share of the parts in order. Then it helps the others, from the ends of their shares, with parts that
+have no note and that no lease names. Who comes late to a lease builds a part that another builds too: the shards have
+the same names. All hosts see when all parts have notes; one of them then reads the notes and publishes.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from cachelayer.arguments import integer
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_plan import BuildPlan
+from cachelayer.builds.part_builds import PartBuilder, joined, say_what_is_finished
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.progress import Waiting, current
+from cachelayer.provenance.stored_values import Wording, differences
+from cachelayer.versions.lease import CLAIM, HOST, HeldLease, Lease, Leases, polls
+from cachelayer.versions.notes import PartResult, noted_numbers
+from cachelayer.versions.publish import refuse_if_collected
+
+_PUBLISHER = f"publisher.{CLAIM}"
+"""The lease of the host that reads all notes and publishes."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """This host, and its place among the hosts that build a version together."""
+
+    index: int
+    """From 0."""
+    count: int
+
+    @classmethod
+    def checked(cls, hosts: Any, options: BuildOptions) -> Self:
+        """Check the hosts that a user passes with these options."""
+        if options.engine is not None:
+            raise InvalidArgumentError(
+                "hosts= and engine=: the hosts, or the engine, divide the parts: leave out one of them; workers= "
+                "divides the parts of a host among its processes"
+            )
+        if not options.resume:
+            raise InvalidArgumentError(
+                "resume=False: hosts that build together go on from each other's notes: leave it out, or build on one"
+            )
+        if not isinstance(hosts, tuple) or len(hosts) != 2:
+            raise InvalidTypeError(
+                f"hosts {hosts!r}: pass (index, count), as (jax.process_index(), jax.process_count())"
+            )
+        index = integer("the index in hosts", hosts[0], 0)
+        count = integer("the count in hosts", hosts[1], 1)
+        if index >= count:
+            raise InvalidArgumentError(f"hosts {hosts}: the index must be less than the count")
+        return cls(index, count)
+
+    @property
+    def lease_prefix(self) -> str:
+        """What the names of the leases of this host begin with."""
+        return f"{HOST}{self.index:05}-"
+
+    def new_lease(self, plan: str) -> str:
+        """Return the name of a lease that this host holds while it builds by a plan: another one for each call.
+
+        A host that starts again would not get the lease of its first process if that still runs, and would be without
+        one when that ends: gc would take its notes.
+        """
+        return f"{self.lease_prefix}{plan}-{uuid.uuid4().hex}.{CLAIM}"
+
+    def in_order(self, part_count: int) -> list[int]:
+        """Return the numbers of all parts in the order in which this host comes to them.
+
+        The hosts share out the parts in order. A host begins with its share, and goes on with the shares of the hosts
+        after it, each from its end, where its own host comes last::
+
+            6 parts, 3 hosts     host 0: 0 1 3 2 5 4     host 1: 2 3 5 4 1 0     host 2: 4 5 1 0 3 2
+        """
+        return sorted(range(part_count), key=lambda part: self._turn(part, part_count))
+
+    def _turn(self, part: int, part_count: int) -> tuple[int, int]:
+        turn = (part * self.count // part_count - self.index) % self.count
+        return turn, -part if turn else part
+
+    def owns(self, part: int, part_count: int) -> bool:
+        """Return whether a part is in the share of this host."""
+        return part * self.count // part_count == self.index
+
+
+class Team:
+    """The hosts that build a version, as one of them sees it, which has a lease."""
+
+    def __init__(self, plan: BuildPlan, hosts: Hosts, leases: Leases, lease: HeldLease, builder: PartBuilder) -> None:
+        self._plan = plan
+        self._hosts = hosts
+        self._count = plan.parts.count
+        self._leases = leases
+        self._lease = lease
+        self._builder = builder
+        self._others: dict[str, Lease] = {}
+        """Leases of other hosts, as they were seen last."""
+        self._built: dict[int, PartResult] = {}
+        """The parts that this host has built."""
+        self._waiting = Waiting(plan.request.name, plan.options.progress)
+
+    def join(self) -> None:
+        """Say what is finished; raise if a living host builds something else under the name of the version."""
+        notes = self._plan.notes
+        others = [name for name in self._leases.names(HOST) if name != self._lease.name]
+        same = [name for name in others if notes.folder.name in name]
+        for name in others:
+            if name not in same and self._leases.is_alive(name):
+                facts = next((facts for plan, facts in notes.other_plans().items() if plan in name), {})
+                differ = "; ".join(differences(facts, self._plan.facts, Wording.AMONG_HOSTS))
+                raise InvalidArgumentError(
+                    f"{self._plan.request.name}: another host builds something else: {differ}. Pass the same source, "
+                    "made by the same code, and the same options on all hosts; only hosts=(index, count) may differ "
+                    "between them"
+                )
+        noted = len(noted_numbers(notes.folder))
+        joins = any(self._leases.holder(name) is not None for name in same)
+        say_what_is_finished(self._plan, f"{noted} of {self._count} parts" if noted else "", joins=joins)
+
+    def build(self) -> bool:
+        """Build parts until all have notes; return False if another process has published the version."""
+        request = self._plan.request
+        order = self._hosts.in_order(self._count)
+        while True:
+            noted = noted_numbers(self._plan.notes.folder)
+            # After the list, because whoever publishes deletes the notes.
+            if request.is_published:
+                return False
+            current().parts(len(noted), self._count)
+            missing = [number for number in order if number not in noted]
+            if not missing:
+                return True
+            self._refuse_if_collected(missing)
+            taken = () if self._others_build(missing) else self._taken(missing)
+            if taken:
+                self._built |= self._builder.build(self._drawn(taken))
+                self._lease.work_on((), at_once=True)
+            else:
+                self.wait("the parts that other hosts build")
+
+    def _refuse_if_collected(self, missing: Sequence[int]) -> None:
+        """Raise if gc has deleted shards that this host has put: it would put them again under the same names."""
+        lost = [self._built.pop(number) for number in missing if number in self._built]
+        if lost:
+            log = self._plan.request.log
+            files = [shard.file for part in lost for shard in part.shards]
+            refuse_if_collected(log, log.head(), self._plan.request.version, files)
+
+    def _others_build(self, missing: Sequence[int]) -> bool:
+        """Return whether other hosts still build all of these parts, asking those that did so before."""
+        for name, other in self._others.items():
+            if not set(missing).isdisjoint(other.parts):
+                self._others[name] = self._leases.holder(name) or Lease()
+        return set(missing) <= self._in_work()
+
+    def _in_work(self) -> set[int]:
+        return set().union(*(other.parts for other in self._others.values()))
+
+    def _look(self, prefix: str) -> None:
+        self._others = self._leases.holders(prefix)
+        self._others.pop(self._lease.name, None)
+
+    def _taken(self, missing: Sequence[int]) -> Sequence[int]:
+        """Return the parts that this host builds next, of those that have no notes; none if others build all of them.
+
+        Hosts that have no part in work look for some at the same time: each passes over those of the hosts before it.
+        """
+        own = [number for number in missing if self._hosts.owns(number, self._count)]
+        if own:
+            # Those who help are met by their notes: each host need not read the leases of all.
+            self._look(self._hosts.lease_prefix)
+            if not self._others:
+                # The others may help with all but those that are begun.
+                self._lease.work_on(own[:1], at_once=True)
+                return own
+        self._look(HOST)
+        in_work = self._in_work()
+        # Another process of this host began with its first parts too.
+        free = [number for number in (*own[::-1], *missing[len(own) :]) if number not in in_work]
+        size = max(1, len(free) // (2 * (len(self._others) + 1)))
+        first = size * sum(not other.parts and name < self._lease.name for name, other in self._others.items())
+        taken = free[first : first + size]
+        if taken:
+            self._lease.work_on(taken, at_once=True)
+        return taken
+
+    def _drawn(self, part_numbers: Sequence[int]) -> Iterator[int]:
+        """Yield the numbers of parts when they are about to be built, unless another host has built them meanwhile."""
+        noted: set[int] = set()
+        looks_next = time.monotonic() + polls()
+        for number in part_numbers:
+            began = time.monotonic()
+            if began >= looks_next:
+                noted = noted_numbers(self._plan.notes.folder)
+                current().parts(len(noted), self._count)
+                # A list of very many notes takes a while.
+                looks_next = time.monotonic() + max(polls(), 20 * (time.monotonic() - began))
+            if number not in noted:
+                self._lease.work_on({*self._lease.parts, number} - noted)
+                yield number
+
+    @contextmanager
+    def publishing(self) -> Iterator[bool]:
+        """Yield whether this host is the one that publishes now."""
+        if self._leases.holder(_PUBLISHER) is not None:
+            yield False
+            return
+        with self._leases.hold(_PUBLISHER) as lease:
+            yield lease is not None
+
+    def result(self) -> PartResult | None:
+        """Return the result of all parts; None if files of some are gone, so that these are to be built again."""
+        notes = self._plan.notes
+        finished = notes.finished(self._plan.request.log, self._built)
+        lost = set(range(self._count)) - finished.keys()
+        for number in lost:
+            notes.forget(number)
+        return None if lost else joined(self._plan.parts, finished)
+
+    def wait(self, what: str) -> None:
+        """Wait for another host, before looking again."""
+        self._waiting.wait_for(what)
+        self._leases.pause()

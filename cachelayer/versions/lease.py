@@ -1,0 +1,280 @@
+"""Leases: who builds, what of it, and whether they still do. A lease saves work, and tells gc that a build is running.
+
+A lease decides nothing: two processes that both think they build a version do the same work twice, and the log takes
+one result.
+
+::
+
+    <id>/_builds/<version>/claim                               the process that builds it, while the others wait
+    <id>/_builds/<version>/host-00003-<plan>-<token>.claim     a host that builds it together with others
+    <id>/_builds/<version>/<token>.claim                       a copy, a repair or an erasure
+
+    <process> <token> <beat> <records done> <of all> <parts in work>
+
+Who holds a lease writes it again and again: each write is a beat. A lease is dead after :func:`expiry` seconds without
+a beat, by the clock of the process that watches it; at once if its holder ran on this host and has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from cachelayer.arguments import seconds_of_environment
+from cachelayer.errors import StorageError
+from cachelayer.host import has_ended, is_running, process_name
+from cachelayer.logs import logger_of
+from cachelayer.objects import paths
+from cachelayer.objects.store import Store
+from cachelayer.progress import Progress
+from cachelayer.system_threads import Pool, start
+
+_log = logger_of("builds")
+CLAIM = "claim"
+"""The lease of the process that builds a version while others wait, and the suffix of all other leases."""
+HOST = "host-"
+"""The prefix of the lease of a host that builds a version together with others."""
+State = Literal["running", "interrupted", "unknown"]
+EXPIRY = 30.0
+_BEATS_PER_EXPIRY = 6
+_POLLS_PER_EXPIRY = 15
+_NEWS_PER_EXPIRY = 30
+"""How often others are told of other parts: a bucket takes about one write a second to one name."""
+_THREADS = 16
+_MOST_LETTERS = 200
+_MOST_DIGITS = 18
+_held: set[str] = set()
+"""The tokens of the leases that this process holds."""
+
+
+def expiry() -> float:
+    """Return the seconds without a beat after which the holder of a lease counts as dead."""
+    return seconds_of_environment("CACHELAYER_LEASE_SECONDS", EXPIRY)
+
+
+def polls() -> float:
+    """Return the seconds after which who waits for another process looks again."""
+    return expiry() / _POLLS_PER_EXPIRY
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a builder says of itself."""
+
+    holder: str = ""
+    """The name of the process, for a terminal too."""
+    token: str = ""
+    done: int | None = None
+    """Records that are finished; None if the holder does not say."""
+    total: int | None = None
+    """Records of the whole work; None if the holder does not say."""
+    parts: Collection[int] = ()
+    """The parts in work: nobody else need begin them."""
+
+    @classmethod
+    def decoded(cls, raw: bytes) -> Self:
+        """Return what a lease says, whatever is in the place of one."""
+        words = raw.decode("ascii", "replace").split(" ")
+        words += [""] * (6 - len(words))
+        return cls(
+            # Terminals obey control characters.
+            holder="".join(filter(str.isprintable, words[0][:_MOST_LETTERS])),
+            token=words[1],
+            done=_number(words[3]),
+            total=_number(words[4]),
+            parts={number for text in words[5].split(",") if (number := _number(text)) is not None},
+        )
+
+    def encoded(self, beat: int) -> bytes:
+        words = self.holder, self.token, beat, self.done, self.total, ",".join(map(str, sorted(self.parts)))
+        return " ".join("-" if word in (None, "") else str(word) for word in words).encode()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the holder ran on this host and has ended, or is this process and let go."""
+        return has_ended(self.holder) if self.holder != process_name() else self.token not in _held
+
+    def state(self, idle: float) -> State:
+        """Return the state of the work, given the seconds since the last beat by the clock of the store."""
+        if self.is_over:
+            return "interrupted"
+        return "running" if idle < expiry() else "unknown"
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+class HeldLease:
+    """The lease of a builder in this process, which a thread renews."""
+
+    def __init__(self, folder: Store, name: str, progress: Progress | None) -> None:
+        self._folder = folder
+        self.name = name
+        self._progress = progress
+        self.parts: Collection[int] = ()
+        """The parts in work."""
+        self.token = uuid.uuid4().hex
+        self._beat = -1
+        self._expiry = expiry()
+        self._putting = threading.Lock()
+        self._stopped = threading.Event()
+        self.thread = threading.Thread(target=self._beat_on, name="cachelayer-lease", daemon=True)
+
+    def encoded(self) -> bytes:
+        """Return the next beat."""
+        self._beat += 1
+        self._told = self.parts
+        done = None if self._progress is None else self._progress.done
+        total = None if self._progress is None else self._progress.total
+        return Lease(process_name(), self.token, done, total, self._told).encoded(self._beat)
+
+    def work_on(self, parts: Collection[int], *, at_once: bool = False) -> None:
+        """Say which parts are in work: at once, or soon."""
+        self.parts = parts
+        if at_once:
+            self._put()
+
+    def _put(self) -> None:
+        # If the store is away for a while, go on; if that lasts, others take over.
+        try:
+            with self._putting:
+                self._folder.put(self.name, self.encoded())
+        except StorageError as error:
+            _log.warning("a lease is not renewed, and others may take the work over: %s", error)
+
+    def _beat_on(self) -> None:
+        last = time.monotonic()
+        while not self._stopped.wait(self._expiry / _NEWS_PER_EXPIRY):
+            is_due = time.monotonic() - last >= self._expiry / _BEATS_PER_EXPIRY
+            if is_due or self._told != self.parts:
+                last = time.monotonic()
+                self._put()
+
+    def end(self) -> None:
+        """Let go: delete the lease, unless another process has it now."""
+        self._stopped.set()
+        if self.thread.ident is not None:
+            self.thread.join()
+        with suppress(StorageError):
+            if self.token.encode() in (self._folder.read(self.name) or b""):
+                self._folder.delete(self.name)
+        remove_if_empty(self._folder)
+
+
+def remove_if_empty(folder: Store) -> None:
+    """Remove the folder of the builds of a version from a disk, if nothing is in it."""
+    path = folder.local_path("")
+    if path is not None:
+        with suppress(OSError):
+            path.rmdir()
+
+
+class Leases:
+    """The leases in the folder of the builds of a version."""
+
+    def __init__(self, folder: Store) -> None:
+        self._folder = folder
+        self._seen: dict[str, tuple[bytes, float]] = {}
+        """The last beat of each lease, and the monotonic time at which this process first saw that beat."""
+        self._dead: dict[str, bytes] = {}
+        """The last beat of each lease of a dead process that could not be deleted."""
+
+    @contextmanager
+    def hold(self, name: str = "", progress: Progress | None = None) -> Iterator[HeldLease | None]:
+        """Hold a lease of a name, else one beside those of all others. Yield None if another process holds it."""
+        holder = os.getpid()
+        held = HeldLease(self._folder, name or f"{uuid.uuid4().hex}.{CLAIM}", progress)
+        _held.add(held.token)
+        is_ours = False
+        try:
+            is_ours = self._take(held)
+            _log.debug("%s/%s: %s", self._folder.url, held.name, "taken" if is_ours else "another process has it")
+            if is_ours:
+                start(held.thread, "to show that the build is at work")
+            yield held if is_ours else None
+        finally:
+            _held.discard(held.token)
+            # A child that was forked meanwhile leaves the lease to its parent.
+            if is_ours and os.getpid() == holder:
+                held.end()
+
+    def _take(self, held: HeldLease) -> bool:
+        if self._folder.put_if_absent(held.name, held.encoded()):
+            return True
+        dead = self._dead.pop(held.name, None)
+        if dead is None or self._folder.read(held.name) != dead:
+            return False
+        self._folder.put(held.name, held.encoded())
+        return True
+
+    def holder(self, name: str) -> Lease | None:
+        """Return the lease of a process that may be at work. Repeated calls find a dead one out, and delete it."""
+        # The read may be slow: measure from the moment of the request.
+        asked = time.monotonic()
+        beat = self._folder.read(name)
+        if beat is None:
+            return None
+        lease = Lease.decoded(beat)
+        before, since = self._seen.get(name, (None, asked))
+        if lease.is_over or (beat == before and asked - since >= expiry()):
+            url = f"{self._folder.url}/{name}"
+            _log.info("%s: %s gives no sign of life, so its work is taken over", url, lease.holder)
+            try:
+                # Another that watches may have deleted it, and hold it anew.
+                if self._folder.read(name) == beat:
+                    self._folder.delete(name)
+            except StorageError as error:
+                # Who may write and not delete puts a lease of its own over this one.
+                _log.info("%s cannot be deleted: %s", url, error)
+                self._dead[name] = beat
+            return None
+        if beat != before:
+            self._seen[name] = (beat, time.monotonic())
+        return lease
+
+    def is_alive(self, name: str) -> bool:
+        """Return whether the holder of a lease is at work. This may watch it for :func:`expiry` seconds."""
+        first = None
+        while (lease := self.holder(name)) is not None:
+            beat = self._seen[name][0]
+            if is_running(lease.holder) or first not in (None, beat):
+                return True
+            first = beat
+            self.pause()
+        return False
+
+    def holders(self, prefix: str) -> dict[str, Lease]:
+        """Return the leases, by names that begin alike, of the processes that may be at work."""
+        names = self.names(prefix)
+        with Pool(_THREADS, "cachelayer-leases") as threads:
+            leases = zip(names, threads.map(self.holder, names), strict=True)
+            return {name: lease for name, lease in leases if lease is not None}
+
+    def names(self, prefix: str) -> list[str]:
+        return [name for name in self._folder.names("") if name.startswith(prefix) and name.endswith(CLAIM)]
+
+    def pause(self) -> None:
+        """Wait before looking again."""
+        time.sleep(polls())
+
+
+def leases_in(folder: Store) -> dict[str, Lease]:
+    """Return all leases in the folder of the builds of a version, by their names, as one look shows them."""
+    raws = {name: folder.read(name) for name in folder.names("") if name.endswith(CLAIM)}
+    return {name: Lease.decoded(raw) for name, raw in raws.items() if raw is not None}
+
+
+def has_running_build(dataset: Store, age: Callable[[str], float]) -> bool:
+    """Return whether a version of a dataset may be under construction, given the ages of its objects."""
+    return any(
+        lease.state(age(f"{folder}/{name}")) == "running"
+        for folder in map(paths.builds, dataset.names(paths.BUILDS))
+        for name, lease in leases_in(dataset.folder(folder)).items()
+    )
