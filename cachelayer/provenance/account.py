@@ -85,7 +85,7 @@ release of Python has others. Libraries may make more of them when they are used
 _ASK_FOR_ALL = {"vars", "dir"}
 _ASK_BY_NAME = {"getattr", "attrgetter", "methodcaller"}
 _IMPORT_BY_NAME = {"import_module", "__import__"}
-_READ_BY_NAME = {"globals", "eval", "exec"}
+_READ_BY_NAME = {"globals", "eval", "exec", "modules"}
 _NAMES = re.compile(r"[^\W\d]\w*")
 SOURCE = "the source"
 """The way to a source object of a library."""
@@ -300,8 +300,10 @@ class _Walk:
         """Return the hash of some code, and follow what it uses of its module, and of the functions around it."""
         used = read_code(code)
         self._codes.append((used, module))
-        texts = " ".join(used.texts) if used.read & _READ_BY_NAME else ""
-        for name in sorted(used.read.union(_NAMES.findall(texts)) & module.keys() - _OF_MODULES):
+        names = used.read
+        if names & _READ_BY_NAME or ("sys" in names and "modules" in used.attributes):
+            names = names.union(used.attributes, _NAMES.findall(" ".join(used.texts)))
+        for name in sorted(names & module.keys() - _OF_MODULES):
             self._refer_global(name, module, key)
         for name in sorted(held.keys() - used.stored):
             self.refer(f"{key}.{name}", held[name])

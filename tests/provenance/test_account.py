@@ -345,6 +345,16 @@ def rows(): return [Color(9)]
 def clean(n): return n<<||+ 1>>
 def rows(): return [globals()["clean"](1)]
 """,
+    "a helper that the module itself is asked for": """
+import sys
+def clean(n): return n<<||+ 1>>
+def rows(): return [sys.modules[__name__].clean(1)]
+""",
+    "a helper that the module itself is asked for by name": """
+import sys
+def clean(n): return n<<||+ 1>>
+def rows(): return [getattr(sys.modules[__name__], "clean")(1)]
+""",
     "a helper that eval names": """
 def clean(n): return n<<||+ 1>>
 def rows(): return [eval("clean(1)")]
