@@ -68,7 +68,6 @@ def submit(request: BuildRequest) -> StoredVersion:
     Raises:
         AlreadyExistsError: if it exists, or another process publishes it meanwhile.
     """
-    refuse_if_taken(request.log, request.version)
     built = build_once(request)
     if built is None:
         refuse_if_taken(request.log, request.version)

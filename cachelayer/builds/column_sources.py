@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelayer.arguments import refuse_other_index
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, EncodedBatch, RowBatch, batch_records
+from cachelayer.builds.batches import Batch, EncodedBatch, RowBatch, batch_records
 from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import Source, errors_named, failure_at, source_of_items
@@ -263,7 +263,7 @@ def _read_rows(frames: Frames, added: Codec, rows: Ints, start: int, stop: int |
     codec = codec_for(added.spec)
     records = frames.records()
     rows = rows[start:stop]
-    size = batch_records(len(frames.buffer) / max(1, len(frames)), MAX_STACKED_RECORDS)
+    size = batch_records(len(frames.buffer) / max(1, len(frames)), max(1, len(rows)))
     for first in range(0, len(rows), size):
         some = rows[first : first + size]
         yield EncodedBatch(codec.encode(added.decode(records[some])))
