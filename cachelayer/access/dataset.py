@@ -264,6 +264,9 @@ class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
             return (self.batch(numbers[some], held) for some in rows)
         schema = self._schema
         values, nulls = schema.split(self.batch(numbers, held))
+        if not nulls:
+            # Many small batches are packed at once, as elements are.
+            return schema.pack_rows([[_rows(leaf, some) for some in rows] for leaf in values], nulls, len(rows))
         return (
             schema.pack([_rows(leaf, some) for leaf in values], {path: null[some] for path, null in nulls.items()})
             for some in rows
