@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.table import Table
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
@@ -29,7 +29,7 @@ from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.extras import packages_of
-from cachelayer.protocols import Dataset, records_of
+from cachelayer.protocols import DatasetRows, records_of
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 
@@ -216,21 +216,21 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
     return datasets.Dataset.from_file(str(path))
 
 
-def _stored(records: Dataset[Any]) -> Dataset[Any]:
+def _stored(records: DatasetRows[Any]) -> DatasetRows[Any]:
     """Return the records of a version with images and sounds as the bytes of their files."""
     stored = records.undecoded()
     return records if stored is None or not _has_whole_records(records) else stored
 
 
-def _has_whole_records(records: Dataset[Any]) -> bool:
+def _has_whole_records(records: DatasetRows[Any]) -> bool:
     """Return whether elements have all leaves of the records of one version, as its features say, none in one size."""
     base = getattr(records, "base", None)
-    if not isinstance(base, RecordElements) or not isinstance(base.source, VersionRecords):
+    if not isinstance(base, Table) or not isinstance(base.shards, VersionRecords):
         return False
-    return base.chosen is None and not base.image_sizes
+    return base.is_whole and not base.groups[0].image_sizes
 
 
-def _features_of(records: Dataset[Any]) -> datasets.Features:
+def _features_of(records: DatasetRows[Any]) -> datasets.Features:
     """Return the features that were cached, or else those that the types of Arrow or the element spec imply."""
     spec = records.element_spec
     metadata = records.info.metadata

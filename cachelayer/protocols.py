@@ -1,13 +1,15 @@
-"""The protocol :class:`Dataset`, through which streams, builds and adapters read elements by number, and its values.
+"""The protocols :class:`Dataset` and :class:`DatasetRows`, through which elements are read by number, and their values.
 
-A version, a view, windows, a concatenation: each is a :class:`Dataset`. Streams know nothing else about records.
+A version, windows, a concatenation: each is a :class:`Dataset`. Streams, builds and adapters know nothing else about
+records than what a :class:`DatasetRows` says.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+NO_NUMBERS: NDArray[np.int64] = np.empty(0, np.int64)
 
 Failed = dict[int, BaseException]
 """The error of each element that could not be made, by its row."""
@@ -59,11 +62,13 @@ def highest_cost(costs: Iterable[ReadingCost]) -> ReadingCost:
 
 
 @dataclass(frozen=True)
-class DatasetInfo:
+class Info:
     """The facts about a dataset that are known before any of it is read."""
 
     name: str
     """Its name in errors."""
+    title: str
+    """The kind of view that shows it and what it was made of, such as ``Windows('d@v1', 'tokens', length=8)``."""
     metadata: Mapping[str, Any]
     """The metadata of the version that it comes from; see :attr:`cachelayer.DataRef.metadata`."""
     record_nbytes: int
@@ -82,6 +87,8 @@ class DatasetInfo:
     together: int = 1
     """How many consecutive elements share the records that they are made of, such as a long document or a group of
     packed documents. Smaller blocks would read the same records several times."""
+    is_growing: bool = False
+    """True if some of the records are of a version that was being built when it was opened."""
 
 
 class RecordSpan(NamedTuple):
@@ -314,6 +321,58 @@ class Digests(NamedTuple):
         return Digests._make([*map(derived.__getitem__, self[:4]), self.is_plan])
 
 
+class ShardRows(NamedTuple):
+    """Rows that lie in the shards of one version, each by a number that no derived or appended version changes."""
+
+    places: NDArray[np.int64]
+    """The places of these rows among the rows that were asked for."""
+    segments: tuple[int, ...]
+    """The number of records of each segment of the shards."""
+    numbers: NDArray[np.int64]
+    """The number of each row in the shards."""
+
+
+@dataclass(frozen=True, eq=False)
+class Origins:
+    """What the rows of a dataset are known by, and where they come from."""
+
+    digests: Digests
+    segments: tuple[int, ...]
+    """The number of rows of each segment: of the first build, and of each append."""
+    references: tuple[str, ...] = ()
+    """The references of the versions, or views of them, that the rows come from; empty if there are none."""
+    home: Any = None
+    """The version beside which plans of the rows are stored; None if they are stored records of no single version."""
+    erased: NDArray[np.int64] = field(default_factory=lambda: NO_NUMBERS)
+    """The numbers of the erased rows, ascending: to read one raises an ErasedRecordError."""
+    earlier: Callable[[int], str | None] | None = None
+    """Given a number of first segments, returns the digest of the rows before later segments were appended; None if
+    the first rows were others then. Without it that is not known."""
+    placed: Callable[[NDArray[np.int64]], Iterator[ShardRows]] | None = None
+    """Yields where the rows of some numbers lie, one group for each version; without it the rows are those of one."""
+
+    def begins_with(self, records: int, digest: str) -> bool:
+        """Return whether the rows of the first elements have this digest: the others were appended since."""
+        if records == sum(self.segments) and digest == self.digests.rows:
+            return True
+        ends = accumulate(self.segments[:-1])
+        return any(end == records and self.earlier_digest(count) == digest for count, end in enumerate(ends, 1))
+
+    def earlier_digest(self, segments: int) -> str | None:
+        """Return the digest of the rows before the records of later segments were appended; None if it is not known.
+
+        Args:
+            segments: the number of first segments, at least one and fewer than all.
+        """
+        return None if self.earlier is None else self.earlier(segments)
+
+    def in_shards(self, numbers: NDArray[np.int64]) -> Iterator[ShardRows]:
+        """Return where the rows of these numbers lie, one group for each version."""
+        if self.placed is None:
+            return iter([ShardRows(np.arange(len(numbers)), self.segments, numbers)])
+        return self.placed(numbers)
+
+
 class Dataset(Protocol[T_co]):
     """Elements that are read by their numbers, from 0 to the length. Thread-safe and picklable.
 
@@ -321,38 +380,16 @@ class Dataset(Protocol[T_co]):
     """
 
     @property
-    def digests(self) -> Digests:
-        """The identities of the dataset."""
-
-    @property
-    def info(self) -> DatasetInfo:
+    def info(self) -> Info:
         """The facts about the dataset that are known before any of it is read."""
 
     @property
-    def references(self) -> tuple[str, ...]:
-        """The references of the versions, or views of them, that the records come from; empty if there are none."""
+    def origins(self) -> Origins:
+        """What the rows are known by, and where they come from."""
 
     @property
     def element_spec(self) -> Any:
         """The structure of an element, with leaf specs in it."""
-
-    @property
-    def takes_requests(self) -> bool:
-        """True if reading elements takes requests to an object store."""
-
-    @property
-    def declared_spec(self) -> Any:
-        """The element spec that all elements are known to have; None if it is only inferred from the first."""
-
-    def begins_with(self, records: int, digest: str, /) -> bool:
-        """Return whether the rows of the first elements have this digest: the others were appended since."""
-
-    def published(self, *, wait: bool = True) -> Dataset[T_co] | None:
-        """Return the same elements of a version that was being built, once it is published; else these.
-
-        Args:
-            wait: wait for the end of the build; without it, the result is None as long as the version is being built.
-        """
 
     def __len__(self) -> int:
         """Number of elements."""
@@ -382,6 +419,20 @@ class Dataset(Protocol[T_co]):
             held: records that were fetched.
         """
 
+    def needed(self, numbers: NDArray[np.int64], /) -> Needed:
+        """Return the stored records that these elements are made of, unless reading them takes no request.
+
+        A caller who holds these records reads the elements without a request. Of no elements, it names the sources that
+        take requests.
+        """
+
+    def sources(self, numbers: NDArray[np.int64], /) -> Sources:
+        """Return the records of stored versions, or of wrapped objects, that these elements are made of."""
+
+
+class DatasetRows(Dataset[T_co], Protocol[T_co]):
+    """Some rows of a dataset, as streams, builds and adapters read them."""
+
     def batches(self, numbers: NDArray[np.int64], splits: Sequence[int], held: Held | None = None, /) -> Iterable[Any]:
         """Return the batches of consecutive rows. All are read at once, and may share memory.
 
@@ -391,37 +442,45 @@ class Dataset(Protocol[T_co]):
             held: records that were fetched.
         """
 
-    def needed(self, numbers: NDArray[np.int64], /) -> Needed:
-        """Return the stored records that these elements are made of, unless reading them takes no request.
+    def padded_as(self, number: int, /) -> DatasetRows[T_co]:
+        """Return the rows padded to the shape of the element of this number.
 
-        A caller who holds these records reads the elements without a request.
+        Only elements in buckets of lengths have several shapes; any others return themselves.
         """
 
-    def padded_as(self, number: int, /) -> Dataset[T_co]:
-        """Return the dataset that pads to the shape of the element of this number.
+    def published(self, *, wait: bool = True) -> DatasetRows[T_co] | None:
+        """Return the same elements of a version that was being built, once it is published; else these.
 
-        Only elements in buckets of lengths have several shapes; any other dataset returns itself.
+        Args:
+            wait: wait for the end of the build; without it, the result is None as long as the version is being built.
         """
-
-    def sources(self, numbers: NDArray[np.int64], /) -> Sources:
-        """Return the records of stored versions, or of wrapped objects, that these elements are made of."""
 
     def stacking(self, element_spec: Any = None, /) -> Stacker:
         """Return the stacker of the elements, or of elements of a declared spec."""
 
-    def undecoded(self) -> Dataset[Any] | None:
+    def undecoded(self) -> DatasetRows[Any] | None:
         """Return the same elements undecoded, images and audio as file bytes; None if they are not stored."""
+
+
+def declared_spec(dataset: Dataset[Any]) -> Any:
+    """Return the element spec that all elements are known to have; None if it is only inferred from the first."""
+    return dataset.element_spec if dataset.info.is_declared else None
+
+
+def takes_requests(dataset: Dataset[Any]) -> bool:
+    """Return whether reading elements takes requests to an object store."""
+    return bool(dataset.needed(NO_NUMBERS))
 
 
 def identity_of_records(records: Dataset[Any]) -> tuple[str, str]:
     """Return the digest and the declared spec of elements: if both are equal, the elements are the same."""
-    return records.digests.elements, repr(records.declared_spec)
+    return records.origins.digests.elements, repr(declared_spec(records))
 
 
 class HasRecords(Protocol[T_co]):
     """A public object that has records, such as a ref or a view: streams, builds and adapters read them."""
 
-    def __records__(self) -> Dataset[T_co]:
+    def __records__(self) -> DatasetRows[T_co]:
         """Return the records."""
 
 
@@ -430,6 +489,6 @@ def has_records(obj: object) -> TypeGuard[HasRecords[Any]]:
     return hasattr(type(obj), "__records__")
 
 
-def records_of(obj: HasRecords[T]) -> Dataset[T]:
+def records_of(obj: HasRecords[T]) -> DatasetRows[T]:
     """Return the records of a ref or a view."""
     return obj.__records__()

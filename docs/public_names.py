@@ -17,8 +17,8 @@ import griffe
 
 import cachelayer
 from cachelayer.access.mix import Mixture
-from cachelayer.access.readable_view import ReadableView
 from cachelayer.access.sampling import Sampled
+from cachelayer.access.view import View
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,7 +34,7 @@ def package() -> griffe.Module:
 def show_stream_options(loaded: griffe.Module) -> None:
     """Give each ``stream`` the keywords and defaults of ``make_options`` that it takes, in place of ``**options``."""
     listed = loaded["streams.stream_options.make_options"].parameters
-    for owner in (ReadableView, Mixture, Sampled):
+    for owner in (View, Mixture, Sampled):
         method = loaded[f"{owner.__module__.partition('.')[2]}.{owner.__name__}.stream"]
         shown = inspect.signature(owner.stream).parameters
         own = [each for each in method.parameters if each.name in ("self", "global_batch_size")]

@@ -25,7 +25,7 @@ PACKAGES |= {"streams.ahead", "streams.order", "streams.reading"}
 NEEDED = {
     "": "_gather arguments counting credentials_in_urls errors gather json_values leases locks logs protocols "
     "stalls system_threads temporary_files user_warnings",
-    "access.": "dataref dataset dataset_view readable_view record_elements version_records view",
+    "access.": "dataref dataset dataset_view origins table version_records view",
     "arrayrecord.": "index local_shards mapping",
     "objects.": "local open_store paths store",
     "records.": "codec dtypes layout leaf_codecs leaf_columns leaf_names leaf_plan memory schema selection spans "

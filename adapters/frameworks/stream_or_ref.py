@@ -6,6 +6,7 @@ from typing import Any
 
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
+from cachelayer.protocols import declared_spec
 from cachelayer.records import tree
 from cachelayer.records.spec import JsonSpec, LeafSpec, VideoSpec, describe_leaf
 from cachelayer.streams.step_numbers import short_sizes
@@ -43,7 +44,7 @@ def check_no_videos(stream: Stream[Any], framework: str) -> None:
 def _refuse_leaves(stream: Stream[Any], kind: type[LeafSpec], framework: str, cure: str) -> None:
     reader = stream._reader
     # A record of a wrapped object is not read for this.
-    for path, leaf in tree.leaves(stream.element_spec if reader.is_mapped else reader.records.declared_spec):
+    for path, leaf in tree.leaves(stream.element_spec if reader.is_mapped else declared_spec(reader.records)):
         if isinstance(leaf, kind):
             raise InvalidTypeError(
                 f"{tree.leaf_title(path)} is {describe_leaf(leaf)}, which {framework} has no array for: {cure}, "

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.record_elements import StoredElements
+from cachelayer.access.table import Table
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.arguments import explains_options
@@ -17,7 +17,6 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import T
 
 if TYPE_CHECKING:
-    from cachelayer.access.growing_records import GrowingRecords
     from cachelayer.access.local_copies import Mirrored
     from cachelayer.statistics import Statistics
 
@@ -40,17 +39,11 @@ class DataRef(View[T], Generic[T]):
     """
 
     @property
-    def _elements(self) -> StoredElements:
-        return cast(StoredElements, self._records.base)
-
-    @property
     def _base(self) -> VersionRecords:
-        return cast(VersionRecords, self._elements.source)
-
-    @property
-    def _named(self) -> VersionRecords | GrowingRecords:
-        """The records of the version, which know its name also while it is being built."""
-        return cast("VersionRecords | GrowingRecords", cast(StoredElements, self._readable.base).source)
+        """The records of the version."""
+        table = self._records.base
+        assert isinstance(table, Table) and isinstance(table.shards, VersionRecords)  # noqa: S101, PT018 - it is checked
+        return table.shards
 
     @property
     def dataset_id(self) -> str:
@@ -61,7 +54,7 @@ class DataRef(View[T], Generic[T]):
             >>> storage.submit([3, 1, 2], "numbers", "v1")[1:].dataset_id
             'numbers'
         """
-        return self._named.dataset_id
+        return self._readable.info.name.partition("@")[0]
 
     @property
     def dataset_version(self) -> str:
@@ -73,7 +66,7 @@ class DataRef(View[T], Generic[T]):
             >>> storage.fetch("numbers@latest").dataset_version
             'v1'
         """
-        return self._named.version_name
+        return self._readable.info.name.partition("@")[2]
 
     @property
     def provenance(self) -> dict[str, Any]:

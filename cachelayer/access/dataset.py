@@ -4,11 +4,10 @@ Datasets are made of one another: most of them hold a dataset, and are one, so t
 
     View, DataRef             what users see; it holds a
       DatasetView             some rows, in any order, of one of these datasets:     dataset_view
-        RecordElements        elements decoded from stored records, of one of:       record_elements
-          VersionRecords        the records of a version                             version_records
-          GrowingRecords        the records of a version that is being built         growing_records
-          Joined                the records of several versions
-        WithColumns           RecordElements, merged with columns added later        with_columns
+        Table                 leaves of stored records, and of added columns, of:    table
+          VersionRecords        the shards of a version                              version_records
+          GrowingRecords        the shards of a version that is being built          growing_records
+          JoinedRecords         the shards of several versions                       joined
         Joined                DatasetViews, one after another                        joined
         WindowRows, PackRows  rows of values out of the documents of a DatasetView   sequences/documents
         PaddedElements        a DatasetView, with some leaves padded                 sequences/padded
@@ -19,7 +18,7 @@ Datasets are made of one another: most of them hold a dataset, and are one, so t
 So ``ref[-1]`` goes down three steps::
 
     View.__getitem__        -1        selection.number(-1) is record 41
-    RecordElements.element  41        decodes what the source returns
+    Table.element           41        decodes what the shards return
     VersionRecords.record   41        reads bytes of a mapped file, of a local copy, or of a bucket
 
 A stream that reads blocks from a bucket does it in two: it asks ``needed(numbers)`` which stored records the elements
@@ -28,98 +27,54 @@ are made of, fetches them, and passes them on as ``held``, from which ``elements
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
-from cachelayer.locks import PickledByFields, cached_property
-from cachelayer.protocols import Attempted, Dataset, Held, Needed, Sources
+from cachelayer.locks import PickledByFields
+from cachelayer.protocols import Attempted, Dataset, Held, Info, Needed, Origins, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints, Placed
-from cachelayer.records.schema import Schema
-from cachelayer.records.spec import SparseSpec
+from cachelayer.records.spans import Records
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Ragged
 from cachelayer.streams.reading.failures import attempt, is_of_element
-from cachelayer.versions.manifest import canonical_json
-from cachelayer.versions.stored_version import StoredVersion
 
 if TYPE_CHECKING:
     from cachelayer.arrayrecord.lengths import LengthColumn
-    from cachelayer.records.stacking import Stacking
-
-NO_NUMBERS = np.empty(0, np.int64)
 
 
-class ShardRows(NamedTuple):
-    """Rows that lie in the shards of one version, each by a number that no derived or appended version changes."""
+class BaseDataset(PickledByFields, Dataset[Any]):
+    """A dataset, with what most of them answer alike.
 
-    places: Ints
-    """The places of these rows among the rows that were asked for."""
-    segments: tuple[int, ...]
-    """The number of records of each segment of the shards."""
-    numbers: Ints
-    """The number of each row in the shards."""
-
-
-class RowOrigins(Protocol):
-    """The origins of rows. Stored records answer these questions, and so do datasets that are made of them.
-
-    The defaults fit rows of one segment that come from no version.
+    Others have ``info``, ``origins``, ``element_spec``, ``__len__``, ``elements``, ``batch`` and ``sources``.
     """
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
+    def element(self, number: int) -> Any:
+        """Return one element."""
+        return self.elements(np.array([number]))[0]
 
-    @property
-    def references(self) -> tuple[str, ...]:
-        """The references of the versions, or views of them, that the rows come from."""
-        return ()
+    @abstractmethod
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]: ...
 
-    @property
-    def segments(self) -> tuple[int, ...]:
-        """The number of rows of each segment: of the first build, and of each append."""
-        return (len(self),)
+    def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
+        elements, error = attempt(self.elements, numbers, held)
+        if error is None:
+            return Attempted(elements, {}, {})
+        return one_by_one(lambda number: self.elements(np.array([number]), held)[0], numbers, stops=stops)
 
-    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
-        """Yield where the rows of these numbers lie, one group for each version."""
-        yield ShardRows(np.arange(len(numbers)), self.segments, numbers)
-
-    def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
-        """Return the digest of the rows as it was before the records of later segments were appended.
-
-        Args:
-            segments: the number of first segments, at least one and fewer than all.
-
-        Returns:
-            The digest; None if the first rows were others then, or if that is not known.
-        """
-        return None
-
-    @property
-    def erased(self) -> Ints:
-        """The numbers of the erased rows, ascending: to read one raises an ErasedRecordError."""
-        return NO_NUMBERS
-
-    @property
-    def takes_requests(self) -> bool:
-        """True if reading rows takes requests to an object store."""
-        return False
+    def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
+        """Return the batch of dicts with only these of their keys: of stored records, nothing else is decoded."""
+        return {key: values for key, values in self.batch(numbers).items() if key in keys}
 
     def needed(self, numbers: Ints) -> Needed:  # noqa: ARG002
-        """Return the stored records that these rows are made of, except records that are best read where they lie."""
         return {}
-
-    def sources(self, numbers: Ints) -> Sources:
-        """Return the records of versions, or the items of wrapped objects, that these rows are made of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,27 +104,101 @@ class LeafRead:
         return LeafRead(self.leaf, self.starts[rows], self.counts[rows], ends, into)
 
 
-class StoredLeaves(Protocol):
-    """The leaves of records as they are stored, by their numbers: lengths, and values out of the middle of a leaf."""
+class Shards(Protocol):
+    """Encoded records by number: of a version, or of several. Thread-safe and picklable. Erased records are empty."""
+
+    @property
+    def info(self) -> Info:
+        """The facts that are known of the records before any is read."""
+
+    @property
+    def origins(self) -> Origins:
+        """What the records are known by, and where they come from."""
 
     @property
     def codec(self) -> Codec:
-        """The codec of the leaves."""
+        """The codec of the records."""
 
     @property
-    def home(self) -> StoredVersion | None:
-        """The version beside which plans of the records are stored; None if they are of no single version."""
+    def reads_in_part(self) -> bool:
+        """True if only the bytes of a record that are used are read."""
 
-    def with_fields(self, leaves: Sequence[int]) -> BaseDataset:
+    def __len__(self) -> int: ...
+
+    def with_shards(self, change: Callable[[Shards], Shards]) -> Shards:
+        """Return the same records of changed shards: of several, each is changed by itself."""
+        return change(self)
+
+    def published(self, *, wait: bool = True) -> Shards | None:  # noqa: ARG002
+        """Return the same records of a version that was being built; see :class:`cachelayer.protocols.DatasetRows`."""
+        return self
+
+    def record(self, number: int) -> bytearray:
+        """Return one record; the caller may change it."""
+
+    def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
+        """Return the records of these numbers, each in [0, len). Bytes of local files are read when they are used.
+
+        Args:
+            numbers: the numbers.
+            held: records that were fetched.
+            videos: whether the files of videos are fetched with their records; else when they are used.
+
+        Raises:
+            ErasedRecordError: if one was erased.
+        """
+
+    def lengths(self, leaf: int) -> LengthColumn:
+        """Return the lengths of a leaf, by its number.
+
+        Raises:
+            CorruptionError: if they are not what was published.
+        """
+
+    def needed(self, numbers: Ints) -> Needed:
+        """Return the stored records; see :class:`cachelayer.protocols.Dataset`."""
+
+    def sources(self, numbers: Ints) -> Sources:
+        """Return the records of versions; see :class:`cachelayer.protocols.Dataset`."""
+
+
+class Stored(BaseDataset):
+    """Elements that are made of shards: a table, or several datasets of which one may be a table.
+
+    The leaves of a table have numbers. Their lengths, and values out of the middle of a leaf, are read alone.
+    """
+
+    @property
+    def has_leaves(self) -> bool:
+        """True if all elements are stored leaves of one spec; else the methods for leaves must not be called."""
+        return True
+
+    @property
+    @abstractmethod
+    def codec(self) -> Codec:
+        """The codec of the leaves."""
+
+    @abstractmethod
+    def with_shards(self, change: Callable[[Shards], Shards]) -> Self:
+        """Return the same elements of changed shards; these if none changes."""
+
+    @abstractmethod
+    def undecoded(self) -> Stored | None:
+        """Return the same elements with images and sounds as the bytes of their files; None if these are not known."""
+
+    @abstractmethod
+    def with_fields(self, leaves: Sequence[int]) -> Stored:
         """Return the same elements with some of the leaves, in ascending order of their numbers."""
 
-    def has_added(self, leaves: Sequence[int]) -> bool:  # noqa: ARG002
+    @abstractmethod
+    def has_added(self, leaves: Sequence[int]) -> bool:
         """Return whether one of these leaves is a column that was added to the version."""
-        return False
 
+    @abstractmethod
     def lengths(self, leaf: int) -> LengthColumn:
         """Return the lengths of a leaf in all records."""
 
+    @abstractmethod
     def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
         """Return values of several leaves of some records. Each record is read once.
 
@@ -183,158 +212,14 @@ class StoredLeaves(Protocol):
             leaves stacked, as a :class:`cachelayer.Nullable` if they may be None.
         """
 
-
-class BaseDataset(PickledByFields, RowOrigins, Dataset[Any]):
-    """A dataset, with defaults for most of what it is asked.
-
-    :class:`cachelayer.protocols.Dataset` says what streams, builds and adapters ask, :class:`RowOrigins` what is asked
-    about rows; what only this package asks is documented here. A dataset must have ``title``, ``digests``, ``info``,
-    ``element_spec``, ``__len__``, ``elements``, ``batch`` and ``sources``. The defaults fit one that is of no version.
-    """
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """The kind of view that shows it and what it was made of, such as ``Windows('d@v1', 'tokens', length=8)``."""
-
-    @property
-    def leaves(self) -> StoredLeaves | None:
-        """The stored leaves of the elements; None if the elements are not stored records."""
-        return None
-
-    @property
-    def declared_spec(self) -> Tree | None:
-        return self.element_spec if self.info.is_declared else None
-
-    def with_declared_spec(self) -> BaseDataset:
-        """Return the same elements, all of which are known to have the element spec."""
-        return self
-
-    def begins_with(self, records: int, digest: str) -> bool:
-        if records == len(self) and digest == self.digests.rows:
-            return True
-        ends = accumulate(self.segments[:-1])
-        return any(end == records and self.prefix_digest(count) == digest for count, end in enumerate(ends, 1))
-
-    def padding(self, numbers: Ints, name: str) -> int:  # noqa: ARG002
-        """Return how many values of an array are padding, over some elements.
-
-        Args:
-            numbers: the elements.
-            name: the leaf, of one fixed shape.
-        """
-        return 0
-
-    def element(self, number: int) -> Any:
-        """Return one element."""
-        return self.elements(np.array([number]))[0]
-
-    def published(self, *, wait: bool = True) -> BaseDataset | None:  # noqa: ARG002
-        return self
-
-    @abstractmethod
-    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]: ...
-
-    def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
-        elements, error = attempt(self.elements, numbers, held)
-        if error is None:
-            return Attempted(elements, {}, {})
-        return one_by_one(lambda number: self.elements(np.array([number]), held)[0], numbers, stops=stops)
-
-    @abstractmethod
-    def batch(self, numbers: Ints, held: Held | None = None) -> Any: ...
-
     def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
-        """Return the batch of dicts with only these of their keys: of stored records, nothing else is decoded."""
-        leaves = self.leaves
-        if leaves is None:
-            return {key: values for key, values in self.batch(numbers).items() if key in keys}
+        if not self.has_leaves:
+            return super().batch_of_keys(numbers, keys)
         # The dataset of these keys is kept: it has planned how to decode them.
-        narrow: dict[tuple[str, ...], BaseDataset] = self.__dict__.setdefault("_narrow", {})
+        narrow: dict[tuple[str, ...], Stored] = self.__dict__.setdefault("_narrow", {})
         if tuple(keys) not in narrow:
-            narrow[tuple(keys)] = leaves.with_fields(leaves_below(leaves.codec.spec, keys))
+            narrow[tuple(keys)] = self.with_fields(leaves_below(self.codec.spec, keys))
         return narrow[tuple(keys)].batch(numbers)  # type: ignore[no-any-return]
-
-    def batches(self, numbers: Ints, splits: Sequence[int], held: Held | None = None) -> Iterable[Any]:
-        rows = [slice(begin, end) for begin, end in pairwise(splits)]
-        # Objects of the user are read batch by batch, so that an error belongs to its batch. So are elements without a
-        # declared spec: what is read at once is cut into batches by its spec. And the shape of a batch of sparse arrays
-        # depends on all of its rows.
-        if not self.info.is_declared or self.info.reading_cost == "foreign" or has_sparse(self.element_spec):
-            return (self.batch(numbers[some], held) for some in rows)
-        schema = self._schema
-        values, nulls = schema.split(self.batch(numbers, held))
-        if not nulls:
-            # Many small batches are packed at once, as elements are.
-            return schema.pack_rows([[_rows(leaf, some) for some in rows] for leaf in values], nulls, len(rows))
-        return (
-            schema.pack([_rows(leaf, some) for leaf in values], {path: null[some] for path, null in nulls.items()})
-            for some in rows
-        )
-
-    @cached_property
-    def _schema(self) -> Schema:
-        return Schema.of(self.element_spec)
-
-    def padded_as(self, number: int) -> BaseDataset:  # noqa: ARG002
-        return self
-
-    def stacking(self, element_spec: Tree | None = None) -> Stacking:
-        from cachelayer.records.infer import declared
-        from cachelayer.records.stacking import Stacking
-
-        return Stacking(self, None if element_spec is None else declared(element_spec))
-
-    def undecoded(self) -> BaseDataset | None:
-        return None
-
-
-class SameRows(BaseDataset):
-    """A dataset whose element i is made of row i of ``underlying``. Questions about rows go to ``underlying``."""
-
-    @property
-    @abstractmethod
-    def underlying(self) -> RowOrigins:
-        """The rows that the elements are made of."""
-
-    def __len__(self) -> int:
-        return len(self.underlying)
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        return self.underlying.references
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self.underlying.segments
-
-    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
-        return self.underlying.in_shards(numbers)
-
-    def prefix_digest(self, segments: int) -> str | None:
-        return self.underlying.prefix_digest(segments)
-
-    @property
-    def erased(self) -> Ints:
-        return self.underlying.erased
-
-    @property
-    def takes_requests(self) -> bool:
-        return self.underlying.takes_requests
-
-    def needed(self, numbers: Ints) -> Needed:
-        return self.underlying.needed(numbers)
-
-    def sources(self, numbers: Ints) -> Sources:
-        return self.underlying.sources(numbers)
-
-
-def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
-    """Return SHA-256 over a name, the digest of records (32 bytes), and the canonical JSON of parameters.
-
-    It is the digest of what the name calls, such as windows, made of these records with these parameters.
-    """
-    return hashlib.sha256(name.encode() + bytes.fromhex(digest) + canonical_json(parameters)).hexdigest()
 
 
 def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Attempted:
@@ -355,17 +240,6 @@ def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Att
             break
         made.failed[row] = error
     return made
-
-
-def has_sparse(spec: Tree) -> bool:
-    """Return whether elements have sparse arrays."""
-    return any(isinstance(leaf, SparseSpec) for _, leaf in tree.leaves(spec))
-
-
-def _rows(values: Any, rows: slice) -> Any:
-    if isinstance(values, Ragged):
-        return values.rows(rows.start, rows.stop)
-    return values[rows]
 
 
 def check_one_size(path: str, arrays: Iterable[NDArray[Any]]) -> None:

@@ -14,7 +14,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records.dtypes import is_numpys, number_kind
 from cachelayer.records.keys import KeyColumn, Keys, key_leaf, row_numbers
-from cachelayer.records.leaf_names import dicts_named, leaf_named, leaf_number, leaf_numbers
+from cachelayer.records.leaf_names import dicts_named, leaf_named, leaf_number
 from cachelayer.records.memory import Ints
 from cachelayer.records.schema import Schema, rows_in_any
 from cachelayer.records.spec import ArraySpec, describe_leaf, is_static
@@ -42,12 +42,12 @@ class FieldReader:
     def __init__(self, view: DatasetView, call: str, *, skips_erased: bool = True) -> None:
         self._view = view
         self._call = call
-        self._leaves = view.base.leaves
-        self.spec = view.element_spec if self._leaves is None else self._leaves.codec.spec
+        leaves = view.leaves
+        self.spec = view.element_spec if leaves is None else leaves.codec.spec
         self.rows: Ints = np.arange(len(view))
         """The numbers of the records that are read."""
-        if skips_erased and len(view.erased):
-            self.rows = np.delete(self.rows, view.erased)
+        if skips_erased:
+            self.rows = np.delete(self.rows, view.origins.erased)
 
     def leaf(self, name: str) -> ArraySpec:
         """Return the spec of a field of one value a record.
@@ -63,20 +63,15 @@ class FieldReader:
             )
         return leaf
 
-    def _narrow(self, names: Sequence[str]) -> DatasetView:
-        if self._leaves is None or not isinstance(self.spec, dict):
-            return self._view
-        return self._view.with_base(self._leaves.with_fields(leaf_numbers(self.spec, names)))
-
     def pieces(self, names: Sequence[str]) -> Iterator[Ints]:
         """Yield the numbers of the records that are read, piece by piece."""
         if names:
-            self._warn_of_bytes(names, max(1, self._narrow(names).info.read_nbytes))
+            self._warn_of_bytes(names, max(1, self._view.narrowed(names).info.read_nbytes))
         return self._cut(self.rows, names)
 
     def _cut(self, numbers: Ints, names: Sequence[str]) -> Iterator[Ints]:
         """Yield these numbers in pieces of as many records as are read at once."""
-        nbytes = max(1, self._narrow(names).info.read_nbytes) if names else 1
+        nbytes = max(1, self._view.narrowed(names).info.read_nbytes) if names else 1
         size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
         if self._view.info.reading_cost == "foreign":
             # Items of a user's object are read whole, and nobody knows how large they are.
@@ -100,7 +95,7 @@ class FieldReader:
         """Return the values of these fields in some records, by name."""
         if not names:
             return {}
-        narrow = self._narrow(names)
+        narrow = self._view.narrowed(names)
         values = Schema.of(narrow.element_spec).flatten(narrow.batch(numbers))
         return {name: values[leaf_number(narrow.element_spec, name)] for name in names}
 
@@ -114,7 +109,7 @@ class FieldReader:
         # Any leaf below the dict tells: one of fixed shape, if there is one, takes the least time.
         leaves = [below for below in node.nodes() if not below.children and below.leaves]
         quickest = min(leaves, key=lambda leaf: not is_static(leaf.spec))
-        narrow = self._narrow([quickest.name])
+        narrow = self._view.narrowed([quickest.name])
         _, nulls = Schema.of(narrow.element_spec).split(narrow.batch(numbers))
         absent = rows_in_any(nulls, (*node.around, node.path))
         return np.ones(len(numbers), np.bool_) if absent is None else ~absent
@@ -244,7 +239,8 @@ def keys_of_view(view: DatasetView, argument: str, names: Sequence[str], progres
     Raises:
         InvalidArgumentError: if a field does not exist, or has another number of values.
     """
-    name_of_view = view.references[0].rpartition("/")[2].partition("@sha256:")[0] if view.references else view.title
+    references = view.origins.references
+    name_of_view = references[0].rpartition("/")[2].partition("@sha256:")[0] if references else view.title
     reader = FieldReader(view, f"{argument}=")
     leaves = [leaf_named(reader.spec, name) for name in names]
     checked = [key_leaf(argument, name, leaf, name_of_view) for name, leaf in zip(names, leaves, strict=True)]

@@ -16,11 +16,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from cachelayer.access.dataset import NO_NUMBERS, RowOrigins
+from cachelayer.access.dataset import Shards
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.lengths import LengthColumn
@@ -30,7 +31,7 @@ from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting
-from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.protocols import Digests, Held, Info, Needed, Origins, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.files_in_records import join_records
@@ -69,49 +70,31 @@ class RunningBuild(Protocol):
         """Wait until the build has ended, at most for so long."""
 
 
-class GrowingRecords(RowOrigins):
-    """The records of a version that is being built: a :class:`cachelayer.access.record_elements.RecordSource`.
+@dataclass(eq=False, repr=False)
+class GrowingRecords(Shards):
+    """The records of a version that is being built."""
 
-    Args:
-        notes: the notes of the build.
-        starts: the first record of each part.
-        spec: the spec of the elements, in which leaves that are known to be None in some elements are nullable.
-        metadata: the metadata of the version.
-        length: the number of records.
-        from_source: reads records that are not stored yet; None if all are.
-        verify, copies: see :class:`cachelayer.access.version_records.VersionRecords`.
-        log_began: the number of the newest entry of the log before the build began.
-        build: the build, if this process looks after it; None in other processes, which look at what is stored.
-    """
+    notes: Notes
+    """The notes of the build."""
+    starts: Ints
+    """The first record of each part."""
+    length: int
+    spec: Tree
+    """The spec of the elements, in which leaves that are known to be None in some elements are nullable."""
+    metadata: Mapping[str, Any]
+    from_source: SourceReader | None
+    """Reads records that are not stored yet; None if all are."""
+    verify: Verify
+    copies: CacheFolder | None
+    log_began: int
+    """The number of the newest entry of the log before the build began, then of the last that was seen."""
+    build: RunningBuild | None = None
+    """The build, if this process looks after it; None in other processes, which look at what is stored."""
 
-    kind: ClassVar[str] = "DataRef"
     reads_in_part: ClassVar[bool] = False
-    home: ClassVar[StoredVersion | None] = None
 
-    def __init__(
-        self,
-        notes: Notes,
-        starts: Ints,
-        length: int,
-        spec: Tree,
-        metadata: Mapping[str, Any],
-        from_source: SourceReader | None,
-        verify: Verify,
-        copies: CacheFolder | None,
-        log_began: int,
-        build: RunningBuild | None = None,
-    ) -> None:
-        self._notes = notes
-        self._starts = starts
-        self._length = length
-        self._spec = spec
-        self._metadata = metadata
-        self._from_source = from_source
-        self._verify: Verify = verify
-        self._copies = copies
-        self._log_began = log_began
-        self._build = build
-        self._given = np.zeros(length, np.uint32)
+    def __post_init__(self) -> None:
+        self._given = np.zeros(self.length, np.uint32)
         """The checksums of the records that the source gave, until they are compared with the stored ones; else 0."""
         self._process = os.getpid()
         self._lock = ProcessLock()
@@ -123,44 +106,37 @@ class GrowingRecords(RowOrigins):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Only the process that started the build knows how it goes.
-        known = (self._notes, self._starts, self._length, self._spec, self._metadata)
-        return GrowingRecords, (*known, self._from_source, self._verify, self._copies, self._log_began)
+        *known, _ = (getattr(self, field.name) for field in fields(self))
+        return GrowingRecords, tuple(known)
 
     # Facts of the plan.
 
     @property
-    def dataset_id(self) -> str:
-        return self._notes.dataset.name
-
-    @property
-    def version_name(self) -> str:
-        return self._notes.version
-
-    @property
     def _running_build(self) -> RunningBuild | None:
         """The build, if this process looks after it: after a fork, its thread is in the parent."""
-        return self._build if self._process == os.getpid() else None
+        return self.build if self._process == os.getpid() else None
 
     @property
     def _name(self) -> str:
-        return f"{self.dataset_id}@{self.version_name}"
+        return f"{self.notes.dataset.name}@{self.notes.version}"
 
     @property
-    def digests(self) -> Digests:
-        return Digests.of(self._notes.plan_hash, is_plan=True)
+    def origins(self) -> Origins:
+        return Origins(Digests.of(self.notes.plan_hash, is_plan=True), (self.length,))
 
     @cached_property
     def codec(self) -> Codec:
-        return codec_for(self._spec)
+        return codec_for(self.spec)
 
     @cached_property
-    def info(self) -> DatasetInfo:
+    def info(self) -> Info:
         # What the records take is known once all are stored; no size of a block follows from this guess.
         nbytes = self.codec.layout.fixed_nbytes
-        return DatasetInfo(self._name, self._metadata, nbytes, nbytes, _RECORDS_PER_READ)
+        title = f"DataRef({self._name!r})"
+        return Info(self._name, title, self.metadata, nbytes, nbytes, _RECORDS_PER_READ, is_growing=True)
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     # Facts of the published version.
 
@@ -171,7 +147,7 @@ class GrowingRecords(RowOrigins):
             CacheLayerError: if the build has failed, or the version was built from something else.
         """
         waiting = Waiting(self._name, None)
-        leases = Leases(self._notes.version_folder)
+        leases = Leases(self.notes.version_folder)
         while (published := self._look(at_once=wait)) is None and wait:
             waiting.wait_for("its build, for what is asked needs the whole version")
             if self._running_build is not None:
@@ -183,14 +159,6 @@ class GrowingRecords(RowOrigins):
                     f"{self._name} is not built, and no process builds it: call storage.cache() with its source again"
                 )
         return published
-
-    @property
-    def erased(self) -> Ints:
-        return NO_NUMBERS if self._published is None else self._published.erased
-
-    @property
-    def takes_requests(self) -> bool:
-        return self._published is not None and self._published.takes_requests
 
     def needed(self, numbers: Ints) -> Needed:
         return {} if self._published is None else self._published.needed(numbers)
@@ -212,19 +180,19 @@ class GrowingRecords(RowOrigins):
         return self.records(np.array([number])).record(0)
 
     def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
-        from_source = self._from_source
+        from_source = self.from_source
         published = self._look()
         if published is not None or from_source is None:
             return (published or self._whole()).records(numbers, held, videos=videos)
         groups: list[tuple[Ints, Records]] = []
         rows_of_source: list[Ints] = []
-        part_of = self._starts.searchsorted(numbers, side="right") - 1
-        for part, rows in groups_of(part_of, len(self._starts)):
+        part_of = self.starts.searchsorted(numbers, side="right") - 1
+        for part, rows in groups_of(part_of, len(self.starts)):
             stored = self._parts.get(part)
             if stored is None:
                 rows_of_source.append(rows)
             else:
-                groups.append((rows, stored.records(numbers[rows] - self._starts[part], videos=videos)))
+                groups.append((rows, stored.records(numbers[rows] - self.starts[part], videos=videos)))
         if rows_of_source:
             rows = np.sort(np.concatenate(rows_of_source))
             try:
@@ -252,45 +220,45 @@ class GrowingRecords(RowOrigins):
         with self._lock.of_process():
             # After an error, the next read looks again: what is wrong stays an error.
             self._next_look = 0.0
-            log = Log(self._notes.dataset)
+            log = Log(self.notes.dataset)
             head = log.head()
-            info = head.versions.get(self.version_name)
+            info = head.versions.get(self.notes.version)
             if info is not None:
                 self._published = self._opened(StoredVersion(log.folder, info))
                 # They may hold the whole source.
-                self._from_source = self._build = None
-            elif log.has_published(self.version_name, self._log_began):
+                self.from_source = self.build = None
+            elif log.has_published(self.notes.version, self.log_began):
                 raise VersionNotFoundError(f"{self._name} was built, and deleted since: call storage.cache() again")
             else:
-                self._noted = self._notes.finished(log, self._noted)
+                self._noted = self.notes.finished(log, self._noted)
                 self._parts = {
                     number: self._parts.get(number) or self._records_of(number, part)
                     for number, part in self._noted.items()
                 }
-            self._log_began = head.sequence
+            self.log_began = head.sequence
             self._next_look = now + SECONDS_PER_LOOK
         return self._published
 
     def _opened(self, version: StoredVersion) -> VersionRecords:
-        records = VersionRecords(version, self._verify, self._copies)
-        if records.digests.planned != self._notes.plan_hash:
+        records = VersionRecords(version, self.verify, self.copies)
+        if records.origins.digests.planned != self.notes.plan_hash:
             raise SourceError(
                 f"{self._name} was published meanwhile, built from something else than here: storage.fetch() opens it"
             )
-        if records.codec.spec != self._spec:
+        if records.codec.spec != self.spec:
             self._refuse_other_nulls(records.codec.schema.marks)
-        self._given[records.erased] = 0
+        self._given[records.origins.erased] = 0
         self._refuse_other_records(0, version.manifest.shards)
         return records
 
     def _records_of(self, number: int, part: PartResult) -> VersionRecords:
         """Return the records of a finished part."""
         self._refuse_other_nulls(part.nullable)
-        self._refuse_other_records(int(self._starts[number]), part.shards)
-        rows = ShardSet.of(self.codec.name, self._spec, ShardTable(part.shards))
-        info = VersionInfo(self.version_name, "", -1, "", part.records, part.nbytes, "")
-        version = StoredVersion.with_manifest(self._notes.dataset, info, Manifest(rows))
-        return VersionRecords(version, self._verify, self._copies)
+        self._refuse_other_records(int(self.starts[number]), part.shards)
+        rows = ShardSet.of(self.codec.name, self.spec, ShardTable(part.shards))
+        info = VersionInfo(self.notes.version, "", -1, "", part.records, part.nbytes, "")
+        version = StoredVersion.with_manifest(self.notes.dataset, info, Manifest(rows))
+        return VersionRecords(version, self.verify, self.copies)
 
     def _refuse_other_records(self, first: int, shards: Iterable[ShardFile]) -> None:
         """Raise if the source gave other records than shards hold, whose first record has the number ``first``."""
@@ -298,8 +266,8 @@ class GrowingRecords(RowOrigins):
             given = self._given[first : first + shard.stats.records]
             if given.any():
                 name = paths.index_of(shard.name)
-                raw = self._notes.dataset.read(name) or b""
-                index.check(raw, shard.stats.index_crc32c, f"{self._notes.dataset.url}/{name}")
+                raw = self.notes.dataset.read(name) or b""
+                index.check(raw, shard.stats.index_crc32c, f"{self.notes.dataset.url}/{name}")
                 wrong = np.flatnonzero((given != 0) & (given != index.rows_of(raw)["crc32c"]))
                 if len(wrong):
                     raise SourceError(
@@ -315,7 +283,7 @@ class GrowingRecords(RowOrigins):
         others = nulls - schema.marks
         if not others:
             return
-        before = dict(tree.leaves(self._spec))
+        before = dict(tree.leaves(self.spec))
         after = dict(tree.leaves(schema.marked(others)))
         changed = [tree.leaf_title(path) for path, leaf in after.items() if before[path] != leaf]
         raise SourceError(

@@ -9,32 +9,32 @@
 Three kinds of members are joined, each more closely than the one before:
 
 * any datasets of one element spec: each reads its own elements or batches, which are merged;
-* datasets whose elements have the same stored leaves: lengths and values of leaves are joined too, for windows;
+* tables of the same stored leaves: lengths and values of leaves are joined too, for windows;
 * whole records of one codec: their bytes are read by one call and decoded together, and specs may differ in which
-  leaves may be None. A ``RecordElements`` then decodes the join, which is its ``RecordSource``.
+  leaves may be None. They are a :class:`Table` again, of the :class:`JoinedRecords` of all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import is_
-from typing import Any, ClassVar, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
-from cachelayer.access.dataset import BaseDataset, LeafRead, ShardRows, StoredLeaves, check_one_size
+from cachelayer.access.dataset import LeafRead, Shards, Stored, check_one_size
 from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.record_elements import RecordElements, RecordSource
+from cachelayer.access.origins import joined_origins
+from cachelayer.access.table import Group, Table
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.locks import cached_property
+from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.protocols import (
     Attempted,
-    DatasetInfo,
-    Digests,
     Held,
+    Info,
     Needed,
+    Origins,
     Sources,
     highest_cost,
     joined_sources,
@@ -50,60 +50,46 @@ from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
-from cachelayer.versions.stored_version import StoredVersion
 
 
 @dataclass(frozen=True, eq=False)
-class Joined(BaseDataset):
-    """Datasets one after another."""
+class Members(PickledByFields):
+    """Rows of several datasets, one after another."""
 
     members: tuple[DatasetView, ...]
-    """One or more datasets. Their element specs are equal, unless only their records are read."""
-
-    kind: ClassVar[str] = "Joined"
-
-    @property
-    def title(self) -> str:
-        return f"Joined({list(self.members)!r})"
-
-    @property
-    def element_spec(self) -> Tree:
-        return self.members[0].element_spec
+    """One or more."""
 
     @cached_property
     def splits(self) -> Ints:
-        """The number of the first element of each member, and at last the number of all elements."""
+        """The number of the first row of each member, and at last the number of all rows."""
         return splits_of(np.array([len(member) for member in self.members], np.int64))
 
     def __len__(self) -> int:
         return int(self.splits[-1])
 
     def locate(self, number: int) -> tuple[DatasetView, int]:
-        """Return the member that an element is in, and its number there."""
+        """Return the member that a row is in, and its number there."""
         part = int(self.splits[1:].searchsorted(number, side="right"))
         return self.members[part], number - int(self.splits[part])
 
     def by_member(self, numbers: Ints) -> Iterator[tuple[DatasetView, Ints, Ints]]:
-        """Yield each member that some of these elements are in, their rows, and their numbers in the member."""
+        """Yield each member that some of these rows are in, which of them are, and their numbers in the member."""
         part_of = self.splits[1:].searchsorted(numbers, side="right")
         for part, rows in groups_of(part_of, len(self.members)):
             yield self.members[part], rows, numbers[rows] - self.splits[part]
 
-    @cached_property
-    def digests(self) -> Digests:
-        """The digests of the only member; of several, SHA-256 over ``concat`` and the digests of all, 32 bytes each."""
-        return _joined_digests([member.digests for member in self.members])
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(reference for member in self.members for reference in member.references))
+    def _groups(self, numbers: Ints) -> list[tuple[DatasetView, Ints, Ints]]:
+        """Return what :meth:`by_member` yields; of no rows, the first member, whose arrays an empty batch has."""
+        return list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]
 
     @cached_property
-    def info(self) -> DatasetInfo:
+    def info(self) -> Info:
         every = [member.info for member in self.members]
         first, *others = [info.metadata for info in every]
-        return DatasetInfo(
-            name=" + ".join(info.name for info in every),
+        name = " + ".join(info.name for info in every)
+        return Info(
+            name=name,
+            title=self._title(name),
             metadata={key: value for key, value in first.items() if all(_has(other, key, value) for other in others)},
             record_nbytes=max(info.record_nbytes for info in every),
             read_nbytes=max(info.read_nbytes for info in every),
@@ -111,55 +97,87 @@ class Joined(BaseDataset):
             reading_cost=highest_cost(info.reading_cost for info in every),
             is_declared=all(info.is_declared for info in every),
             together=max(info.together for info in every),
+            is_growing=any(info.is_growing for info in every),
         )
 
-    @property
-    def takes_requests(self) -> bool:
-        return any(member.takes_requests for member in self.members)
-
-    def needed(self, numbers: Ints) -> Needed:
-        return needed_together(member.needed(own) for member, _, own in self.by_member(numbers))
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return tuple(size for member in self.members for size in member.segments)
-
-    def prefix_digest(self, segments: int) -> str | None:
-        digests: list[Digests] = []
-        segments_left = segments
-        for member in self.members:
-            count = len(member.segments)
-            digest = member.digests.rows if segments_left >= count else member.prefix_digest(segments_left)
-            if digest is None:
-                return None
-            digests.append(Digests.of(digest))
-            segments_left -= count
-            if segments_left <= 0:
-                break
-        return _joined_digests(digests).rows
-
-    def in_shards(self, numbers: Ints) -> Iterator[ShardRows]:
-        for member, rows, own in self.by_member(numbers):
-            for places, segments, there in member.in_shards(own):
-                yield ShardRows(rows[places], segments, there)
-
-    def padding(self, numbers: Ints, name: str) -> int:
-        return sum(member.padding(own, name) for member, _, own in self.by_member(numbers))
+    def _title(self, name: str) -> str:
+        return f"Joined({name!r})"
 
     @cached_property
-    def erased(self) -> Ints:
-        firsts = self.splits[:-1].tolist()
-        return np.concatenate([member.erased + first for member, first in zip(self.members, firsts, strict=True)])
+    def origins(self) -> Origins:
+        return joined_origins([member.origins for member in self.members])
+
+    def needed(self, numbers: Ints) -> Needed:
+        if not len(numbers):
+            return needed_together(member.needed(numbers) for member in self.members)
+        return needed_together(member.needed(own) for member, _, own in self.by_member(numbers))
 
     def sources(self, numbers: Ints) -> Sources:
         return joined_sources([(rows, member.sources(own)) for member, rows, own in self.by_member(numbers)])
 
-    def published(self, *, wait: bool = True) -> Joined | None:
-        members = [member.published(wait=wait) for member in self.members]
-        published = [member for member in members if member is not None]
-        if len(published) < len(members):
-            return None
-        return self if all(map(is_, published, self.members)) else Joined(tuple(published))
+    def with_shards(self, change: Callable[[Shards], Shards]) -> Self:
+        members = [member.with_shards(change) for member in self.members]
+        return self if members == [*self.members] else replace(self, members=tuple(members))
+
+    def _common_codec(self, codecs: Sequence[Codec]) -> Codec:
+        """Return the codec of what all members have, given theirs."""
+        specs = [(member.info.name, codec.spec) for member, codec in zip(self.members, codecs, strict=True)]
+        return codec_named(codecs[0].name, common_spec(specs))
+
+
+def _has(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
+    return key in metadata and bool(metadata[key] == value)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedRecords(Members, Shards):
+    """The records of several shards of one codec, one after another. The members are tables of whole records."""
+
+    @cached_property
+    def codec(self) -> Codec:
+        return self._common_codec([shards_of(member).codec for member in self.members])
+
+    @property
+    def reads_in_part(self) -> bool:
+        return all(shards_of(member).reads_in_part for member in self.members)
+
+    def record(self, number: int) -> bytearray:
+        member, own = self.locate(number)
+        return shards_of(member).record(int(member.selection.numbers[own]))
+
+    def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
+        groups = [
+            (rows, shards_of(member).records(member.selection.numbers_of(own), held, videos=videos))
+            for member, rows, own in self.by_member(numbers)
+        ]
+        return join_records(len(numbers), groups) if groups else Spans.of_bytes([])
+
+    def lengths(self, leaf: int) -> LengthColumn:
+        return LengthColumn.joined(
+            [shards_of(member).lengths(leaf).selected(member.selection) for member in self.members]
+        )
+
+
+def shards_of(member: DatasetView) -> Shards:
+    """Return the shards of the rows of a table."""
+    return cast(Table, member.base).shards
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Members, Stored):
+    """Datasets of one element spec, one after another."""
+
+    def _title(self, name: str) -> str:  # noqa: ARG002
+        return f"Joined({list(self.members)!r})"
+
+    @property
+    def element_spec(self) -> Tree:
+        return self.members[0].element_spec
+
+    def undecoded(self) -> None:
+        return None
+
+    # Elements.
 
     def element(self, number: int) -> Any:
         member, own = self.locate(number)
@@ -179,42 +197,29 @@ class Joined(BaseDataset):
         return made
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
-        # A batch of no elements has the arrays of the first member.
-        groups = list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]
-        batches = [(rows, member.batch(own, held)) for member, rows, own in groups]
+        batches = [(rows, member.batch(own, held)) for member, rows, own in self._groups(numbers)]
         if len(batches) == 1:
             return batches[0][1]
         return _merge_batches(self.element_spec, batches, len(numbers))
 
-    @property
-    def leaves(self) -> StoredLeaves | None:
-        first = self.members[0].base.leaves
-        if first is None:
-            return None
-        for member in self.members[1:]:
-            stored = member.base.leaves
-            if stored is None or stored.codec.spec != first.codec.spec:
-                return None
-        return self
+    # Leaves, if all members are tables.
 
-    def _leaves(self) -> Iterator[tuple[DatasetView, StoredLeaves]]:
-        """Yield each member and its stored leaves."""
+    @cached_property
+    def has_leaves(self) -> bool:
+        every = [member.leaves for member in self.members]
+        return all(each is not None and each.codec.spec == cast(Stored, every[0]).codec.spec for each in every)
+
+    def _leaves(self) -> Iterator[tuple[DatasetView, Stored]]:
+        """Yield each member and the dataset of its stored leaves."""
         for member in self.members:
             yield member, member.leaves_for("lengths() and what needs lengths")
 
     @cached_property
     def codec(self) -> Codec:
-        """The codec of the leaves, or of the records if these are decoded together."""
-        every = [(member.info.name, stored.codec) for member, stored in self._leaves()]
-        return codec_named(every[0][1].name, common_spec([(name, codec.spec) for name, codec in every]))
-
-    @property
-    def home(self) -> StoredVersion | None:
-        return next(self._leaves())[1].home
+        return self._common_codec([stored.codec for _, stored in self._leaves()])
 
     def with_fields(self, leaves: Sequence[int]) -> Joined:
-        members = [member.with_base(stored.with_fields(leaves)) for member, stored in self._leaves()]
-        return Joined(tuple(members))
+        return Joined(tuple(member.with_base(stored.with_fields(leaves)) for member, stored in self._leaves()))
 
     def has_added(self, leaves: Sequence[int]) -> bool:
         return any(stored.has_added(leaves) for _, stored in self._leaves())
@@ -227,7 +232,7 @@ class Joined(BaseDataset):
     def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
         reads = [read if read.counts is None or read.into else self._into_new_array(read) for read in reads]
         groups = []
-        for member, rows, own in list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]:
+        for member, rows, own in self._groups(numbers):
             own_reads = [read.of_rows(rows) for read in reads]
             stored = member.leaves_for("lengths()")
             groups.append((rows, stored.leaf_values(member.selection.numbers_of(own), own_reads, held)))
@@ -244,42 +249,6 @@ class Joined(BaseDataset):
         _, dtype = self.codec.varying[read.leaf]
         splits = splits_of(cast(Ints, read.counts))
         return replace(read, into=Placed(np.empty(int(splits[-1]), dtype), splits[:-1]))
-
-    # The methods below need members that are whole records of one codec.
-
-    def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Joined:
-        """Return the same records, whose members come from changed sources."""
-        bases = (cast(RecordElements, member.base).with_sources(change) for member in self.members)
-        members = (member.with_base(base) for member, base in zip(self.members, bases, strict=True))
-        return Joined(tuple(members))
-
-    @property
-    def reads_in_part(self) -> bool:
-        return all(source_of(member).reads_in_part for member in self.members)
-
-    def record(self, number: int) -> bytearray:
-        member, own = self.locate(number)
-        return source_of(member).record(member.selection.number(own))
-
-    def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
-        groups = [
-            (rows, source_of(member).records(member.selection.numbers_of(own), held, videos=videos))
-            for member, rows, own in self.by_member(numbers)
-        ]
-        return join_records(len(numbers), groups) if groups else Spans.of_bytes([])
-
-
-def _joined_digests(digests: Sequence[Digests]) -> Digests:
-    return digests[0] if len(digests) == 1 else Digests.joined(b"concat", digests)
-
-
-def _has(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
-    return key in metadata and bool(metadata[key] == value)
-
-
-def source_of(member: DatasetView) -> RecordSource:
-    """Return the source of a member whose elements are stored records."""
-    return cast(RecordElements, member.base).source
 
 
 def _merge_fixed(groups: Sequence[tuple[Ints, Any]], count: int) -> Any:
@@ -329,24 +298,21 @@ def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) 
     return codec.batch(codec.columns(listed))
 
 
-def join(members: Sequence[DatasetView]) -> BaseDataset:
+def join(members: Sequence[DatasetView]) -> Stored:
     """Return datasets one after another; stored records of one codec are decoded together.
 
     Raises:
         InvalidArgumentError: if specs or codecs differ; the message names the datasets and the leaf.
     """
-    bases = [member.base for member in members]
-    if all(isinstance(base, RecordElements) and base.chosen is None for base in bases):
-        return _join_records(members)
+    tables = [view.base for view in members if isinstance(view.base, Table) and view.base.is_whole]
+    if len(tables) == len(members):
+        return _join_records(members, tables)
     flat: list[DatasetView] = []
-    for member in members:
-        base = member.base
+    for view in members:
         # All of an earlier join: its members are joined, so that concat of a concat has the digest of one concat.
-        if isinstance(base, Joined) and member.digests == base.digests:
-            flat += base.members
-        else:
-            flat.append(member)
-    specs = [(member.title.partition("(")[0], member.element_spec) for member in flat]
+        is_joined = isinstance(view.base, Joined) and view.origins.digests == view.base.origins.digests
+        flat += cast(Joined, view.base).members if is_joined else [view]
+    specs = [(view.title.partition("(")[0], view.element_spec) for view in flat]
     common = common_spec(specs)
     for name, spec in specs:
         if spec != common:
@@ -354,23 +320,23 @@ def join(members: Sequence[DatasetView]) -> BaseDataset:
     return Joined(tuple(flat))
 
 
-def _join_records(members: Sequence[DatasetView]) -> RecordElements:
+def _join_records(members: Sequence[DatasetView], tables: Sequence[Table]) -> Table:
     # A version that was built from an empty source has no element spec, so it fits every other.
-    members = [member for member in members if member.element_spec is not None] or members[:1]
-    bases = [cast(RecordElements, member.base) for member in members]
-    names = [base.info.name for base in bases]
-    common_spec([(name, base.element_spec) for name, base in zip(names, bases, strict=True)])
-    codecs = {base.codec.name: name for name, base in zip(names, bases, strict=True)}
+    pairs = [pair for pair in zip(members, tables, strict=True) if pair[1].element_spec is not None]
+    pairs = pairs or [(members[0], tables[0])]
+    groups = [table.groups[0] for _, table in pairs]
+    names = [table.info.name for _, table in pairs]
+    common_spec([(name, group.element_codec.spec) for name, group in zip(names, groups, strict=True)])
+    codecs = {group.codec.name: name for name, group in zip(names, groups, strict=True)}
     if len(codecs) > 1:
         raise InvalidArgumentError(f"{' and '.join(codecs.values())} have different codecs: {' and '.join(codecs)}")
-    common_spec([(name, base.codec.spec) for name, base in zip(names, bases, strict=True)])
+    common_spec([(name, group.codec.spec) for name, group in zip(names, groups, strict=True)])
     flat: list[DatasetView] = []
-    for member, base in zip(members, bases, strict=True):
-        source = base.source
-        stored = member.with_base(base.undecoded())
-        if isinstance(source, Joined) and stored.digests == source.digests:
-            flat += source.members
-        else:
-            flat.append(stored)
-    decodes = all(base.decodes for base in bases)
-    return RecordElements(Joined(tuple(flat)), decodes, bases[0].image_sizes)
+    for view, table in pairs:
+        shards = table.shards
+        stored = view.with_base(table.undecoded())
+        is_joined = isinstance(shards, JoinedRecords) and stored.origins.digests == shards.origins.digests
+        flat += cast(JoinedRecords, shards).members if is_joined else [stored]
+    decodes = all(group.decodes for group in groups)
+    joined = JoinedRecords(tuple(flat))
+    return Table(joined, (Group(joined, None, decodes, groups[0].image_sizes),))

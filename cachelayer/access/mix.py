@@ -98,7 +98,7 @@ class Mixture(Generic[T]):
         self._turns = turns
         self._length = length
         members = tuple(ref._current for ref, _ in parts)
-        joined = join([member.with_base(member.base.with_declared_spec()) for member in members])
+        joined = join(list(map(_declared, members)))
         self._records = replace(DatasetView.all(joined), mixed=members)
 
     def __identity__(self) -> Any:
@@ -117,7 +117,7 @@ class Mixture(Generic[T]):
             >>> mixtures[0].digest == mixtures[1].digest, mixtures[0].digest == cachelayer.mix([(letters, 1)]).digest
             (True, False)
         """
-        return Digests.joined(b"mixture", [ref._records.digests for ref, _ in self._parts]).elements
+        return Digests.joined(b"mixture", [ref._records.origins.digests for ref, _ in self._parts]).elements
 
     @property
     def _digest_text(self) -> str:
@@ -274,6 +274,14 @@ def mix(
     members = [ref._current for ref in refs]
     turns = scheduled(_stages([weight for _, weight in pairs], schedule), members, by)
     return Mixture(pairs, turns, ENDLESS if stop is None else _end(turns, refs, stop))
+
+
+def _declared(member: DatasetView) -> DatasetView:
+    """Return a part of which all elements are known to have the element spec."""
+    from cachelayer.access.wrap import WrappedItems
+
+    base = member.base
+    return member.with_base(base.with_declared_spec()) if isinstance(base, WrappedItems) else member
 
 
 def _pairs(parts: Any) -> list[tuple[View[Any], Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.access.dataset import BaseDataset
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.joined import Joined
 from cachelayer.access.sampling import field_of_all, is_one_number
@@ -18,6 +19,7 @@ from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.memory import Ints
 from cachelayer.records.spec import describe_leaf, is_static
 from cachelayer.streams.order.mixture import MOST_TURNS, Turns, turns_of
 from cachelayer.streams.steps import MOST_POSITIONS
@@ -130,8 +132,8 @@ def mean_length(part: DatasetView, by: str) -> Fraction:
 def _total(part: DatasetView, by: str) -> Fraction:
     """Return the sum over all records of a part of the lengths or numbers in a field."""
     base = part.base
-    stored = base.leaves
-    if isinstance(base, Joined) and stored is None and part.digests == base.digests:
+    stored = part.leaves
+    if isinstance(base, Joined) and stored is None and part.origins.digests == base.origins.digests:
         return sum((_total(member, by) for member in base.members if len(member)), Fraction(0))
     # As they are stored: images and sounds have the bytes of their files.
     spec = part.element_spec if stored is None else stored.codec.spec
@@ -143,7 +145,7 @@ def _total(part: DatasetView, by: str) -> Fraction:
             raise InvalidArgumentError(f"by={by!r}: a value of {part!r} is negative or not finite")
         return Fraction(values.sum(dtype=np.float64 if values.dtype.kind == "f" else object))
     if is_static(leaf):
-        padding = sum(part.base.padding(numbers, by) for numbers in part.selection.pieces())
+        padding = sum(_padding(part.base, numbers, by) for numbers in part.selection.pieces())
         return Fraction(len(part) * prod(dim or 0 for dim in leaf.shape) - padding)
     if stored is None:
         raise InvalidArgumentError(
@@ -151,3 +153,20 @@ def _total(part: DatasetView, by: str) -> Fraction:
             "of fixed shape, and arrays of shape [None], bytes and str of stored records have lengths"
         )
     return Fraction(part.lengths(by).total)
+
+
+def _padding(dataset: BaseDataset, numbers: Ints, name: str) -> int:
+    """Return how many values of a field of fixed shape are padding, over some elements."""
+    from cachelayer.access.sequences.documents import DocumentRows
+    from cachelayer.access.sequences.padded import PaddedElements
+    from cachelayer.access.sequences.rolling import SeriesWindows
+
+    if isinstance(dataset, (DocumentRows, PaddedElements)):
+        return dataset.padding(numbers, name)
+    if isinstance(dataset, DatasetView):
+        return _padding(dataset.base, dataset.selection.numbers_of(numbers), name)
+    if isinstance(dataset, SeriesWindows):
+        return _padding(dataset.records, dataset.members_of(numbers), name)
+    if isinstance(dataset, Joined):
+        return sum(_padding(member, own, name) for member, _, own in dataset.by_member(numbers))
+    return 0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cachelayer.access.dataset import leaves_below
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import keys_of_view
-from cachelayer.access.record_elements import StoredElements
+from cachelayer.access.table import Table
 from cachelayer.errors import InvalidTypeError
 from cachelayer.progress import Progress, unless_short
 from cachelayer.records import tree
@@ -56,7 +56,7 @@ class Pairs:
         in_other = np.zeros(length, np.bool_)
         for mask, view in ((in_one, one), (in_other, other)):
             mask[: len(view)] = True
-            mask[view.erased] = False
+            mask[view.origins.erased] = False
         both = np.flatnonzero(in_one & in_other)
         return cls(both, both, np.flatnonzero(in_one & ~in_other), np.flatnonzero(in_other & ~in_one))
 
@@ -105,12 +105,12 @@ class _Side:
     """The rows of one view, and their stored elements."""
 
     view: DatasetView
-    elements: StoredElements
+    elements: Table
 
     @classmethod
     def of(cls, view: DatasetView) -> _Side:
-        elements = view.base.leaves
-        if not isinstance(elements, StoredElements):
+        elements = view.leaves
+        if not isinstance(elements, Table):
             raise InvalidTypeError(f"{view.title}: diff() compares versions, and views of their records")
         return cls(view, elements.undecoded())
 
@@ -120,8 +120,7 @@ class _Side:
 
     def narrowed(self, keys: Sequence[str]) -> _Side:
         """Return the same rows with only these keys of their elements."""
-        narrow: Any = self.elements.with_fields(leaves_below(self.spec, keys))
-        return replace(self, elements=narrow)
+        return replace(self, elements=self.elements.with_fields(leaves_below(self.spec, keys)))
 
     def has_added(self, key: str) -> bool:
         """Return whether a key is a column that was added to the version."""
@@ -179,8 +178,8 @@ class _FieldGroup:
 
 def _field_groups(one: _Side, other: _Side) -> list[_FieldGroup]:
     """Return the fields that both sides have, in two groups: fields of the records, and columns added on a side."""
-    home = one.elements.home
-    other_home = other.elements.home
+    home = one.elements.origins.home
+    other_home = other.elements.origins.home
     places = None
     if home is not None and other_home is not None and _stored_alike(home, other_home):
         codes: dict[str, int] = {}
@@ -261,13 +260,13 @@ def side_of(view: DatasetView) -> Side:
         InvalidTypeError: if the view shows anything but records of one version.
     """
     side = _Side.of(view)
-    version = side.elements.home
+    version = side.elements.origins.home
     name = view.name
     if version is None or name is None:
         raise InvalidTypeError(f"{view.title}: diff() compares versions, and views of the records of one version each")
     reference = str(name) if name.calls else version.reference
     nbytes = view.nbytes if view.is_view else version.info.nbytes
-    return Side(version, reference, view.digests.elements, side.spec, len(view), nbytes)
+    return Side(version, reference, view.origins.digests.elements, side.spec, len(view), nbytes)
 
 
 def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bool | None = None) -> RowDiff:

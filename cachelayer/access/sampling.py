@@ -13,7 +13,7 @@ from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader
 from cachelayer.arguments import refuse_other_index
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.protocols import Dataset, T, identity_of_records
+from cachelayer.protocols import DatasetRows, T, identity_of_records
 from cachelayer.records import dtypes
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.spec import ArraySpec, LeafSpec, describe_leaf
@@ -52,7 +52,7 @@ class Sampled(Generic[T]):
         (['c', 'c', 'c', 'c', 'c', 'c'], ['c', 'b', 'b', 'c', 'c', 'b'])
     """
 
-    def __init__(self, records: Dataset[T], order: WeightedOrder, name: ViewName | None = None) -> None:
+    def __init__(self, records: DatasetRows[T], order: WeightedOrder, name: ViewName | None = None) -> None:
         self._records = records
         self._order = order
         self._name = name
@@ -88,7 +88,7 @@ class Sampled(Generic[T]):
             >>> letters.sample([0, 1, 3, 0], seed=1).digest == letters.digest
             True
         """
-        return self._records.digests.elements
+        return self._records.origins.digests.elements
 
     @property
     def element_spec(self) -> Tree:

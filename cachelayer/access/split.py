@@ -154,7 +154,7 @@ def _parts_by_number(view: DatasetView, fractions: tuple[float, ...], key: int) 
     part_of = np.empty(len(view), np.min_scalar_type(-len(fractions)))
     for start in range(0, len(view), _AT_ONCE):
         chunk = np.arange(start, min(start + _AT_ONCE, len(view)))
-        for places, segments, numbers in view.in_shards(chunk):
+        for places, segments, numbers in view.origins.in_shards(chunk):
             ends = _ends(segments, fractions)
             for segment, rows, order in _shuffled_places(segments, numbers, key):
                 part_of[chunk[places[rows]]] = ends[segment].searchsorted(order, side="right")
@@ -245,7 +245,7 @@ def _in_segments(view: DatasetView, rows: Ints, key: int) -> tuple[Ints, Ints, I
     segment, number, place = np.empty((3, len(rows)), np.int64)
     firsts: dict[tuple[int, ...], tuple[int, int]] = {}
     next_segment = next_number = 0
-    for places, segments, numbers in view.in_shards(rows):
+    for places, segments, numbers in view.origins.in_shards(rows):
         if segments not in firsts:
             firsts[segments] = (next_segment, next_number)
             next_segment += len(segments)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
-from cachelayer.access.joined import Joined, source_of
-from cachelayer.access.record_elements import RecordElements, RecordSource, StoredElements
+from cachelayer.access.dataset import Shards
+from cachelayer.access.joined import JoinedRecords, shards_of
+from cachelayer.access.table import Table
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
+from cachelayer.protocols import takes_requests
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.leaf_names import leaf_numbers
@@ -25,7 +27,7 @@ from cachelayer.versions.stored_version import StoredVersion
 class StoredRecords:
     """The records of a version, of a view of one, or of several versions. Thread-safe and picklable."""
 
-    elements: StoredElements
+    elements: Table
     """All elements of the versions, undecoded, with the leaves that the records keep."""
     selection: Selection
     """The numbers of the elements that are meant, in order."""
@@ -45,21 +47,21 @@ class StoredRecords:
             InvalidTypeError: if the view shows anything else.
         """
         elements: Any = view._records.base if isinstance(view, View) else None
-        if not isinstance(elements, StoredElements):
+        if not isinstance(elements, Table):
             cure = "cache it first, with storage.cache()"
             if not isinstance(view, View):
                 cure = "pass the name of a version, or a DataRef or a view of one"
             raise InvalidTypeError(f"a {type(view).__name__} has no stored records: {cure}")
-        shown = elements.digests.elements
+        shown = elements.origins.digests.elements
         elements = elements.undecoded()
-        if elements.digests.elements != shown:
+        if elements.origins.digests.elements != shown:
             raise InvalidTypeError(
                 f"{view!r} has images of one size, and stored records have their files: cache it first, with "
                 "storage.cache()"
             )
         if fields is not None:
             elements = elements.with_fields(leaf_numbers(elements.codec.spec, fields))
-        elements = elements.with_sources(partial(_without_new_copies, reads_copies=reads_copies))
+        elements = elements.with_shards(partial(_without_new_copies, reads_copies=reads_copies))
         return cls(elements, view._records.selection, view.digest)
 
     def __len__(self) -> int:
@@ -67,23 +69,23 @@ class StoredRecords:
 
     @property
     def versions(self) -> list[StoredVersion]:
-        return [source.version for source in _versions(self.elements.source)]
+        return [records.version for records in _versions(self.elements.shards)]
 
     @property
     def provenance(self) -> dict[str, Any]:
         """The provenance of the version; empty if the records come from several."""
-        source = self.elements.source
-        return dict(source.version.manifest.provenance) if isinstance(source, VersionRecords) else {}
+        shards = self.elements.shards
+        return dict(shards.version.manifest.provenance) if isinstance(shards, VersionRecords) else {}
 
     @property
     def is_local(self) -> bool:
         """True if every record can be read without a request."""
-        return not self.elements.takes_requests
+        return not takes_requests(self.elements)
 
     @property
     def compression(self) -> str:
         """The compression of the first shard: ``none`` or ``zstd``."""
-        first = next((source for source in _versions(self.elements.source) if len(source)), None)
+        first = next((records for records in _versions(self.elements.shards) if len(records)), None)
         return "none" if first is None else first.version.manifest.shards.compressions[0]
 
     @property
@@ -99,27 +101,25 @@ class StoredRecords:
     def frames(self, rows: Ints) -> Frames:
         """Return some records as bytes. Records that keep all their leaves are not decoded."""
         numbers = self.selection.take(rows)
-        source = self.elements.source
-        if isinstance(self.elements, RecordElements) and self.element_spec == source.codec.spec:
-            return Frames.of(source.records(numbers))
+        shards = self.elements.shards
+        if self.elements.is_whole:
+            return Frames.of(shards.records(numbers))
         return codec_for(self.element_spec).encode(self.elements.columns(numbers))
 
 
-def _versions(source: RecordSource) -> list[VersionRecords]:
-    if isinstance(source, Joined):
-        return [each for member in source.members for each in _versions(source_of(member))]
-    return [source] if isinstance(source, VersionRecords) else []
+def _versions(shards: Shards) -> list[VersionRecords]:
+    if isinstance(shards, JoinedRecords):
+        return [each for member in shards.members for each in _versions(shards_of(member))]
+    return [shards] if isinstance(shards, VersionRecords) else []
 
 
-def _without_new_copies(source: RecordSource, *, reads_copies: bool) -> RecordSource:
+def _without_new_copies(shards: Shards, *, reads_copies: bool) -> Shards:
     """Return the same records, of which no local copies are made, since they are read once.
 
     Copies are read if all are there already.
     """
-    if isinstance(source, Joined):
-        return source.with_sources(partial(_without_new_copies, reads_copies=reads_copies))
-    if isinstance(source, VersionRecords):
-        copies = source.copies if reads_copies and not source.takes_requests else None
+    if isinstance(shards, VersionRecords):
+        copies = shards.copies if reads_copies and not shards.takes_requests else None
         # A damaged record must not get a checksum of its own.
-        return replace(source, copies=copies, verify="always")
-    return source
+        return replace(shards, copies=copies, verify="always")
+    return shards

@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from cachelayer.access.dataset import RowOrigins
+from cachelayer.access.dataset import Shards
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
 from cachelayer.errors import ErasedRecordError
 from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.store import Buffer
-from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources, sources_of_records
+from cachelayer.protocols import Digests, Held, Info, Needed, Origins, Sources, sources_of_records
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.spans import Records
@@ -48,8 +48,8 @@ _RECORDS_PER_READ = 8192
 
 
 @dataclass(frozen=True, eq=False)
-class VersionRecords(PickledByFields, RowOrigins):
-    """The records of a version, or the rows of a group of its added columns: a :class:`RecordSource`.
+class VersionRecords(PickledByFields, Shards):
+    """The records of a version, or the rows of a group of its added columns.
 
     It opens each file when the file is first read, and again after unpickling. Thread-safe.
     """
@@ -61,15 +61,6 @@ class VersionRecords(PickledByFields, RowOrigins):
     """The local cache of remote shards; None to make no local copies."""
     group: int | None = None
     """The number of the group of columns; None for the records."""
-    kind: ClassVar[str] = "DataRef"
-
-    @property
-    def dataset_id(self) -> str:
-        return self.version.dataset_id
-
-    @property
-    def version_name(self) -> str:
-        return self.version.info.version
 
     @property
     def shard_set(self) -> ShardSet:
@@ -77,29 +68,32 @@ class VersionRecords(PickledByFields, RowOrigins):
         manifest = self.version.manifest
         return manifest.rows if self.group is None else manifest.columns[self.group]
 
-    @property
-    def digests(self) -> Digests:
-        digest = self.version.manifest.shards_digest
+    @cached_property
+    def origins(self) -> Origins:
+        manifest = self.version.manifest
+        digest = manifest.shards_digest
         # Each erasure gives a version another digest. The manifest keeps the earlier digests, the oldest first.
-        earlier = self.version.manifest.supersedes
-        original = earlier[0] if earlier else digest
-        return Digests(digest, digest, original, self.version.manifest.provenance.get("plan", digest))
-
-    def published(self, *, wait: bool = True) -> VersionRecords:  # noqa: ARG002
-        return self
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        return (self.version.reference,)
+        original = manifest.supersedes[0] if manifest.supersedes else digest
+        planned = manifest.provenance.get("plan", digest)
+        return Origins(
+            # Of the elements with all columns that were added.
+            digests=Digests(manifest.unsliced_digest, digest, original, planned),
+            segments=self.version.segments,
+            references=(self.version.reference,),
+            home=self.version,
+            erased=np.array(manifest.erased, np.int64),
+            earlier=partial(_earlier_digest, self.version),
+        )
 
     @cached_property
-    def info(self) -> DatasetInfo:
+    def info(self) -> Info:
         manifest = self.version.manifest
         records = max(1, len(self))
         read_nbytes = self.shard_set.nbytes // records
         record_nbytes = read_nbytes if self.group is not None else manifest.plain_nbytes // records
         metadata = manifest.provenance.get("metadata") or {}
-        return DatasetInfo(self.version.name, metadata, record_nbytes, read_nbytes, _RECORDS_PER_READ)
+        name = self.version.name
+        return Info(name, f"DataRef({name!r})", metadata, record_nbytes, read_nbytes, _RECORDS_PER_READ)
 
     def sources(self, numbers: Ints) -> Sources:
         selection = self.version.selection
@@ -115,15 +109,9 @@ class VersionRecords(PickledByFields, RowOrigins):
     def __len__(self) -> int:
         return self.shard_set.records
 
-    @cached_property
-    def erased(self) -> Ints:
-        return np.array(self.version.manifest.erased, np.int64)
-
     def refuse_erased(self, numbers: Ints) -> None:
         """Raise an ErasedRecordError if one of these records was erased."""
-        if not len(self.erased):
-            return
-        erased = np.flatnonzero(np.isin(numbers, self.erased))
+        erased = np.flatnonzero(np.isin(numbers, self.origins.erased))
         if not len(erased):
             return
         number = int(numbers[erased[0]])
@@ -135,10 +123,6 @@ class VersionRecords(PickledByFields, RowOrigins):
     @cached_property
     def codec(self) -> Codec:
         return self.shard_set.codec_of(self.version.name)
-
-    @property
-    def home(self) -> StoredVersion | None:
-        return self.version
 
     @property
     def reads_in_part(self) -> bool:
@@ -153,13 +137,6 @@ class VersionRecords(PickledByFields, RowOrigins):
     def is_local(self) -> bool:
         """True if the files themselves are on this host. Local copies of remote files do not count."""
         return self.version.folder.local_path(paths.SHARDS) is not None
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self.version.segments
-
-    def prefix_digest(self, segments: int) -> str | None:
-        return self.version.manifest.prefix_digest(sum(self.segments[:segments]))
 
     @cached_property
     def shards(self) -> LocalShards | RemoteShards | ColumnRows:
@@ -229,15 +206,14 @@ class VersionRecords(PickledByFields, RowOrigins):
     def record(self) -> Callable[[int], bytearray]:
         """Returns one record; the caller may change it. This is what ``ref[i]`` waits for, so it calls nothing else."""
         read = self.shards.record
-        return self._record_not_erased if len(self.erased) else read
+        return self._record_not_erased if self.version.manifest.erased else read
 
     def _record_not_erased(self, number: int) -> bytearray:
         self.refuse_erased(np.array([number]))
         return self.shards.record(number)
 
     def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
-
-        if len(self.erased):
+        if self.version.manifest.erased:
             self.refuse_erased(numbers)
         if held is not None and self in held:
             from cachelayer.access.held_blocks import held_records
@@ -265,3 +241,7 @@ class VersionRecords(PickledByFields, RowOrigins):
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self._lengths.column(leaf)
+
+
+def _earlier_digest(version: StoredVersion, segments: int) -> str | None:
+    return version.manifest.prefix_digest(sum(version.segments[:segments]))

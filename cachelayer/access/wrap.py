@@ -16,7 +16,7 @@ from cachelayer.access.view import View
 from cachelayer.arguments import explains_options
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Attempted, DatasetInfo, Digests, Held, Sources, T, sources_of_records
+from cachelayer.protocols import Attempted, Digests, Held, Info, Origins, Sources, T, sources_of_records
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, infer_spec
@@ -51,21 +51,19 @@ class WrappedItems(BaseDataset):
         self._records = len(self.obj)
 
     @property
-    def title(self) -> str:
-        return f"Wrapped({self.identity!r})"
-
-    @property
-    def digests(self) -> Digests:
-        return Digests.of(hashlib.sha256(f"wrap:{self._records}:{self.identity}".encode()).hexdigest())
+    def origins(self) -> Origins:
+        digest = hashlib.sha256(f"wrap:{self._records}:{self.identity}".encode()).hexdigest()
+        return Origins(Digests.of(digest), (self._records,))
 
     def __len__(self) -> int:
         return self._records
 
     @property
-    def info(self) -> DatasetInfo:
+    def info(self) -> Info:
         # Sizes are unknown before items are read. This guess leads to blocks of a few hundred items.
-        return DatasetInfo(
+        return Info(
             name=self.identity,
+            title=f"Wrapped({self.identity!r})",
             metadata={},
             record_nbytes=4096,
             read_nbytes=4096,
@@ -143,6 +141,7 @@ class WrappedItems(BaseDataset):
         return codec_for(codec.schema.marked(codec.null_bits_in(columns))).batch(columns)
 
     def with_declared_spec(self) -> WrappedItems:
+        """Return the same items, all of which are known to have the spec of item 0."""
         # Each item is checked against the spec of item 0 when it is read.
         return self if self.declared is not None else WrappedItems(self.obj, self.identity, self.element_spec)
 

@@ -33,7 +33,7 @@ from cachelayer.builds.source import Source, errors_named, has_items, length_of,
 from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
-from cachelayer.protocols import Dataset, has_records, records_of
+from cachelayer.protocols import DatasetRows, declared_spec, has_records, records_of
 from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
 from cachelayer.records.infer import overlaid
@@ -217,18 +217,18 @@ def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | Non
     return None
 
 
-def _of_records(obj: object, records: Dataset[Any], declared: Tree | None) -> Source:
+def _of_records(obj: object, records: DatasetRows[Any], declared: Tree | None) -> Source:
     base = _base(records)
     kind = type(obj).__name__
     if records.undecoded() is None:
         source = source_of_items(obj, by_number=True)
-        return replace(source, element_spec=records.declared_spec, provenance=base)
+        return replace(source, element_spec=declared_spec(records), provenance=base)
     dataset = _files_of(records, declared) or records
     source = source_of_items(dataset, elements=partial(_elements_from, dataset))
     return replace(source, kind=kind, element_spec=dataset.element_spec, provenance=base)
 
 
-def _elements_from(dataset: Dataset[Any], start: int) -> Iterator[Any]:
+def _elements_from(dataset: DatasetRows[Any], start: int) -> Iterator[Any]:
     """Yield the elements from ``start`` on; many are read at once."""
     for numbers in ranges_to_read(start, len(dataset), batch_records(dataset.info.read_nbytes)):
         yield from dataset.elements(np.arange(numbers.start, numbers.stop))
@@ -253,7 +253,7 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
         if stored is not None:
             reader = replace(reader, records=stored)
             stream = Stream(reader)
-        spec = reader.records.declared_spec
+        spec = declared_spec(reader.records)
     endless = "pass num_epochs= to stream()" if reader.options.is_endless else ""
     length = None if endless else len(stream)
     elements = iter(stream)
@@ -272,25 +272,26 @@ def _rows_of_stream(stream: Stream[Any], source: Source, declared: Tree | None) 
     reader = stream._reader
     if reader.is_mapped:
         return unbatched(source, declared=declared)
-    spec = reader.records.declared_spec
+    spec = declared_spec(reader.records)
     return replace(unbatched(source, declared=overlaid(declared, spec)), element_spec=spec)
 
 
-def _base(records: Dataset[Any]) -> dict[str, Any]:
+def _base(records: DatasetRows[Any]) -> dict[str, Any]:
     """Return what the provenance of a version says of the records that it is made of."""
-    if not records.references:
+    origins = records.origins
+    if not origins.references:
         return {}
-    base = {"digest": records.digests.elements, "records": len(records), "references": list(records.references)}
+    base = {"digest": origins.digests.elements, "records": len(records), "references": list(origins.references)}
     return {"base": base}
 
 
-def _files_of(records: Dataset[Any], declared: Tree | None) -> Dataset[Any] | None:
+def _files_of(records: DatasetRows[Any], declared: Tree | None) -> DatasetRows[Any] | None:
     """Return the elements with images and sounds as the files that are stored; None if they are to be arrays.
 
     They are if a declared spec asks for arrays in their places, or if the elements have images of one size.
     """
     stored = records.undecoded()
-    if stored is None or stored.digests.elements != records.digests.elements:
+    if stored is None or stored.origins.digests.elements != records.origins.digests.elements:
         return None
     wanted = {} if declared is None else dict(tree.leaf_values(declared))
     files = [path for path, leaf in tree.leaves(stored.element_spec) if isinstance(leaf, EncodedSpec)]

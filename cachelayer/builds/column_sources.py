@@ -39,7 +39,7 @@ def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *,
         function: takes an element and returns a dict with its values of the columns. With ``batched`` it takes a batch,
             whose leaves are stacked on a leading axis, and returns a dict of columns with this axis.
     """
-    plan = {"of": records_of(ref).digests.elements, "batched": batched}
+    plan = {"of": records_of(ref).origins.digests.elements, "batched": batched}
     if not batched:
         source = source_of_items(ref, elements=partial(_columns_from, ref, function))
         return replace(source, kind="columns", plan=plan)

@@ -77,7 +77,7 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
         return Identity(_facts_of_stream(obj))
     if has_records(obj):
         records = records_of(obj)
-        return Identity({**facts, "length": len(records), "records": records.digests.elements})
+        return Identity({**facts, "length": len(records), "records": records.origins.digests.elements})
     if options.unbatch:
         return Identity(facts)
     try:

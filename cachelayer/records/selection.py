@@ -213,11 +213,7 @@ class Selection:
 
     def number(self, index: Any) -> int:
         """Return the record number in the base of the record of one index."""
-        numbers = self.numbers
-        # A shortcut for the most common case.
-        if type(index) is int and type(numbers) is range and 0 <= index < len(numbers):
-            return numbers[index]
-        return int(numbers[record_number(index, len(self))])
+        return int(self.numbers[record_number(index, len(self))])
 
     def pieces(self) -> Iterator[Ints]:
         """Yield the record numbers in the base of all rows, some at a time; at least one piece, which may be empty."""

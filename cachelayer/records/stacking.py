@@ -21,7 +21,7 @@ import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError
 from cachelayer.locks import PickledByFields, cached_property
-from cachelayer.protocols import Dataset
+from cachelayer.protocols import Dataset, declared_spec
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec, VideoSpec
@@ -52,7 +52,7 @@ class Stacking(PickledByFields):
 
     @cached_property
     def spec(self) -> Tree:
-        known = self.source.declared_spec if self.declared is None else self.declared
+        known = declared_spec(self.source) if self.declared is None else self.declared
         # Without a known spec there is no leaf that a function could pass on.
         return () if known is None else known
 

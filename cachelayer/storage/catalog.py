@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.record_elements import RecordElements, StoredElements
+from cachelayer.access.table import Table
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arguments import did_you_mean
 from cachelayer.arrayrecord.local_shards import Verify
@@ -130,9 +130,9 @@ class Catalog:
             records = VersionRecords(version, self.verify, self.copies)
             if version.manifest.erased:
                 records.local_copies  # noqa: B018 - to look at them removes the copies of erased records
+            columns = [replace(records, group=number) for number in range(len(version.manifest.columns))]
             name = ViewName(version.reference, version.manifest.records)
-
-            return DataRef(DatasetView(_elements(records), version.selection, name=name))
+            return DataRef(DatasetView(Table.of(records, columns), version.selection, name=name))
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""
@@ -169,14 +169,3 @@ class Catalog:
             return True
         except StorageError as error:
             return error
-
-
-def _elements(records: VersionRecords) -> StoredElements:
-    """Return the elements of a version, with its added columns if it has any."""
-    base = RecordElements(records)
-    columns = records.version.manifest.columns
-    if not columns:
-        return base
-    from cachelayer.access.with_columns import WithColumns
-
-    return WithColumns.of(base, [RecordElements(replace(records, group=number)) for number in range(len(columns))])

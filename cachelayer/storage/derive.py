@@ -51,8 +51,7 @@ def _view_to_keep(base: DataRef[Any], keep: Any) -> DatasetView:
     """Return the view that ``keep`` is, or the records that fulfil the condition that it is; else all records."""
     if isinstance(keep, View):
         view = keep._records
-        leaves = view.base.leaves
-        home = None if leaves is None or view.name is None else leaves.home
+        home = None if view.name is None else view.origins.home
         if home is None or home.info.digest != base._base.version.info.digest:
             raise InvalidArgumentError(
                 f"keep={keep!r}: it is no view of {base.dataset_id}@{base.dataset_version} with the records that it "

@@ -10,7 +10,7 @@ import numpy as np
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.growing_records import GrowingRecords
-from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.table import Table
 from cachelayer.builds.background import BackgroundBuild
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
 from cachelayer.builds.hosts import Hosts
@@ -72,4 +72,4 @@ def begin_build(catalog: Catalog, plan: BuildPlan, hosts: Hosts | None) -> DataR
         BackgroundBuild(plan, hosts),
     )
     name = ViewName(f"{request.log.folder.url}@{request.version}", parts.length)
-    return DataRef(replace(DatasetView.all(RecordElements(records)), name=name))
+    return DataRef(replace(DatasetView.all(Table.of(records)), name=name))

@@ -72,7 +72,7 @@ def rewrite(
         "fields": None if fields is None else list(fields),
     }
     request = builder.request(
-        lambda: _ordered(name, records, view._records.references, seed, made_by),
+        lambda: _ordered(name, records, view._records.origins.references, seed, made_by),
         dataset_id,
         version,
         Recipe(),

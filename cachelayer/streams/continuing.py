@@ -21,7 +21,7 @@ def restore_reader(reader: StepReader, state: Any, workers: int = 1) -> tuple[St
     reader = _current(reader)
     records = reader.records
     try:
-        options, position = restore(records.digests, records.info.name, reader.options, state, workers)
+        options, position = restore(records.origins.digests, records.info.name, reader.options, state, workers)
     except StateError as error:
         if records.published(wait=False) is not None:
             raise
@@ -31,7 +31,7 @@ def restore_reader(reader: StepReader, state: Any, workers: int = 1) -> tuple[St
         ) from error
     steps = options.steps
     for phase in steps.earlier:
-        if not records.begins_with(phase.first + phase.records, phase.digest):
+        if not records.origins.begins_with(phase.first + phase.records, phase.digest):
             raise StateError(
                 f"the state has advanced from records with the digest {phase.digest!r}, with which these do not "
                 "begin: restore it over the version that advance_to() was given"
@@ -71,12 +71,14 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
     reader = _current(reader)
     records = records_of(newer)
     old = reader.records
-    if records.digests.rows == old.digests.rows:
+    digest = records.origins.digests.rows
+    old_digest = old.origins.digests.rows
+    if digest == old_digest:
         return reader
-    if len(old) == 0 or not records.begins_with(len(old), old.digests.rows):
+    if len(old) == 0 or not records.origins.begins_with(len(old), old_digest):
         raise InvalidArgumentError(
             f"advance_to({newer!r}): it does not begin with the {len(old)} elements of this stream, of digest "
-            f"{old.digests.rows!r}: pass the same view of the version that append() made. Elements of some views "
+            f"{old_digest!r}: pass the same view of the version that append() made. Elements of some views "
             "change or move with new records, such as a last window that is padded, rows in reverse, or the second "
             "part of a concat(): begin a stream of those at the end of an epoch, newer.stream(...)"
         )
@@ -87,7 +89,7 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
         )
     if len(records) == len(old):
         return replace(reader, records=records)
-    steps = reader.options.steps.advanced(position, len(records), old.digests.rows, records.digests.rows)
+    steps = reader.options.steps.advanced(position, len(records), old_digest, digest)
     options = replace(reader.options, order=order_over(order, len(records)), steps=steps)
     return replace(reader, records=records, options=options)
 

@@ -218,7 +218,7 @@ def make_options(
         record_nbytes: approximate bytes of a record.
         table: the records in each bucket, if ``buckets`` are asked for.
         together: how many elements in a row are read with little more than the records that they are made of; see
-            :class:`cachelayer.protocols.DatasetInfo`.
+            :class:`cachelayer.protocols.Info`.
     """
     if buckets is not None and table is None:
         raise InvalidArgumentError(

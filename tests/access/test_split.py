@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Stora
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.split import split
 from cachelayer.access.wrap import WrappedItems
+from cachelayer.protocols import Origins
 from cachelayer.records.selection import Selection
 from cachelayer.streams.order.permutation import permuted, places_of
 
@@ -41,8 +43,8 @@ class Segmented(WrappedItems):
         self._sizes = tuple(sizes)
 
     @property
-    def segments(self) -> tuple[int, ...]:
-        return self._sizes
+    def origins(self) -> Origins:
+        return replace(super().origins, segments=self._sizes)
 
 
 @st.composite

@@ -154,7 +154,7 @@ def test_lengths_that_lie_never_read_past_a_record(tmp_path: Path) -> None:
     lengths[9] = 2**32 - 1
     foreign = lie(tmp_path, ref, lengths)
     assert foreign.lengths("tokens").tolist() == lengths[:, 0].tolist()
-    elements, ones = foreign._elements, np.ones(1, np.int64)
+    elements, ones = foreign._records.base, np.ones(1, np.int64)
     (values,) = elements.leaf_values(6 * ones, [LeafRead(1, 0 * ones, lengths[6, :1])])
     assert values.tolist() == ELEMENTS[6]["tokens"].tolist()
     for record in (5, 9):

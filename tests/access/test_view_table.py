@@ -19,7 +19,7 @@ import pytest
 
 import cachelayer
 from cachelayer import ArraySpec, CacheLayerError, ImageSpec, Storage, VideoSpec
-from cachelayer.protocols import records_of
+from cachelayer.protocols import records_of, takes_requests
 
 DATA = Path(__file__).parents[1] / "data"
 TABLE = DATA / "views.json"
@@ -333,7 +333,8 @@ def shown(length: int) -> list[int]:
 
 def facts_of_records(records: Any) -> dict[str, Any]:
     info = records.info
-    digests = records.digests
+    origins = records.origins
+    digests = origins.digests
     return {
         "rows": digests.rows,
         "original": digests.original,
@@ -345,11 +346,11 @@ def facts_of_records(records: Any) -> dict[str, Any]:
         "sizes": [info.record_nbytes, info.read_nbytes, info.records_per_read, info.together],
         "cost": info.reading_cost,
         "is declared": info.is_declared,
-        "requests": records.takes_requests,
+        "requests": takes_requests(records),
         "needed": sorted(len(numbers) for numbers in records.needed(np.arange(len(records))[:3]).values()),
-        "segments": list(records.segments),
-        "references": len(records.references),
-        "undecoded": None if records.undecoded() is None else records.undecoded().digests.elements,
+        "segments": list(origins.segments),
+        "references": len(origins.references),
+        "undecoded": None if records.undecoded() is None else records.undecoded().origins.digests.elements,
     }
 
 
@@ -390,7 +391,11 @@ def test_a_view_begins_with_the_view_before_an_append(made: Versions, kind: str)
 def begins(made: Versions, kind: str) -> list[Any]:
     old = records_of(BEGINNINGS[kind](made))
     new = records_of(VIEWS[kind](made))
-    return [len(old), new.begins_with(len(old), old.digests.rows), new.begins_with(len(new), new.digests.rows)]
+    return [
+        len(old),
+        new.origins.begins_with(len(old), old.origins.digests.rows),
+        new.origins.begins_with(len(new), new.origins.digests.rows),
+    ]
 
 
 def write() -> None:

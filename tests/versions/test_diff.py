@@ -12,7 +12,7 @@ import pytest
 
 import cachelayer
 from cachelayer import Ragged, Storage
-from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.table import Group
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.versions.diff import Change, RowPlace, Rows
 
@@ -274,13 +274,13 @@ def test_only_what_no_shard_of_both_holds_is_read(storage: Storage, monkeypatch:
     more = storage.add_columns("d@v4", new="v5", columns={"s": np.arange(3005) // 3000 * -1}, replace=True)
     storage.append("d@v4", new="v6", source=[{"n": None, "x": np.zeros(300, np.uint8), "s": 1}])
     read: list[int] = []
-    columns = RecordElements.columns
+    columns = Group.columns
 
-    def counted(self: RecordElements, numbers: Any) -> Any:
-        read.append(len(numbers) if cast(VersionRecords, self.source).group is None else 0)
+    def counted(self: Group, numbers: Any) -> Any:
+        read.append(len(numbers) if cast(VersionRecords, self.shards).group is None else 0)
         return columns(self, numbers)
 
-    monkeypatch.setattr(RecordElements, "columns", counted)
+    monkeypatch.setattr(Group, "columns", counted)
     counts = {}
     for pair in ((ref, longer), (longer, few), (storage.fetch("d@v4"), more)):
         found = pair[0].diff(pair[1], key="n").rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
 from typing import Any
@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.dataset import BaseDataset
 from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.origins import of_other_rows
 from cachelayer.access.sequences.padded import LongRecords, PaddedElements, padded_elements
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Digests, Held
+from cachelayer.protocols import Attempted, Held, Info, Origins
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.memory import Ints
+from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.buckets import Buckets
 from cachelayer.streams.reading.step_reader import StepReader
@@ -79,48 +82,52 @@ def _table_of(view: DatasetView, buckets: Buckets) -> LengthTable:
     return tables[key]
 
 
-@dataclass(frozen=True, eq=False)
-class BucketedElements(PaddedElements):
-    """The elements of a view, each padded to the bound of its bucket. Their spec says None for the padded length."""
+@dataclass(frozen=True, repr=False, eq=False)
+class BucketedView(DatasetView):
+    """All elements of a view, each padded to the bound of its bucket. Their spec says None for the padded length.
 
-    padded_to: tuple[PaddedElements, ...]
+    The base has all elements padded to the last bound.
+    """
+
+    padded_to: tuple[PaddedElements, ...] = field(kw_only=True)
     """All elements padded to one bound, for the bound of each bucket."""
-    table: LengthTable
+    table: LengthTable = field(kw_only=True)
     """The bucket of each element."""
-    lengths_of: tuple[int, ...]
-    """The numbers of the leaves whose lengths decide the buckets."""
 
-    @property
-    def title(self) -> str:
-        return self.records.title
+    @cached_property
+    def info(self) -> Info:
+        return replace(self.base.info, title=self.table.view.title)
 
-    @property
-    def digests(self) -> Digests:
-        # An erased record has the length 0, so it may have had another bucket, and other records other numbers.
-        digests = self.records.digests_of_leaves(self.lengths_of)
-        return digests._replace(original=digests.rows)
-
-    def prefix_digest(self, segments: int) -> str | None:  # noqa: ARG002
-        # Records come by their buckets, so no segment of records comes first.
-        return None
+    @cached_property
+    def origins(self) -> Origins:
+        view = self.table.view
+        leaves = leaf_numbers(view.leaves_for("buckets").codec.spec, self.table.buckets.leaves)
+        # Records come by their buckets, so no segment of records comes first. An erased record has the length 0, so it
+        # may have had another bucket, and other records other numbers.
+        digests = view.origins_of_leaves(leaves).digests
+        return of_other_rows(view.origins, digests._replace(original=digests.rows))
 
     @cached_property
     def element_spec(self) -> Tree:
-        return self._changed(self.records.element_spec, lambda padding, _: padding.specs(None))
+        return self.padded_to[-1].spec_of_any_length
 
-    def padded_as(self, number: int) -> PaddedElements:
-        return self.padded_to[self.table.bucket_of[number] if len(self) else 0]
+    def padded_as(self, number: int) -> DatasetView:
+        return self.with_base(self.padded_to[self.table.bucket_of[number] if len(self) else 0])
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
-        elements = self.records.elements(numbers, held)
-        pairs = zip(numbers.tolist(), elements, strict=True)
-        return [self.padded_as(number).padded_element(number, element) for number, element in pairs]
+        pairs = zip(numbers.tolist(), self.table.view.elements(numbers, held), strict=True)
+        buckets = self.table.bucket_of
+        return [self.padded_to[buckets[number]].padded_element(number, element) for number, element in pairs]
+
+    def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
+        return BaseDataset.try_elements(self, numbers, held, stops=stops)
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
         return self._of_longest(numbers).batch(numbers, held)
 
     def batches(self, numbers: Ints, splits: Sequence[int], held: Held | None = None) -> Iterable[Any]:
-        for (begin, end), batch in zip(pairwise(splits), self.records.batches(numbers, splits, held), strict=True):
+        batches = self.table.view.batches(numbers, splits, held)
+        for (begin, end), batch in zip(pairwise(splits), batches, strict=True):
             yield self._of_longest(numbers[begin:end]).padded(numbers[begin:end], batch)
 
     def _of_longest(self, numbers: Ints) -> PaddedElements:
@@ -143,6 +150,5 @@ def bucketed_stream(
     )
     table = _table_of(view, buckets)
     checked = make_options(len(view), global_batch_size, padded[-1].info.record_nbytes, table, **options)
-    numbers = leaf_numbers(view.leaves_for("buckets").codec.spec, buckets.leaves)
-    records = BucketedElements(view, padded[-1].paddings, padded, table, numbers)
-    return stream_of(StepReader(DatasetView.all(records), checked))
+    records = BucketedView(padded[-1], Selection.all(len(view)), padded_to=padded, table=table)
+    return stream_of(StepReader(records, checked))

@@ -10,7 +10,7 @@ A clip of 4 frames with ``stride=2`` and ``every=3``, of a video of 11 frames::
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import prod
 from typing import Any, cast
@@ -18,15 +18,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import check_one_size, derived_digest
-from cachelayer.access.dataset_view import DatasetView, RowsOfRecords
+from cachelayer.access.dataset import BaseDataset, check_one_size
+from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.origins import derived_digest, digests_of_rows, origins_of_rows
 from cachelayer.access.sequences.documents import checked_length
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.access.sequences.token_fields import names_beside
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.progress import Progress, unless_short
-from cachelayer.protocols import DatasetInfo, Held, Sources
+from cachelayer.protocols import Digests, Held, Info, Origins, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.decoding_threads import in_threads
@@ -34,7 +35,6 @@ from cachelayer.records.leaf_names import (
     last_key,
     leaf_named,
     leaf_number,
-    leaf_numbers,
     names_of_leaves,
     one_or_several,
 )
@@ -79,7 +79,7 @@ class Clipping:
 
 
 @dataclass(frozen=True, eq=False)
-class ClipRows(RowsOfRecords):
+class ClipRows(BaseDataset):
     """The clips of the records of a view, one record after another: dicts."""
 
     records: DatasetView
@@ -88,8 +88,6 @@ class ClipRows(RowsOfRecords):
     clipping: Clipping
     beside: tuple[str, ...] = ()
     """The fields that clips have beside: those of the record, or of the frames if the first dimension varies."""
-
-    kind = "clips"
 
     def __post_init__(self) -> None:
         spec = self._stored_spec
@@ -107,13 +105,6 @@ class ClipRows(RowsOfRecords):
         keys = [last_key(name) for name in (*self.names, *self.beside)]
         if len({*keys}) < len(keys):
             raise InvalidArgumentError(f"a clip of {[*self.names, *self.beside]} would have one key twice: rename it")
-
-    @property
-    def title(self) -> str:
-        names = ", ".join(map(repr, self.names))
-        clipping = self.clipping
-        options = f"frames={clipping.frames}, stride={clipping.stride}, every={clipping.every}"
-        return f"Clips({self.records.info.name!r}, {names}, {options})"
 
     @property
     def _stored_spec(self) -> Any:
@@ -147,15 +138,15 @@ class ClipRows(RowsOfRecords):
             lengths: Ints = self.records.lengths(name).take(np.arange(len(self.records)))
             return lengths
         # How many samples a sound has is known when it was decoded.
-        digest = derived_digest(self.records.digests_of_leaves([leaf]).rows, "sounds", {"leaf": name})
+        digest = derived_digest(self.records.origins_of_leaves([leaf]).digests.rows, "sounds", {"leaf": name})
         maker = PlanMaker(digest, 1, self.records.__len__, lambda: self._sound_lengths(name), self._is_sound)
-        plan: Ints = plan_of(self.records.leaves_for("clips()").home, maker)[0]
+        plan: Ints = plan_of(self.records.origins.home, maker)[0]
         return plan
 
     def _sound_lengths(self, name: str) -> Iterator[Ints]:
-        sounds = self._narrow([name])
+        sounds = self.records.narrowed([name])
         lengths = np.zeros(len(sounds), np.int64)
-        rows = np.setdiff1d(np.arange(len(sounds)), sounds.erased)
+        rows = np.setdiff1d(np.arange(len(sounds)), sounds.origins.erased)
         together = range(0, len(rows), _SOUNDS_TOGETHER)
         with Progress(f"clips() counts samples of {name}", len(rows), unless_short(None, len(together))) as progress:
             for start in together:
@@ -197,27 +188,31 @@ class ClipRows(RowsOfRecords):
     # The identity of the clips.
 
     @property
-    def origin_digest(self) -> str:
-        return self.records.digests_of_leaves(self._leaves).rows
+    def _parameters(self) -> dict[str, Any]:
+        return {"leaves": list(self.names), **asdict(self.clipping)}
+
+    @cached_property
+    def _digests(self) -> Digests:
+        elements = self.records.origins.digests.elements
+        rows = self.records.origins_of_leaves(self._leaves).digests.rows
+        return digests_of_rows(elements, rows, "clips", self._parameters, {"beside": list(self.beside)})
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        clipping = self.clipping
-        numbers = {"frames": clipping.frames, "stride": clipping.stride, "every": clipping.every}
-        return {"leaves": list(self.names), **numbers}
+    def origins(self) -> Origins:
+        records = self.records.origins
+        ends = self._splits[np.cumsum([0, *records.segments])].tolist()
+        return origins_of_rows(
+            records,
+            self.info.title,
+            "clips",
+            digests=self._digests,
+            segments=tuple(after - before for before, after in pairwise(ends)),
+            earlier=self._earlier_digest,
+        )
 
-    @property
-    def element_parameters(self) -> dict[str, Any]:
-        return {"beside": list(self.beside)}
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        ends = self._splits[np.cumsum([0, *self.records.segments])].tolist()
-        return tuple(after - before for before, after in pairwise(ends))
-
-    def prefix_digest(self, segments: int) -> str | None:
-        digest = self.records.prefix_digest_of_leaves(self._leaves, segments)
-        return None if digest is None else derived_digest(digest, self.kind, self.parameters)
+    def _earlier_digest(self, segments: int) -> str | None:
+        digest = self.records.origins_of_leaves(self._leaves).earlier_digest(segments)
+        return None if digest is None else derived_digest(digest, "clips", self._parameters)
 
     def sources(self, numbers: Ints) -> Sources:
         records, starts = self._places(numbers)
@@ -255,8 +250,11 @@ class ClipRows(RowsOfRecords):
         return codec_for(specs)
 
     @cached_property
-    def info(self) -> DatasetInfo:
+    def info(self) -> Info:
         info = self.records.info
+        clipping = self.clipping
+        names = ", ".join(map(repr, self.names))
+        options = f"frames={clipping.frames}, stride={clipping.stride}, every={clipping.every}"
         shapes = [
             (np.dtype(spec.dtype).itemsize, *(dim or 1 for dim in spec.shape)) for spec in self._clip_specs.values()
         ]
@@ -264,6 +262,7 @@ class ClipRows(RowsOfRecords):
         specs = [_decoded_leaf(self.records.element_spec, name) for name in self.names]
         return replace(
             info,
+            title=f"Clips({info.name!r}, {names}, {options})",
             record_nbytes=max(1, info.record_nbytes * len(self.records) // count),
             read_nbytes=sum(map(prod, shapes)),
             records_per_read=_CLIPS_PER_READ,
@@ -274,7 +273,7 @@ class ClipRows(RowsOfRecords):
 
     @cached_property
     def _read_view(self) -> DatasetView:
-        view = self._narrow([*self.names, *self.beside])
+        view = self.records.narrowed([*self.names, *self.beside])
         # A sound is decoded in part. With videos, which are no bytes here, it is decoded whole.
         stored = view.undecoded()
         return view if stored is None or self._has_videos else stored
@@ -283,13 +282,6 @@ class ClipRows(RowsOfRecords):
     def _has_videos(self) -> bool:
         spec = self.records.element_spec
         return any(isinstance(_leaf(spec, name), VideoSpec) for name in self.names)
-
-    def _narrow(self, names: Sequence[str]) -> DatasetView:
-        """Return the view of these fields of the records."""
-        leaves = self.records.leaves_for("clips()")
-        if not isinstance(leaves.codec.spec, dict):
-            return self.records
-        return self.records.with_base(leaves.with_fields(leaf_numbers(leaves.codec.spec, names)))
 
     def _clips_of(self, numbers: Ints, held: Held | None) -> dict[str, list[Any]]:
         """Return the values of some clips by key. Of each video only the bytes of the frames are read, all at once."""

@@ -13,20 +13,21 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import LeafRead, StoredLeaves
-from cachelayer.access.dataset_view import DatasetView, RowsOfRecords
+from cachelayer.access.dataset import BaseDataset, LeafRead, Stored
+from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.origins import digests_of_rows, origins_of_rows
 from cachelayer.access.sequences.pieces import Pieces, segments_of
 from cachelayer.access.sequences.token_fields import FILL, TokenField, has_documents, is_text
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import DatasetInfo, Held, Needed, Sources
+from cachelayer.protocols import Digests, Held, Info, Needed, Origins, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import last_key, leaf_number
 from cachelayer.records.memory import Ints, Placed, distinct, separate_rows
@@ -69,22 +70,13 @@ class Documents:
         return len(self.records)
 
     @property
-    def _stored(self) -> StoredLeaves:
+    def _stored(self) -> Stored:
         return self.records.leaves_for("windows() and packed()")
 
     @property
-    def digest(self) -> str:
-        """The digest that changes when a document does."""
-        return self.records.digests_of_leaves(self._leaves).rows
-
-    def prefix_digest(self, segments: int) -> str | None:
-        """Return the digest of the documents before later segments were appended; see :class:`RowOrigins`."""
-        return self.records.prefix_digest_of_leaves(self._leaves, segments)
-
-    @property
-    def home(self) -> Any:
-        """The version beside which plans are stored; None if the records are of no single version."""
-        return self._stored.home
+    def origins(self) -> Origins:
+        """The origins, whose digests change when a document does."""
+        return self.records.origins_of_leaves(self._leaves)
 
     @property
     def dtypes(self) -> list[np.dtype[Any]]:
@@ -215,7 +207,7 @@ def _nbytes(leaves: Iterable[ArraySpec]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class DocumentRows(RowsOfRecords):
+class DocumentRows(BaseDataset):
     """Rows of one length that are made of pieces of documents: dicts of arrays of fixed shape.
 
     A subclass says which pieces each row has.
@@ -230,6 +222,8 @@ class DocumentRows(RowsOfRecords):
     """The value after each document, for each leaf, as arrays without dimensions; empty if there is none."""
     fields: tuple[TokenField, ...] = field(default=(), kw_only=True)
     """The fields that rows have beside the leaves, with a value for each cell."""
+    kind: ClassVar[str]
+    """The name of the rows in their digest."""
 
     def __post_init__(self) -> None:
         keys = [*self.documents.keys, *(each.key for each in self.fields), *self._added_spec]
@@ -243,15 +237,43 @@ class DocumentRows(RowsOfRecords):
         return self.documents.records
 
     @property
-    def origin_digest(self) -> str:
-        return self.documents.digest
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that decide which values of which records a row has."""
 
     @property
     def element_parameters(self) -> dict[str, Any]:
+        """The parameters that decide what else rows have."""
         values = [each.name for each in self.fields if each.every is None]
         every = {each.name: each.every for each in self.fields if each.every is not None}
         parameters = {"beside": values, "every": every}
         return {name: value for name, value in parameters.items() if value}
+
+    @cached_property
+    def digests(self) -> Digests:
+        elements = self.records.origins.digests.elements
+        rows = self.documents.origins.digests.rows
+        return digests_of_rows(elements, rows, self.kind, self.parameters, self.element_parameters)
+
+    @property
+    @abstractmethod
+    def segments(self) -> tuple[int, ...]:
+        """The number of rows of each segment of the documents."""
+
+    @abstractmethod
+    def earlier_digest(self, segments: int) -> str | None:
+        """Return the digest of the rows before later segments were appended; see :class:`Origins`."""
+
+    @property
+    def origins(self) -> Origins:
+        return origins_of_rows(
+            self.records.origins,
+            self.info.title,
+            self.kind,
+            digests=self.digests,
+            segments=self.segments,
+            earlier=self.earlier_digest,
+        )
 
     @abstractmethod
     def pieces(self, numbers: Ints) -> Pieces:
@@ -259,11 +281,6 @@ class DocumentRows(RowsOfRecords):
 
     def check(self, pieces: Pieces) -> None:
         """Raise unless the leaves of these documents have equal lengths. A subclass that knows it checks nothing."""
-
-    @property
-    def title(self) -> str:
-        names = ", ".join(map(repr, self.documents.names))
-        return f"{self.kind.capitalize()}({self.records.info.name!r}, {names}, length={self.length})"
 
     @cached_property
     def element_spec(self) -> dict[str, ArraySpec]:
@@ -285,15 +302,22 @@ class DocumentRows(RowsOfRecords):
     @property
     @abstractmethod
     def together(self) -> int:
-        """The number of consecutive rows that share documents with few other rows; see :class:`DatasetInfo`."""
+        """The number of consecutive rows that share documents with few other rows; see :class:`Info`."""
 
     @cached_property
-    def info(self) -> DatasetInfo:
+    def info(self) -> Info:
         specs = self.element_spec
-        # The sizes of blocks are the same for all rows of one digest, whatever else these have.
-        nbytes = _nbytes(specs[key] for key in self.documents.keys) + self.added_nbytes
-        info = replace(self.records.info, reading_cost="stored", together=self.together)
-        return replace(info, record_nbytes=nbytes, read_nbytes=_nbytes(specs.values()))
+        names = ", ".join(map(repr, self.documents.names))
+        info = self.records.info
+        return replace(
+            info,
+            title=f"{self.kind.capitalize()}({info.name!r}, {names}, length={self.length})",
+            # The sizes of blocks are the same for all rows of one digest, whatever else these have.
+            record_nbytes=_nbytes(specs[key] for key in self.documents.keys) + self.added_nbytes,
+            read_nbytes=_nbytes(specs.values()),
+            reading_cost="stored",
+            together=self.together,
+        )
 
     @property
     def added_nbytes(self) -> int:
@@ -307,11 +331,12 @@ class DocumentRows(RowsOfRecords):
         """Return the pieces whose records are read: pieces with values; with fields, also a lone separator."""
         if not self.fields:
             return pieces.not_empty()
-        erased = self.records.erased
+        erased = self.records.origins.erased
         has_cells = pieces.cells > 0
         return pieces.chosen(has_cells & ~np.isin(pieces.record, erased) if len(erased) else has_cells)
 
     def padding(self, numbers: Ints, name: str) -> int:
+        """Return how many values of a field are padding, over some rows."""
         shape = self.element_spec[name].shape
         if self.added is None or not shape:
             return 0

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 
-from cachelayer.access.dataset import derived_digest
 from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.origins import derived_digest
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
@@ -74,7 +74,7 @@ class PackRows(DocumentRows):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return self._parameters_of(self.records.segments)
+        return self._parameters_of(self.records.origins.segments)
 
     def _parameters_of(self, segments: Sequence[int]) -> dict[str, Any]:
         """Return the parameters that decide the packs of the documents of the first segments."""
@@ -102,13 +102,13 @@ class PackRows(DocumentRows):
     @cached_property
     def plan(self) -> Plan:
         maker = PlanMaker(self.digests.rows, len(PIECE), self._most_pieces, self._made_plan, self._is_sound)
-        return plan_of(self.documents.home, maker)
+        return plan_of(self.records.origins.home, maker)
 
     def _most_pieces(self) -> int:
         return len(self.documents) + self.documents.columns[0].total // self.packing.max_length
 
     def _made_plan(self) -> Iterator[Plan]:
-        return plan(self.documents.lengths(), self.packing, self.records.segments)
+        return plan(self.documents.lengths(), self.packing, self.records.origins.segments)
 
     def _is_sound(self, plan: Plan) -> bool:
         """Return whether packs are numbered in order, and have room for their pieces, which are of these documents."""
@@ -129,8 +129,8 @@ class PackRows(DocumentRows):
         return int(self.plan[0, -1]) + 1 if self.plan.shape[1] else 0
 
     @cached_property
-    def _segments(self) -> tuple[int, ...]:
-        before = list(map(self._packs_before, accumulate(self.records.segments, initial=0)))
+    def segments(self) -> tuple[int, ...]:
+        before = list(map(self._packs_before, accumulate(self.records.origins.segments, initial=0)))
         return tuple(stop - start for start, stop in pairwise(before))
 
     def _packs_before(self, document: int) -> int:
@@ -140,13 +140,9 @@ class PackRows(DocumentRows):
         pieces = bisect_left(record, True, key=lambda number: bool(number >= document))
         return int(packs[pieces - 1]) + 1 if pieces else 0
 
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self._segments
-
-    def prefix_digest(self, segments: int) -> str | None:
-        digest = self.documents.prefix_digest(segments)
-        parameters = self._parameters_of(self.records.segments[:segments])
+    def earlier_digest(self, segments: int) -> str | None:
+        digest = self.documents.origins.earlier_digest(segments)
+        parameters = self._parameters_of(self.records.origins.segments[:segments])
         return None if digest is None else derived_digest(digest, self.kind, parameters)
 
     @property

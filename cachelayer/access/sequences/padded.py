@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import SameRows, derived_digest
+from cachelayer.access.dataset import BaseDataset
 from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.origins import derived_digest
 from cachelayer.access.sequences.documents import (
     checked_fill,
     checked_length,
@@ -22,7 +23,7 @@ from cachelayer.access.sequences.token_fields import FILL
 from cachelayer.arguments import is_choice
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import DatasetInfo, Digests, Held
+from cachelayer.protocols import Held, Info, Needed, Origins, Sources
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import UNNAMED, leaf_number
 from cachelayer.records.memory import Ints, bytes_of, move_ranges
@@ -83,7 +84,7 @@ class Padding:
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedElements(SameRows):
+class PaddedElements(BaseDataset):
     """The elements of a view with leaves padded."""
 
     records: DatasetView
@@ -91,40 +92,50 @@ class PaddedElements(SameRows):
     paddings: Mapping[tuple[str, ...], Padding]
     """How leaves are padded, by the keys of the dicts that lead to them, in the order of the leaves."""
 
-    @property
-    def title(self) -> str:
-        lengths = {each.name: each.length for each in self.paddings.values()}
-        return f"Padded({self.records!r}, {lengths})"
+    def __len__(self) -> int:
+        return len(self.records)
 
-    @property
-    def digests(self) -> Digests:
-        return self.records.digests.derived(self._derived_digest)
-
-    def _derived_digest(self, digest: str) -> str:
+    @cached_property
+    def origins(self) -> Origins:
+        origins = self.records.origins
         parameters = [[each.name, each.length, fill_hex(each.fill), each.long] for each in self.paddings.values()]
-        return derived_digest(digest, "padded", {"leaves": parameters})
 
-    def prefix_digest(self, segments: int) -> str | None:
-        digest = self.records.prefix_digest(segments)
-        return None if digest is None else self._derived_digest(digest)
+        def derived(digest: str) -> str:
+            return derived_digest(digest, "padded", {"leaves": parameters})
 
-    @property
-    def underlying(self) -> DatasetView:
-        return self.records
+        def earlier(segments: int) -> str | None:
+            digest = origins.earlier_digest(segments)
+            return None if digest is None else derived(digest)
+
+        return replace(origins, digests=origins.digests.derived(derived), home=None, earlier=earlier)
+
+    def needed(self, numbers: Ints) -> Needed:
+        return self.records.needed(numbers)
+
+    def sources(self, numbers: Ints) -> Sources:
+        return self.records.sources(numbers)
 
     @cached_property
     def element_spec(self) -> Tree:
         return self._changed(self.records.element_spec, lambda padding, _: padding.specs(padding.length))
 
+    @property
+    def spec_of_any_length(self) -> Tree:
+        """The spec of elements that are padded to any length."""
+        return self._changed(self.records.element_spec, lambda padding, _: padding.specs(None))
+
     @cached_property
-    def info(self) -> DatasetInfo:
+    def info(self) -> Info:
         info = self.records.info
+        lengths = {each.name: each.length for each in self.paddings.values()}
         nbytes = info.record_nbytes + sum(
             each.length * (each.fill.dtype.itemsize + 1) for each in self.paddings.values()
         )
-        return replace(info, record_nbytes=nbytes, read_nbytes=nbytes)
+        title = f"Padded({self.records!r}, {lengths})"
+        return replace(info, title=title, record_nbytes=nbytes, read_nbytes=nbytes)
 
     def padding(self, numbers: Ints, name: str) -> int:
+        """Return how many values of a field are padding, over some elements."""
         for each in self.paddings.values():
             padded = each.name or UNNAMED
             if name in (padded, padding_keys(padded)[1]):

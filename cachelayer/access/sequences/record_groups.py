@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import derived_digest
 from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.field_values import FieldReader, distinct_rows
+from cachelayer.access.origins import derived_digest
 from cachelayer.access.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import PickledByFields, cached_property
@@ -61,18 +61,17 @@ class RecordGroups(PickledByFields):
     @cached_property
     def digest(self) -> str:
         """The digest of the plan."""
-        digests = self.records.digests
-        leaves = self.records.base.leaves
+        origins = self.records.origins
+        leaves = self.records.leaves
         if leaves is not None:
             spec = leaves.codec.spec
-            digests = self.records.digests_of_leaves([leaf_number(spec, name) for name in self._names])
-        return derived_digest(digests.rows, "groups", {"by": list(self.by), "order": self.order})
+            origins = self.records.origins_of_leaves([leaf_number(spec, name) for name in self._names])
+        return derived_digest(origins.digests.rows, "groups", {"by": list(self.by), "order": self.order})
 
     @cached_property
     def _plan(self) -> Ints:
-        leaves = self.records.base.leaves
         maker = PlanMaker(self.digest, _ROWS, self.records.__len__, self._made_plan, self._is_sound)
-        return plan_of(None if leaves is None else leaves.home, maker)
+        return plan_of(self.records.origins.home, maker)
 
     @property
     def group_of(self) -> Ints:

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataset_view import DatasetView, RowsOfRecords
+from cachelayer.access.dataset import BaseDataset
+from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.origins import digests_of_rows, origins_of_rows
 from cachelayer.access.sequences.documents import checked_length
 from cachelayer.access.sequences.record_groups import RecordGroups
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import DatasetInfo, Held, Needed, Sources
+from cachelayer.protocols import Digests, Held, Info, Needed, Origins, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.leaf_names import one_or_several
@@ -28,7 +30,7 @@ _LENGTHS_TOGETHER = 4
 
 
 @dataclass(frozen=True, eq=False)
-class SeriesWindows(RowsOfRecords):
+class SeriesWindows(BaseDataset):
     """The windows over the series of a view: an element is a batch of consecutive records of one series.
 
     Window i of a series begins at its record ``i * stride``. The windows of a series follow one another.
@@ -41,8 +43,6 @@ class SeriesWindows(RowsOfRecords):
     stride: int
     """The number of records from the start of a window to the start of the next."""
 
-    kind = "rolling"
-
     def __post_init__(self) -> None:
         # Making the spec refuses fields that do not stack, now and not when a window is read.
         _ = self.element_spec
@@ -51,23 +51,17 @@ class SeriesWindows(RowsOfRecords):
     def records(self) -> DatasetView:
         return self.groups.records
 
-    @property
-    def title(self) -> str:
-        options = f"by={list(self.groups.by)}, order={self.groups.order!r}, length={self.length}, stride={self.stride}"
-        return f"Rolling({self.records.info.name!r}, {options})"
+    @cached_property
+    def _digests(self) -> Digests:
+        groups = self.groups
+        parameters = {"by": list(groups.by), "order": groups.order, "length": self.length, "stride": self.stride}
+        return digests_of_rows(self.records.origins.digests.elements, groups.digest, "rolling", parameters, {})
 
     @property
-    def origin_digest(self) -> str:
-        return self.groups.digest
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "by": list(self.groups.by),
-            "order": self.groups.order,
-            "length": self.length,
-            "stride": self.stride,
-        }
+    def origins(self) -> Origins:
+        return origins_of_rows(
+            self.records.origins, self.info.title, "rolling", digests=self._digests, segments=(len(self),)
+        )
 
     @cached_property
     def element_spec(self) -> Tree:
@@ -85,10 +79,13 @@ class SeriesWindows(RowsOfRecords):
         return codec_for(self.element_spec)
 
     @cached_property
-    def info(self) -> DatasetInfo:
+    def info(self) -> Info:
         info = self.records.info
+        groups = self.groups
+        options = f"by={list(groups.by)}, order={groups.order!r}, length={self.length}, stride={self.stride}"
         return replace(
             info,
+            title=f"Rolling({info.name!r}, {options})",
             record_nbytes=info.record_nbytes * min(self.length, self.stride),
             read_nbytes=info.read_nbytes * self.length,
             records_per_read=max(1, info.records_per_read // self.length),
@@ -109,7 +106,7 @@ class SeriesWindows(RowsOfRecords):
     def __len__(self) -> int:
         return int(self._splits[-1])
 
-    def _members(self, numbers: Ints) -> Ints:
+    def members_of(self, numbers: Ints) -> Ints:
         """Return the numbers of the records of some windows, one window after another."""
         series = self._splits[1:].searchsorted(numbers, side="right")
         first = self.groups.splits[series] + (numbers - self._splits[series]) * self.stride
@@ -117,23 +114,20 @@ class SeriesWindows(RowsOfRecords):
         return np.asarray(members)
 
     def needed(self, numbers: Ints) -> Needed:
-        return self.records.needed(distinct(self._members(numbers)))
-
-    def padding(self, numbers: Ints, name: str) -> int:
-        return self.records.padding(self._members(numbers), name)
+        return self.records.needed(distinct(self.members_of(numbers)))
 
     def sources(self, numbers: Ints) -> Sources:
-        sources = self.records.sources(self._members(numbers))
+        sources = self.records.sources(self.members_of(numbers))
         window, place = np.divmod(sources.element, self.length)
         return replace(sources, element=window, offset=place)
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
-        return self._windows(self.records.batch(self._members(numbers), held), self.element_spec, len(numbers))
+        return self._windows(self.records.batch(self.members_of(numbers), held), self.element_spec, len(numbers))
 
     def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
         spec = {key: leaf for key, leaf in self.element_spec.items() if key in keys}
         batch: dict[str, Any] = self._windows(
-            self.records.batch_of_keys(self._members(numbers), keys), spec, len(numbers)
+            self.records.batch_of_keys(self.members_of(numbers), keys), spec, len(numbers)
         )
         return batch
 

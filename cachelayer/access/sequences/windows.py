@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import derived_digest
 from cachelayer.access.dataset_view import DatasetView
+from cachelayer.access.origins import derived_digest
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
@@ -122,12 +122,13 @@ class WindowRows(DocumentRows):
     @property
     def segments(self) -> tuple[int, ...]:
         # A window belongs to the segment of the documents that complete it.
-        splits = np.cumsum([0, *self.records.segments]).tolist()
+        splits = np.cumsum([0, *self.records.origins.segments]).tolist()
         return tuple(after - before for before, after in pairwise(map(self._windows_before, splits)))
 
-    def prefix_digest(self, segments: int) -> str | None:
-        digest = self.documents.prefix_digest(segments)
-        cells = self._cells_before(sum(self.records.segments[:segments]))
+    def earlier_digest(self, segments: int) -> str | None:
+        documents = self.documents.origins
+        digest = documents.earlier_digest(segments)
+        cells = self._cells_before(sum(documents.segments[:segments]))
         # A window that was padded at the end of its documents has values of appended documents now.
         had_padding = self.windowing.count(cells) > replace(self.windowing, remainder="drop").count(cells)
         if digest is None or had_padding:

@@ -28,7 +28,7 @@ import numpy as np
 
 from cachelayer.host import memory_nbytes
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Dataset, Held, StoredSource
+from cachelayer.protocols import DatasetRows, Held, StoredSource, takes_requests
 from cachelayer.streams.ahead.background import Background, Task
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf, plan_chunk, plan_step
@@ -99,7 +99,7 @@ class BlockRows:
         return held
 
 
-def fetch(records: Dataset[Any], numbers: Indices, readers: int) -> Fetched:
+def fetch(records: DatasetRows[Any], numbers: Indices, readers: int) -> Fetched:
     """Fetch the stored records of some elements, which ``readers`` processes prepare that read a small epoch whole."""
     needed = records.needed(numbers)
     if readers:
@@ -252,7 +252,7 @@ class BlockFeed:
 def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed | None:
     """Return the feed of a stream; None if its order has no blocks, or its records are read where they lie."""
     options = reader.options
-    if options.steps.records == 0 or not options.order.in_blocks or not reader.records.takes_requests:
+    if options.steps.records == 0 or not options.order.in_blocks or not takes_requests(reader.records):
         return None
     return BlockFeed(reader, workers, at_once)
 

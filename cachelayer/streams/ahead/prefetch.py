@@ -22,7 +22,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from cachelayer.counting import of_thread
-from cachelayer.protocols import T
+from cachelayer.protocols import T, takes_requests
 from cachelayer.stalls import wait_until
 from cachelayer.streams.ahead.background import Background, Task
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, read_in_place
@@ -141,16 +141,16 @@ class Prefetcher(Generic[T]):
         self._depth = reader.options.prefetch
         self._steps_at_once = steps_at_once(reader)
         self._feed: BlockFeed | None = None
-        if reader.options.order.in_blocks and reader.records.takes_requests:
+        if reader.options.order.in_blocks and takes_requests(reader.records):
             from cachelayer.streams.ahead.block_feed import feed_of
 
             self._feed = feed_of(reader, at_once=self._steps_at_once)
         is_stored = not reader.is_mapped and reader.records.info.reading_cost == "stored"
-        self._takes_requests = takes_requests = reader.records.takes_requests
+        self._takes_requests = takes_requests(reader.records)
         # Requests wait for a network, most of the time. While functions are called in threads of their own, the next
         # chunk is read.
-        self._threads = 2 if (is_stored and takes_requests) or reader.functions_have_threads else 1
-        self._caller_reads = is_stored and not takes_requests
+        self._threads = 2 if (is_stored and self._takes_requests) or reader.functions_have_threads else 1
+        self._caller_reads = is_stored and not self._takes_requests
         """Whether a caller that waits reads later chunks meanwhile, which makes a stream on two cores a third quicker:
         not if a slow function or a request may keep it from an earlier chunk that is ready."""
         self._begin()
@@ -268,7 +268,7 @@ def steps_at_once(reader: StepReader) -> int:
     """Return the number of steps of a chunk: one, or several that are small."""
     records = reader.records
     most_records = min(records.info.records_per_read, _CHUNK_NBYTES // max(1, records.info.read_nbytes))
-    if records.takes_requests:
+    if takes_requests(records):
         most_records = min(most_records, _REMOTE_RECORDS)
     if reader.is_mapped:
         most_records = min(most_records, _MAPPED_RECORDS)

@@ -353,7 +353,7 @@ def block_order(
         records: the number of records.
         record_nbytes: approximate bytes of a record.
         together: the least number of records in a block, if that is None; see
-            :class:`cachelayer.protocols.DatasetInfo`.
+            :class:`cachelayer.protocols.Info`.
         seed: the key of the permutations.
         reshuffle: whether every epoch has permutations of its own.
     """

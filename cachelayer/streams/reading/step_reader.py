@@ -21,7 +21,7 @@ import numpy as np
 
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Dataset, Stacker, identity_of_records
+from cachelayer.protocols import DatasetRows, Stacker, identity_of_records, takes_requests
 from cachelayer.streams.order.orders import GROUP
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_step, read_in_place
@@ -61,7 +61,7 @@ class Learned:
 class StepReader:
     """Reads the steps of one shard."""
 
-    records: Dataset[Any]
+    records: DatasetRows[Any]
     options: StreamOptions
     """Which records to read, and in which order."""
     maps: tuple[ElementMap, ...] = ()
@@ -135,7 +135,7 @@ class StepReader:
 
         The first call takes a while if the records were chosen one by one: only then is their digest computed.
         """
-        return state_of(self.records.digests, self.records.info.name, self.options, position)
+        return state_of(self.records.origins.digests, self.records.info.name, self.options, position)
 
     def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:
         """Return the reader of some rows of each global batch, for a process that holds part of a sharded array.
@@ -184,7 +184,7 @@ class StepReader:
             workers: the number of processes that take turns at the steps.
         """
         steps = self.options.steps
-        if self.options.order.in_blocks or self.rows_per_step < steps.global_batch or not self.records.takes_requests:
+        if self.options.order.in_blocks or self.rows_per_step < steps.global_batch or not takes_requests(self.records):
             return read_in_place
 
         def prepare(rows: slice) -> None:
