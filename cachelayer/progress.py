@@ -6,21 +6,20 @@ stands still, and warns if it waits long for its source.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from cachelayer.errors import StorageError
 from cachelayer.logs import logger_of
-from cachelayer.stalls import PAUSE, stall_seconds, warn_of_stall
+from cachelayer.stalls import stall_seconds, warn_of_stall
 from cachelayer.system_threads import program_ends, start
 
 _log = logger_of("builds")
@@ -91,15 +90,22 @@ class Progress:
         if self._thread is None and self._token is not None:
             self._start_thread()
         while True:
-            before = self._wait
-            self._wait = who, time.monotonic()
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            finally:
-                self._wait = before
+            with self.waiting(who):
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
             yield item
+
+    @contextmanager
+    def waiting(self, who: str) -> Iterator[None]:
+        """Show that the work waits for ``who`` meanwhile."""
+        before = self._wait
+        self._wait = who, time.monotonic()
+        try:
+            yield
+        finally:
+            self._wait = before
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -244,33 +250,22 @@ def current() -> Progress:
 
 
 class Waiting:
-    """Says on stderr every half minute for whom some work is waiting.
-
-    Args:
-        enabled: False says nothing.
-    """
+    """Says every half minute for whom some work is waiting: in the log, and unless ``enabled`` is False on stderr."""
 
     def __init__(self, title: str, enabled: bool | None) -> None:
         self._title = title
         self._enabled = enabled
-        self._began = time.monotonic()
-        self._next = self._began
-        self._warns_next = self._began
+        self._began = self._next = time.monotonic()
 
     def wait_for(self, who: str) -> None:
         """Say for whom the work is waiting, if it is time to. Call this whenever the work has looked in vain."""
         now = time.monotonic()
-        if now >= self._warns_next:
-            _log.log(
-                logging.INFO if now - self._began < stall_seconds() else logging.WARNING,
-                "%s: waiting for %s",
-                self._title,
-                who,
-            )
-            self._warns_next = now + PAUSE
         if now >= self._next:
+            _log.info("%s: waiting for %s", self._title, who)
             notice(f"{self._title}: waiting for {who}", self._enabled)
             self._next = now + Progress.line_seconds
+        if now - self._began >= stall_seconds():
+            warn_of_stall("builds", self._began, f"{self._title}: {who}")
 
 
 def notice(text: str, enabled: bool | None) -> None:

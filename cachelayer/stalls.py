@@ -3,6 +3,7 @@
 * A thread that waits for another one wakes now and then: :func:`wait_until`.
 * A request to a store ends by the client's timeout, and before it is made again, its wait may be a stall.
 * A source is code of the user, which cannot warn: the thread that shows the progress of the build does.
+* Who waits for another process looks again and again: :class:`cachelayer.progress.Waiting`.
 """
 
 from __future__ import annotations

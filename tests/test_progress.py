@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import answer, fault_proxy
+from servers import Server, new_storage
 from threads_denied import no_threads
 
 import cachelayer
@@ -119,6 +121,22 @@ def test_a_source_that_hangs_is_named(tmp_path: Path, log: Log, monkeypatch: pyt
         log.until(": waiting for the source")
 
     submit(tmp_path, log, source)
+
+
+def test_a_store_that_takes_no_shards_is_named(log: Log, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Progress, "quiet_seconds", 2 * QUICK)
+    with fault_proxy(s3.endpoint) as proxy, ThreadPoolExecutor(1) as threads:
+        storage = new_storage(s3, proxy.endpoint)
+        proxy.add(answer(503, method="PUT", containing="array_record"))
+
+        def pass_once_named() -> None:
+            log.until("shards that are put")
+            proxy.clear()
+
+        named = threads.submit(pass_once_named)
+        with redirect_stderr(log):
+            storage.submit([1, 2], "d", "v1", progress=True)
+        named.result()
 
 
 def test_a_source_that_fails_is_shown_as_stopped(tmp_path: Path, log: Log) -> None:

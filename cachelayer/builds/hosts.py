@@ -233,4 +233,5 @@ class Team:
     def wait(self, what: str) -> None:
         """Wait for another host, before looking again."""
         self._waiting.wait_for(what)
-        self._leases.pause()
+        with current().waiting(what):
+            self._leases.pause()

@@ -156,7 +156,8 @@ class ShardPipeline:
     def _awaited(self, put: Future[T]) -> T:
         """Wait for what puts shards, and return its result."""
         uploads = f"{self._target.dataset.url}: shards that are put into the store"
-        wait_until(lambda seconds: bool(wait([put], seconds).done), "builds", lambda: uploads)
+        with self._progress.waiting(uploads):
+            wait_until(lambda seconds: bool(wait([put], seconds).done), "builds", lambda: uploads)
         return put.result()
 
     def _end_shard(self) -> None:

@@ -91,10 +91,6 @@ class Lease:
             parts={number for text in words[5].split(",") if (number := _number(text)) is not None},
         )
 
-    def encoded(self, beat: int) -> bytes:
-        words = self.holder, self.token, beat, self.done, self.total, ",".join(map(str, sorted(self.parts)))
-        return " ".join("-" if word in (None, "") else str(word) for word in words).encode()
-
     @property
     def is_over(self) -> bool:
         """Whether the holder ran on this host and has ended, or is this process and let go."""
@@ -131,9 +127,9 @@ class HeldLease:
         """Return the next beat."""
         self._beat += 1
         self._told = self.parts
-        done = None if self._progress is None else self._progress.done
-        total = None if self._progress is None else self._progress.total
-        return Lease(process_name(), self.token, done, total, self._told).encoded(self._beat)
+        counts = ("-", "-") if self._progress is None else (self._progress.done, self._progress.total)
+        words = process_name(), self.token, self._beat, *counts, ",".join(map(str, sorted(self._told)))
+        return " ".join(map(str, words)).encode()
 
     def work_on(self, parts: Collection[int], *, at_once: bool = False) -> None:
         """Say which parts are in work: at once, or soon."""
