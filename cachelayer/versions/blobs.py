@@ -40,16 +40,19 @@ def missing(store: Store, blobs: Collection[Blob]) -> set[Blob]:
         return {blob for blob, stat in pairs if stat is None or stat.nbytes != blob.nbytes}
 
 
-def damaged(store: Store, blobs: Iterable[Blob]) -> dict[str, Problem]:
+def damaged(store: Store, blobs: Iterable[Blob], *, trusts_sent: bool = False) -> dict[str, Problem]:
     """Return the blobs that a store does not have, or has with other bytes, by their names.
 
-    This reads the bytes of each blob whose checksum the store has not computed.
+    This reads the bytes of each blob whose checksum the store has not computed; with ``trusts_sent``, unless the one
+    that was sent with the object is right.
     """
     problems: dict[str, Problem] = {}
     for blob in blobs:
         stat = store.stat(blob.name)
         if stat is None:
             problems[blob.name] = "missing"
+        elif trusts_sent and _is_as_sent(stat, blob):
+            continue
         elif stat.nbytes != blob.nbytes or _crc32c_of(store, blob, stat) != blob.crc32c:
             problems[blob.name] = "damaged"
     return problems
@@ -62,19 +65,21 @@ def put_files(store: Store, files: Mapping[Path, Blob]) -> None:
     """
     for path, blob in files.items():
         stat = store.stat(blob.name)
-        if stat is None or stat.nbytes != blob.nbytes or blob.crc32c not in {stat.crc32c, stat.sent_crc32c}:
+        if stat is None or not _is_as_sent(stat, blob):
             store.put_file(path, blob)
 
 
-def copy(source: Store, to: Store, pairs: Mapping[Blob, Blob], check: Callable[[Path], object]) -> bool:
-    """Copy what the destination does not have, or has damaged; return whether there was any.
+def copy(
+    source: Store, to: Store, pairs: Mapping[Blob, Blob], check: Callable[[Path], object], *, trusts_sent: bool
+) -> bool:
+    """Copy what the destination does not have, or has damaged as :func:`damaged` says; return whether there was any.
 
     Args:
         pairs: the blobs of the source, in the order in which they are put, and what they are in the destination.
         check: raises if one of the files in a folder is not what its name says. What is put is what was checked,
             together with what is there, even if the source changes meanwhile.
     """
-    wrong = damaged(to, pairs.values())
+    wrong = damaged(to, pairs.values(), trusts_sent=trusts_sent)
     if not wrong:
         return False
     with working_folder(to.local_path(WORKING)) as folder:
@@ -90,6 +95,10 @@ def copy(source: Store, to: Store, pairs: Mapping[Blob, Blob], check: Callable[[
                 level = logging.DEBUG if wrong[new.name] == "missing" else logging.WARNING
                 _log.log(level, "%s/%s was %s, and is put from %s", to.url, new.name, wrong[new.name], source.url)
     return True
+
+
+def _is_as_sent(stat: Stat, blob: Blob) -> bool:
+    return stat.nbytes == blob.nbytes and blob.crc32c in {stat.crc32c, stat.sent_crc32c}
 
 
 def _crc32c_of(store: Store, blob: Blob, stat: Stat) -> int | None:

@@ -50,7 +50,7 @@ class VersionCopy:
             with Progress(f"copy {self._source.name}", records, self._shows) as progress, leases.hold():
                 if existing is not None:
                     there = StoredVersion(self._to, existing)
-                    return mend(there, self._source, damaged_objects(there, progress), progress)[0]
+                    return mend(there, self._source, damaged_objects(there, progress, trusts_sent=True), progress)[0]
                 files = self._source.manifest.files
                 copies = named_there(files, self._log)
                 with self._source.reporting_deletion():

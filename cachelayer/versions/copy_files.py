@@ -35,11 +35,12 @@ def copy_files(
     files: Iterable[tuple[StoredFile, StoredFile]],
     progress: Progress,
     *,
-    skips_damaged: bool = False,
+    mends: bool = False,
 ) -> dict[str, CorruptionError]:
     """Copy the objects of files that the destination does not have, or has damaged.
 
-    With ``skips_damaged``, return the errors of files that are damaged in the source, by the names of their copies.
+    To mend a version, read what the destination has, though its checksums were sent along; and return the errors of
+    files that are damaged in the source, by the names of their copies.
     """
     codecs = {file.name: stored.codec_of(source.name) for stored in source.manifest.sets for file in stored.files}
     pairs = list({new.name: (file, new) for file, new in files}.values())
@@ -54,9 +55,10 @@ def copy_files(
                     pass
 
         try:
-            return copy(source.folder, to, dict(zip(file.blobs, new.blobs, strict=True)), check)
+            pairs = dict(zip(file.blobs, new.blobs, strict=True))
+            return copy(source.folder, to, pairs, check, trusts_sent=not mends)
         except CorruptionError as error:
-            if not skips_damaged:
+            if not mends:
                 raise
             errors[new.name] = error
             return False

@@ -167,7 +167,7 @@ def _mend_files(
             content = same[place].content
             copies[place] = files[place] if content == files[place].content else by_content[content]
     pairs = [(same[place], copy) for place, copy in copies.items()]
-    failed = copy_files(source, folder, pairs, progress, skips_damaged=True)
+    failed = copy_files(source, folder, pairs, progress, mends=True)
     left = []
     for place in damaged_places:
         if place not in copies or copies[place].name in failed:

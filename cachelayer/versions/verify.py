@@ -237,11 +237,10 @@ def _check_lengths(path: Path, file: LengthsFile, lengths: list[NDArray[Any]]) -
         raise CorruptionError(f"{path}: the lengths of record {record} of the shard are not those of its leaves")
 
 
-def damaged_objects(version: StoredVersion, progress: Progress) -> list[DamagedObject]:
+def damaged_objects(version: StoredVersion, progress: Progress, *, trusts_sent: bool = False) -> list[DamagedObject]:
     """Return the objects of a version that are missing or damaged.
 
-    This reads the bytes of every object whose checksum the store does not know. If the manifest is damaged, nothing
-    else can be checked.
+    Bytes are read as :func:`damaged` says. If the manifest is damaged, nothing else can be checked.
     """
     folder = version.folder
     manifest = manifest_of(version)
@@ -251,7 +250,7 @@ def damaged_objects(version: StoredVersion, progress: Progress) -> list[DamagedO
     problem_of = damage_beside_manifest(version, manifest)
     checked = {file.name: file for file in manifest.files}.values()
     with Pool(FILES_AT_ONCE, "cachelayer-damage") as threads:
-        every_problem = threads.map(lambda file: damaged(folder, file.blobs), checked)
+        every_problem = threads.map(lambda file: damaged(folder, file.blobs, trusts_sent=trusts_sent), checked)
         for file, problems in zip(checked, every_problem, strict=True):
             problem_of |= problems
             if not problems:

@@ -76,6 +76,24 @@ def test_a_build_that_begins_anew_neither_fetches_nor_sends_what_is_there(storag
     assert storage.verify("d@v1", progress=False)
 
 
+def test_a_copy_neither_fetches_nor_sends_what_is_there(storage: Storage, proxy: FaultProxy, tmp_path: Path) -> None:
+    here = Storage(tmp_path)
+    nbytes = here.submit(Rows(), "d", "v1", **OPTIONS).nbytes
+    here.copy("d@v1", to=storage, progress=False)
+    here.derive("d", "v1", "few", keep=range(10))
+    # One with files that are there already, as after a copy that was interrupted, and one that is there as a whole.
+    for version in ("few", "v1"):
+        proxy.forget()
+        here.copy(f"d@{version}", to=storage, progress=False)
+        exchanges = proxy.exchanges()
+        assert sum(each.received + each.sent for each in exchanges) < nbytes / 10
+    proxy.forget()
+    # A repair reads what is there, unless the store has computed its checksums.
+    storage.repair("d@v1", dry_run=True, progress=False)
+    received = sum(each.received for each in proxy.exchanges())
+    assert (received > nbytes) == (not storage.url.startswith("gs://"))
+
+
 def lookups(proxy: FaultProxy) -> set[int]:
     """How often it was asked about a shard, of all shards."""
     names = [each.path.partition("?")[0] for each in proxy.exchanges() if each.method in {"HEAD", "GET"}]
@@ -136,11 +154,11 @@ def test_what_is_there_and_good_is_not_copied_and_what_fails_its_check_is_not_pu
         raise cachelayer.CorruptionError(str(folder))
 
     with pytest.raises(cachelayer.CorruptionError):
-        copy(source, store, pairs, refuse)
+        copy(source, store, pairs, refuse, trusts_sent=False)
     assert damaged(store, pairs.values()) == dict.fromkeys(("copies/a", "copies/b"), "missing")
-    assert copy(source, store, pairs, check)
-    assert not copy(source, store, pairs, check)
+    assert copy(source, store, pairs, check, trusts_sent=False)
+    assert not copy(source, store, pairs, check, trusts_sent=False)
     store.put("copies/b", OTHER)
-    assert copy(source, store, pairs, check)
+    assert copy(source, store, pairs, check, trusts_sent=True)
     assert checked == [[DATA, DATA]] * 2
     assert damaged(store, pairs.values()) == {}
