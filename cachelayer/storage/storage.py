@@ -1091,8 +1091,9 @@ class Storage:
         """Copy a version to another storage, or under another name. The copy has the same shards and the same digest.
 
         Only files that are missing or damaged in the target are copied, so an equal call after an interruption goes on,
-        and a call for a version that is there mends it. Files in the target are compared by their checksums: they are
-        read for that, unless the store knows the checksums, as Google's does. The provenance stays that of the build.
+        and a call for a version that is there mends it. Files in the target are compared by their checksums, which
+        buckets keep with what was put there: it is not read for that. :meth:`repair` reads it, unless the store has
+        computed the checksums, as Google's does. The provenance stays that of the build.
 
         Args:
             dataset_id, version: as in :meth:`fetch`.
