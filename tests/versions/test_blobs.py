@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,20 @@ def test_a_builder_asks_about_a_file_before_and_after_it_puts_it_and_when_it_pub
 ) -> None:
     storage.cache(Rows(), "d", "v1", **OPTIONS)
     assert lookups(proxy) == {3}
+
+
+def test_hosts_ask_once_more_about_the_files_that_other_hosts_have_put(storage: Storage, proxy: FaultProxy) -> None:
+    begin = threading.Barrier(2)
+
+    def build(host: int) -> None:
+        begin.wait()
+        storage.cache(Rows(), "d", "v1", hosts=(host, 2), progress=False, **OPTIONS)
+
+    with ThreadPoolExecutor(2) as hosts:
+        list(hosts.map(build, range(2)))
+    # However many hosts there are, one of them publishes.
+    assert max(lookups(proxy)) <= 4
+    assert storage.verify("d@v1", progress=False)
 
 
 @pytest.fixture(params=["disk", "memory", "s3", "gcs", "azure"])
