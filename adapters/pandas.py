@@ -201,7 +201,8 @@ def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> Columns:
 
     from cachelayer.adapters.sources.arrow_source import columns_of
 
-    typed = {name: _array(name, rows[name]) for name in spec if rows[name].dtype != object}
+    series = {name: rows[name] for name in spec}
+    typed = {name: _array(name, column) for name, column in series.items() if column.dtype != object}
     batch = pa.RecordBatch.from_arrays(list(typed.values()), list(typed))
     whole = columns_of({name: spec[name] for name in typed}, {}, None, batch)
     typed_leaves = iter(whole.leaves)
@@ -212,7 +213,7 @@ def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> Columns:
             leaves += islice(typed_leaves, len(tree.leaves(child)))
             continue
         # A column of objects has no other mark for a value that is missing.
-        values = rows[name].where(rows[name].notna(), None).tolist()
+        values = series[name].where(series[name].notna(), None).tolist()
         own = codec_for({name: child}).columns([{name: with_files(value)} for value in values])
         leaves += own.leaves
         nulls |= own.nulls

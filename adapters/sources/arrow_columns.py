@@ -22,7 +22,7 @@ from cachelayer.records.infer import nested_spec, overlaid
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column, FlatRows, PartRows
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.schema import Schema
+from cachelayer.records.schema import Schema, either
 from cachelayer.records.spec import (
     ArraySpec,
     EncodedSpec,
@@ -223,7 +223,7 @@ class Lists:
     levels: tuple[Ints, ...] = ()
     """For each level of lists, outermost first, the length of each of its lists."""
     nulls: Nulls = None
-    """The nulls of a column: see :class:`~cachelayer.records.leaf_columns.Column`; None if no row is null."""
+    """In which rows the outermost lists, or structs around them, are null; None if no row is null."""
     dims: tuple[int | None, ...] = ()
     """For each level, the length that the type says all lists have, or None."""
     dicts: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
@@ -238,12 +238,12 @@ class Lists:
         nulls = _nulls_of(structs)
         if nulls is None or self.levels or not path:
             return self
-        return replace(self, nulls=_either(self.nulls, nulls), dicts={**self.dicts, path: nulls})
+        return replace(self, nulls=either(self.nulls, nulls), dicts={**self.dicts, path: nulls})
 
     @property
     def row_nulls(self) -> Nulls:
-        """The nulls of rows that are not in lists: of their values, and of the structs around them."""
-        return _either(self.nulls, _nulls_of(self.values))
+        """In which rows there is no value, because it, or a struct around it, is null."""
+        return self.nulls if self.levels else either(self.nulls, _nulls_of(self.values))
 
     @property
     def splits(self) -> Ints:
@@ -257,7 +257,7 @@ class Lists:
         """Return these values with one more level of lists: the values must be lists."""
         if self.levels:
             self.check_whole(path)
-        nulls = self.nulls if self.levels else self.row_nulls
+        nulls = self.row_nulls
         lengths = pc.fill_null(pc.list_value_length(self.values), 0).to_numpy().astype(np.int64)
         dim = self.values.type.list_size if kinds.is_fixed_size_list(self.values.type) else None
         return Lists(self.values.flatten(), (*self.levels, lengths), nulls, (*self.dims, dim), self.dicts)
@@ -303,11 +303,11 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
 def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     """Return the values of a leaf as a column of the codec."""
     if isinstance(spec, JsonSpec):
-        return replace(_json_column(path, lists.values), nulls=lists.nulls)
+        return _json_column(path, lists.values)
     if kinds.is_null(lists.values.type) and not lists.levels:
         codec = leaf_codec_for(spec)
         rows = len(lists.values)
-        return Column(codec.encode([codec.filler()] * rows), lists.row_nulls)
+        return Column(codec.encode([codec.filler()] * rows))
     if kinds.is_null(lists.values.type):
         kind = pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype)
         lists = lists.of(lists.values.cast(kind))
@@ -317,7 +317,7 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     if isinstance(spec, VideoSpec) or (isinstance(spec, EncodedSpec) and is_text(values.type)):
         # Names of files are read, and videos indexed.
         try:
-            return replace(codec_for(spec).columns(values.to_pylist()).leaves[0], nulls=lists.row_nulls)
+            return codec_for(spec).columns(values.to_pylist()).leaves[0]
         except ElementError as error:
             raise error.at(path=path) from error.__cause__
     is_flag_in_text = spec.dtype == np.dtype(bool) and is_text(values.type)
@@ -325,10 +325,8 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
         values = _as_declared(path, values, spec.dtype)
         lists = lists.of(values)
     if not lists.levels:
-        nulls = lists.row_nulls
-        if dtypes.is_string(spec.dtype):
-            return Column((_strings(values),), nulls)
-        return Column((_numbers(values, np.dtype(spec.dtype)),), nulls)
+        is_string = dtypes.is_string(spec.dtype)
+        return Column((_strings(values) if is_string else _numbers(values, np.dtype(spec.dtype)),))
     # The values of a tensor lie in one list.
     levels = lists.levels if len(lists.levels) == len(spec.shape) else lists.levels[:-1]
     for depth, (dim, lengths) in enumerate(zip(spec.shape, levels, strict=False)):
@@ -339,9 +337,9 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
             got = f"a list of {lengths[np.argmax(wrong)]} at depth {depth}"
             raise ElementError(describe_leaf(spec), got, path=path)
     if dtypes.is_string(spec.dtype):
-        return Column(_string_lists(spec, _strings(values), lists), lists.nulls, _null_values(spec, lists))
+        return Column(_string_lists(spec, _strings(values), lists), _null_values(spec, lists))
     stacked = _stacked(spec, _numbers(values, np.dtype(spec.dtype)), lists)
-    return Column(leaf_codec_for(spec).encode_batch(stacked), lists.nulls, _null_values(spec, lists))
+    return Column(leaf_codec_for(spec).encode_batch(stacked), _null_values(spec, lists))
 
 
 def _null_values(spec: LeafSpec, lists: Lists) -> FlatRows | None:
@@ -405,10 +403,6 @@ def _stacked(spec: LeafSpec, flat: NDArray[Any], lists: Lists) -> NDArray[Any] |
     splits = [splits_of(lengths) for lengths in lists.levels[: rank + 1]]
     values = flat.reshape(int(splits[-1][-1]), *spec.shape[rank + 1 :])
     return Ragged.from_nested(values, (splits[0], *(each.astype(dtype) for each in splits[1:])))
-
-
-def _either(nulls: Nulls, others: Nulls) -> Nulls:
-    return others if nulls is None else nulls if others is None else nulls | others
 
 
 def _nulls_of(array: pa.Array) -> Nulls:

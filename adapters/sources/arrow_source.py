@@ -34,6 +34,7 @@ from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.leaf_columns import Columns
+from cachelayer.records.schema import Flags
 from cachelayer.records.spec import JsonSpec
 from cachelayer.records.tree import Tree
 
@@ -236,7 +237,14 @@ def columns_of(spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, rows: p
     wanted = tree.leaves(spec)
     whole = {path for path, leaf in wanted if isinstance(leaf, JsonSpec)}
     values_by_path = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves, whole)))
-    nulls = {path: null for lists in values_by_path.values() for path, null in lists.dicts.items()}
+    nulls: dict[str, Flags] = {}
+    for path, leaf in wanted:
+        lists = values_by_path[path]
+        nulls |= lists.dicts
+        # The null of JSON is a value of it.
+        are_none = lists.nulls if isinstance(leaf, JsonSpec) else lists.row_nulls
+        if are_none is not None:
+            nulls[path] = are_none
     return Columns([column_of(path, leaf, values_by_path[path]) for path, leaf in wanted], len(rows), nulls)
 
 

@@ -111,7 +111,7 @@ class FieldReader:
         quickest = min(leaves, key=lambda leaf: not is_static(leaf.spec))
         narrow = self._view.narrowed([quickest.name])
         _, nulls = Schema.of(narrow.element_spec).split(narrow.batch(numbers))
-        absent = rows_in_any(nulls, (*node.around, node.path))
+        absent = rows_in_any(nulls, node.lineage)
         return np.ones(len(numbers), np.bool_) if absent is None else ~absent
 
     def has_characters(self, name: str) -> bool:

@@ -82,7 +82,7 @@ class Encoder:
         """Return the records of a batch, and the result of it."""
         columns = batch.columns(self.codec)
         if self._validates:
-            check_files(self.codec.spec, columns)
+            check_files(self.codec.schema, columns)
         frames = self.codec.encode(columns)
         return frames, PartResult((), self.codec.null_bits_in(columns), len(batch))
 

@@ -181,9 +181,9 @@ class Appending:
             columns_by_path: dict[str, Column] = {}
             nulls: dict[str, Any] = {}
             for own, columns in parts:
-                columns_by_path |= {plan.path: leaf for plan, leaf in zip(own.plans, columns.leaves, strict=True)}
+                columns_by_path |= {plan.leaf.path: leaf for plan, leaf in zip(own.plans, columns.leaves, strict=True)}
                 nulls |= columns.nulls
-            yield codec.encode(Columns([columns_by_path[plan.path] for plan in codec.plans], len(records), nulls))
+            yield codec.encode(Columns([columns_by_path[plan.leaf.path] for plan in codec.plans], len(records), nulls))
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,9 @@ from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.provenance.values import crc32c, hash_of
 from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.leaf_columns import Column, FlatRows
+from cachelayer.records.leaf_columns import Column, Columns, FlatRows
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.leaf_plan import LeafPlan
-from cachelayer.records.schema import Nulls
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.stream import Stream
@@ -225,22 +224,21 @@ def table_hashes(table: Table, most_nbytes: int) -> tuple[dict[str, str], str]:
             checksums = [crc32c(str(error).encode(), checksum) for checksum in checksums]
             continue
         checksums = [
-            _extended(checksum, column, _nulls_of(plan, column, columns.nulls))
+            _extended(checksum, column, _nulls_of(plan, columns))
             for checksum, column, plan in zip(checksums, columns.leaves, codec.plans, strict=True)
         ]
     hashes = (hashed(checksum.to_bytes(4, "little")) for checksum in checksums)
     return dict(zip(names, hashes, strict=True)), sampled
 
 
-def _nulls_of(plan: LeafPlan, column: Column, dicts: Nulls) -> NDArray[np.uint8] | None:
+def _nulls_of(plan: LeafPlan, columns: Columns) -> NDArray[np.uint8] | None:
     """Return what is None in each row: nothing, 0; the leaf, 1; or a dict around it, 3 of the outermost, 4, ..."""
-    if column.nulls is None or not column.nulls.any():
-        return None
-    nulls = column.nulls.astype(np.uint8)
-    for mark, path in reversed([*enumerate(plan.around, 3)]):
-        if path in dicts:
-            nulls[dicts[path]] = mark
-    return nulls
+    nulls = np.zeros(columns.rows, np.uint8)
+    # The outermost comes last, so that its number stays.
+    for number, path in [(1, plan.leaf.path), *reversed([*enumerate(plan.leaf.lineage[:-1], 3)])]:
+        if path in columns.nulls:
+            nulls[columns.nulls[path]] = number
+    return nulls if nulls.any() else None
 
 
 def _extended(checksum: int, column: Column, nulls: NDArray[np.uint8] | None) -> int:

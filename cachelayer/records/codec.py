@@ -31,7 +31,7 @@ from cachelayer.records.layout import Layout, LeafPart, padded
 from cachelayer.records.leaf_codecs import FixedLeafCodec, leaf_codec_for
 from cachelayer.records.leaf_columns import Column, Columns, FlatRows, packed_bits, rows_with_nulls, unpacked_bits
 from cachelayer.records.leaf_names import has_length
-from cachelayer.records.leaf_plan import LeafPlan, batch_of, column_of, own_nulls, values_of
+from cachelayer.records.leaf_plan import LeafPlan, batch_of, column_of, values_of
 from cachelayer.records.memory import (
     MAX_SHARED_NBYTES,
     Bytes,
@@ -41,7 +41,7 @@ from cachelayer.records.memory import (
     rows_sharing_memory,
     splits_of,
 )
-from cachelayer.records.schema import Schema, rows_in_any
+from cachelayer.records.schema import Flags, Schema, rows_in_any
 from cachelayer.records.spans import Records, Spans
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, decoded_leaf, describe_leaf, takes_none
 from cachelayer.records.tree import Tree, describe, map_structure
@@ -96,10 +96,8 @@ class Codec(PickledByFields):
     layout: Layout
     plans: tuple[LeafPlan, ...]
     """The plan of each leaf of the elements."""
-    null_bits: Mapping[str, int]
-    """The number of the null bit of each leaf and each dict of the records, by its path."""
-    null_bit_count: int
-    """How many null bits a record has."""
+    records: Schema
+    """The schema of the records, of which elements may have only some leaves."""
     with_null_values: tuple[LeafPlan, ...]
     """All leaves of the records within which values may be null, whether the elements have these leaves or not."""
 
@@ -110,9 +108,12 @@ class Codec(PickledByFields):
         codecs = [leaf_codec_for(leaf.spec) for leaf in schema.leaves]
         parts = [codec.parts for codec in codecs]
         layout = Layout.plain() if name == PLAIN else Layout.of(parts, schema.bit_count)
-        plans = tuple(LeafPlan.of_leaves(schema, codecs, layout.places))
-        with_null_values = tuple(plan for plan in plans if plan.spec.nullable_values)
-        return cls(schema, name, layout, plans, schema.bits, schema.bit_count, with_null_values)
+        plans = tuple(
+            LeafPlan(leaf, codec, tuple(zip(places, codec.parts, strict=True)))
+            for leaf, codec, places in zip(schema.leaves, codecs, layout.places, strict=True)
+        )
+        with_null_values = tuple(plan for plan in plans if plan.leaf.spec.nullable_values)
+        return cls(schema, name, layout, plans, schema, with_null_values)
 
     @property
     def spec(self) -> Tree:
@@ -126,7 +127,7 @@ class Codec(PickledByFields):
 
     def decoding(self) -> Self:
         """Return the codec that decodes images and sounds; this codec if elements have none."""
-        if not any(isinstance(plan.spec, EncodedSpec) for plan in self.plans):
+        if not any(isinstance(plan.leaf.spec, EncodedSpec) for plan in self.plans):
             return self
         schema = Schema.of(map_structure(self.spec, lambda _, leaf: decoded_leaf(leaf)))
         return replace(self, schema=schema, plans=tuple(plan.decoding() for plan in self.plans))
@@ -148,8 +149,17 @@ class Codec(PickledByFields):
         return {number: self.plans[number].first_varying for number in varying}
 
     @cached_property
-    def _can_be_null(self) -> bool:
-        return bool(self.with_null_values) or any(plan.null_mask for plan in self.plans)
+    def _nullable(self) -> dict[str, int]:
+        """The numbers of the null bits of the leaves and dicts that may be None, by path."""
+        return {node.path: self.records.bits[node.path] for node in self.schema.nullable}
+
+    @cached_property
+    def _null_masks(self) -> dict[int, int]:
+        """The null bits that make a leaf None, by its number: bit n for the null bit n."""
+        bits = self._nullable
+        return {
+            plan.leaf.number: sum(1 << bits[path] for path in plan.leaf.lineage if path in bits) for plan in self.plans
+        }
 
     @cached_property
     def _lengths_of(self) -> Callable[..., tuple[int, ...]]:
@@ -159,9 +169,7 @@ class Codec(PickledByFields):
 
     def columns(self, elements: Sequence[Any]) -> Columns:
         """Return the columns of elements; the record of an ElementError is the index in ``elements``."""
-        values, nulls = self.schema.split_rows(elements)
-        leaves = [column_of(plan, rows, nulls) for plan, rows in zip(self.plans, values, strict=True)]
-        return Columns(leaves, len(elements), nulls)
+        return self._columns(*self.schema.split_rows(elements), len(elements))
 
     def batch_columns(self, batch: Any, rows: int) -> Columns:
         """Return the columns of a batch: a structure like an element, with leaves stacked on a leading axis.
@@ -171,18 +179,27 @@ class Codec(PickledByFields):
         values, nulls = self.schema.split(batch, Nullable)
         for plan, leaf in zip(self.plans, values, strict=True):
             # The keys of a dict, or the parts of a tuple or list, are no rows.
-            if isinstance(leaf, (Mapping, tuple)) or (isinstance(leaf, list) and not takes_none(plan.spec)):
-                raise ElementError(describe_leaf(plan.spec), describe(leaf), path=plan.path, record=0)
-        return Columns(
-            [column_of(plan, leaf, nulls) for plan, leaf in zip(self.plans, values, strict=True)], rows, nulls
-        )
+            if isinstance(leaf, (Mapping, tuple)) or (isinstance(leaf, list) and not takes_none(plan.leaf.spec)):
+                raise ElementError(describe_leaf(plan.leaf.spec), describe(leaf), path=plan.leaf.path, record=0)
+        return self._columns(values, nulls, rows)
+
+    def _columns(self, values: Sequence[Any], nulls: dict[str, Flags], rows: int) -> Columns:
+        """Return the columns of the values of leaves, given in which rows dicts are None."""
+        leaves = []
+        for plan, leaf in zip(self.plans, values, strict=True):
+            absent = rows_in_any(nulls, plan.leaf.lineage)
+            column, are_none = column_of(plan, leaf, absent)
+            leaves.append(column)
+            if are_none is not None:
+                nulls[plan.leaf.path] = are_none if absent is None else are_none & ~absent
+        return Columns(leaves, rows, nulls)
 
     def encode(self, columns: Columns) -> Frames:
         """Return the records of columns."""
         from cachelayer.records.frames import PREFIX, Frames
 
         if self.name == PLAIN:
-            return _plain_records(columns.leaves[0])
+            return _plain_records(columns)
         rows = columns.rows
         layout = self.layout
         varying = self._varying_parts(columns.leaves)
@@ -224,7 +241,7 @@ class Codec(PickledByFields):
         end = np.zeros((rows, layout.fixed_nbytes - layout.nulls_offset), np.uint8)
         rows_of_bits = self.rows_by_null_bit(columns)
         if rows_of_bits:
-            bits = np.zeros((rows, self.null_bit_count), np.bool_)
+            bits = np.zeros((rows, self.records.bit_count), np.bool_)
             for bit, are_set in rows_of_bits.items():
                 bits[:, bit] = are_set
             end[:, : layout.null_nbytes] = np.packbits(bits, axis=1, bitorder="little")
@@ -235,17 +252,14 @@ class Codec(PickledByFields):
         """Return in which rows each null bit is set, by the numbers of the bits that these columns may set."""
         rows: dict[int, NDArray[np.bool_]] = {}
         for plan, column in zip(self.plans, columns.leaves, strict=True):
-            nulls = own_nulls(plan, column, columns.nulls)
-            if nulls is not None:
-                rows[plan.number] = nulls
-            if column.null_values is not None and plan.values_bit is not None:
-                rows[plan.values_bit] = rows_with_nulls(column.null_values)
-        for node in self.schema.dicts:
+            if column.null_values is not None:
+                rows[self.records.bits_of_values[plan.leaf.path]] = rows_with_nulls(column.null_values)
+        for node in (*self.schema.leaves, *self.schema.dicts):
             null = columns.nulls.get(node.path)
             if null is not None:
                 # Within a dict that is None, nothing else is.
-                absent = rows_in_any(columns.nulls, node.around)
-                rows[self.null_bits[node.path]] = null if absent is None else null & ~absent
+                absent = rows_in_any(columns.nulls, node.lineage[:-1])
+                rows[self.records.bits[node.path]] = null if absent is None else null & ~absent
         return rows
 
     def null_bits_in(self, columns: Columns) -> frozenset[int]:
@@ -270,7 +284,8 @@ class Codec(PickledByFields):
         Errors of videos have the ``numbers``. With ``separate_rows``, rows are kept one by one, for :meth:`elements`.
         """
         places = self._varying_places(records)
-        null_bits = self._null_bits(records) if self._can_be_null else None
+        null_bits = self._null_bits(records) if self._nullable else None
+        nulls = {} if null_bits is None else {path: null_bits[:, bit] for path, bit in self._nullable.items()}
         fixed_rows = _separate_fixed_rows if separate_rows else _fixed_rows
         columns = []
         for plan in self.plans:
@@ -287,30 +302,27 @@ class Codec(PickledByFields):
                     nbytes = places.nbytes[:, place]
                     values = records.ranges(places.starts[:, place], nbytes).view(part.dtype)
                     parts.append(FlatRows(values, splits_of(nbytes // part.dtype.itemsize)))
-            nulls = _nulls_of(plan, null_bits)
-            has_null_values = plan.number in places.value_bits
+            has_null_values = plan.leaf.number in places.value_bits
             null_values = _null_values(records, plan, places) if has_null_values else None
-            column = Column(tuple(parts), nulls, null_values)
+            column = Column(tuple(parts), null_values)
             if plan.files is not None:
-                column = plan.files.decode(column, numbers, separate_rows=separate_rows)
+                absent = rows_in_any(nulls, plan.leaf.lineage)
+                column = plan.files.decode(column, absent, numbers, separate_rows=separate_rows)
             columns.append(column)
-        nulls_of_dicts = {}
-        if null_bits is not None:
-            for node in self.schema.nullable_dicts:
-                nulls_of_dicts[node.path] = null_bits[:, self.null_bits[node.path]]
-        return Columns(columns, len(records), nulls_of_dicts)
+        return Columns(columns, len(records), nulls)
 
     def elements(self, columns: Columns) -> list[Any]:
         """Return the elements of columns."""
-        values = [values_of(plan, column) for plan, column in zip(self.plans, columns.leaves, strict=True)]
-        return self.schema.pack_rows(values, columns.nulls, columns.rows)
+        nulls = columns.nulls
+        values = [values_of(plan, column, nulls) for plan, column in zip(self.plans, columns.leaves, strict=True)]
+        return self.schema.pack_rows(values, nulls, columns.rows)
 
     def batch(self, columns: Columns) -> Any:
         """Return the batch of columns: a structure like an element, with leaves stacked on a leading axis."""
         batches = [batch_of(plan, column, columns) for plan, column in zip(self.plans, columns.leaves, strict=True)]
         nulls = {}
         for node in self.schema.nullable_dicts:
-            absent = rows_in_any(columns.nulls, (*node.around, node.path))
+            absent = rows_in_any(columns.nulls, node.lineage)
             nulls[node.path] = np.zeros(columns.rows, np.bool_) if absent is None else absent
         return self.schema.pack(batches, nulls)
 
@@ -338,7 +350,7 @@ class Codec(PickledByFields):
                 end += (length + 7) & ~7
             if end != size:
                 raise _damaged(size, end)
-            if self._can_be_null:
+            if self._nullable:
                 raw = record[layout.nulls_offset : layout.nulls_offset + layout.null_nbytes]
                 null_bits = int.from_bytes(raw, "little")
         # Small parts of a large record are copied: a view of one would keep the whole record in memory.
@@ -346,7 +358,7 @@ class Codec(PickledByFields):
         memory = memoryview(record)
         values: list[Any] = []
         for plan in self.plans:
-            if null_bits & plan.null_mask:
+            if null_bits and null_bits & self._null_masks[plan.leaf.number]:
                 values.append(None)
                 continue
             arrays = []
@@ -359,10 +371,7 @@ class Codec(PickledByFields):
             values.append(plan.value_of(*arrays))
         if not null_bits:
             return self.schema.pack(values)
-        dicts = self.schema.nullable_dicts
-        return self.schema.pack(
-            values, {node.path: True for node in dicts if null_bits >> self.null_bits[node.path] & 1}
-        )
+        return self.schema.pack(values, {path: True for path, bit in self._nullable.items() if null_bits >> bit & 1})
 
     @cached_property
     def _element_of_fixed(self) -> Callable[[bytearray], Any] | None:
@@ -373,7 +382,8 @@ class Codec(PickledByFields):
         """
         nbytes = self.layout.fixed_nbytes
         are_fixed = all(isinstance(plan.codec, FixedLeafCodec) and plan.files is None for plan in self.plans)
-        if not self.plans or not are_fixed or self._can_be_null or nbytes > MAX_SHARED_NBYTES:
+        may_be_null = self._nullable or self.with_null_values
+        if not self.plans or not are_fixed or may_be_null or nbytes > MAX_SHARED_NBYTES:
             return None
         arrays = [(part.shape or (), part.dtype, place) for plan in self.plans for place, part in plan.parts]
         keys = list(self.spec) if isinstance(self.spec, dict) else []
@@ -450,7 +460,7 @@ class Codec(PickledByFields):
         Returns:
             The array that has the values, of the dtype of the leaf; uint8 for ``bytes`` and ``str``.
         """
-        spec = self.plans[number].spec
+        spec = self.plans[number].leaf.spec
         if dtypes.is_string(spec.dtype) and spec.shape:
             raise InvalidArgumentError(f"leaf {number} is {describe_leaf(spec)}: its values have no fixed size")
         part, dtype = self.varying[number]
@@ -479,8 +489,10 @@ class Codec(PickledByFields):
         plan = self.plans[number]
         [(place, part)] = plan.parts
         values = _fixed_rows(records, place, part)
-        nulls = _nulls_of(plan, self._null_bits(records)) if plan.nullable_bits else None
-        return values if nulls is None else Nullable(values, ~nulls)
+        bits = [self._nullable[path] for path in plan.leaf.lineage if path in self._nullable]
+        if not bits:
+            return values
+        return Nullable(values, ~np.logical_or.reduce(self._null_bits(records)[:, bits], axis=1))
 
     def _varying_places(self, records: Records) -> _VaryingPlaces:
         """Return where the varying parts of each record lie; raise if a record has another length than they give."""
@@ -503,8 +515,10 @@ class Codec(PickledByFields):
         if self.with_null_values:
             null_bits = self._null_bits(records)
             for plan in self.with_null_values:
-                held = np.where(null_bits[:, plan.values_bit], (plan.value_counts(nbytes) + 7) // 8, 0)
-                value_bits[plan.number] = (end, held)
+                held = np.where(
+                    null_bits[:, self.records.bits_of_values[plan.leaf.path]], (plan.value_counts(nbytes) + 7) // 8, 0
+                )
+                value_bits[plan.leaf.number] = (end, held)
                 end = end + padded(held)
         wrong = np.flatnonzero(end != lengths)
         if len(wrong):
@@ -517,17 +531,9 @@ class Codec(PickledByFields):
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
 
 
-def _nulls_of(plan: LeafPlan, null_bits: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Return in which rows a leaf has no value, given the null bits of all rows; None if it always has one."""
-    if null_bits is None or not plan.nullable_bits:
-        return None
-    nulls: NDArray[np.bool_] = np.logical_or.reduce(null_bits[:, plan.nullable_bits], axis=1)
-    return nulls
-
-
 def _null_values(records: Records, plan: LeafPlan, places: _VaryingPlaces) -> FlatRows:
     """Return the nulls among the values within a leaf."""
-    begins, nbytes = places.value_bits[plan.number]
+    begins, nbytes = places.value_bits[plan.leaf.number]
     raw = records.ranges(begins * (nbytes > 0), nbytes)
     return unpacked_bits(raw, splits_of(plan.value_counts(places.nbytes)), nbytes)
 
@@ -550,15 +556,16 @@ def _separate_fixed_rows(records: Records, offset: int, part: LeafPart) -> list[
     return rows
 
 
-def _plain_records(column: Column) -> Frames:
+def _plain_records(columns: Columns) -> Frames:
     """Return the records of ``bytes``, which are stored as they are."""
     from cachelayer.records.frames import Frames
 
-    if column.nulls is not None:
-        row = int(np.flatnonzero(column.nulls)[0])
+    nulls = columns.nulls.get("")
+    if nulls is not None and nulls.any():
+        row = int(nulls.argmax())
         hint = "To store None, declare element_spec=ArraySpec(bytes, nullable=True)."
         raise ElementError("bytes", "None", record=row, hint=hint)
-    [values] = column.parts
+    [values] = columns.leaves[0].parts
     frames = Frames.allocate(_checked(values.lengths), zeros=False)
     _write_varying(frames, frames.starts, values, values.lengths)
     return frames

@@ -1,11 +1,10 @@
 """One leaf of many elements: a column, between the values of users and the bytes of records.
 
 A column has the parts of the leaf, each for all rows at once: a fixed part as an array with a leading axis, a varying
-part as :class:`FlatRows`. Rows without a value hold a filler, and are named beside the parts::
+part as :class:`FlatRows`. Rows that are None hold a filler, and are named beside the columns::
 
     four values of a leaf "lengths" of shape [None]        [5, 6]  []  None  [7]
     its column      parts        FlatRows(values=[5, 6, 7], splits=[0, 2, 2, 2, 3])
-                    nulls        [False, False, True, False]
                     null_values  None: no value within a row is null
 """
 
@@ -81,29 +80,24 @@ class Column:
 
     parts: tuple[PartRows, ...]
     """The parts of the leaf, as :mod:`cachelayer.records.leaf_codecs` lists them."""
-    nulls: NDArray[np.bool_] | None = None
-    """In which rows the leaf has no value, because it, or a dict around it, is None; None if it has one in each."""
     null_values: FlatRows | None = None
     """Whether each value within each row is null, as bools; None if the leaf has no nulls within rows."""
 
     def rows(self, start: int, stop: int) -> Column:
         """Return some of the rows, without a copy."""
         parts = [part.rows(start, stop) if isinstance(part, FlatRows) else part[start:stop] for part in self.parts]
-        nulls = None if self.nulls is None else self.nulls[start:stop]
-        null_values = None if self.null_values is None else self.null_values.rows(start, stop)
-        return Column(tuple(parts), nulls, null_values)
+        return Column(tuple(parts), None if self.null_values is None else self.null_values.rows(start, stop))
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """All leaves of many elements, and which of the dicts around them are None."""
+    """All leaves of many elements, and where they, and dicts around them, are None."""
 
     leaves: Sequence[Column]
     rows: int
     """The number of elements."""
     nulls: Nulls = field(default_factory=dict)
-    """In which rows a dict is None, by its path, for each dict that may be None. In rows in which a dict around it is
-    None, it may say anything."""
+    """In which rows leaves and dicts are None, by their paths; anything in rows in which a dict around them is None."""
 
     @classmethod
     def merged(cls, parts: Sequence[Columns]) -> Columns:

@@ -1,8 +1,7 @@
-"""The plan of one leaf: where its parts and its null bits lie in records, and its columns of values with nulls.
+"""The plan of one leaf: where its parts lie in records, and its columns of values with nulls.
 
 Three things may be null: a leaf, a dict around it, and a value within it. A column has a filler in place of each, and
-says beside its parts what is null; see :class:`cachelayer.records.leaf_columns.Column`. So no codec of a leaf
-knows nulls.
+what is null stands beside; see :class:`cachelayer.records.leaf_columns.Columns`. So no codec of a leaf knows nulls.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from cachelayer.records import dtypes
 from cachelayer.records.layout import LeafPart
 from cachelayer.records.leaf_columns import Column, Columns, FlatRows, LeafCodec, PartRows
 from cachelayer.records.memory import Ints
-from cachelayer.records.schema import Nulls, Schema, rows_in_any
-from cachelayer.records.spec import EncodedSpec, LeafSpec, takes_none
+from cachelayer.records.schema import Flags, Node, Nulls, either, rows_in_any
+from cachelayer.records.spec import EncodedSpec, has_values, takes_none
 from cachelayer.records.values import Nullable, Ragged, with_flat_values
 
 if TYPE_CHECKING:
@@ -37,60 +36,27 @@ _DTYPE_KINDS = {bool: "b", int: "iuf", float: "f"}
 class LeafPlan:
     """The plan of a leaf: its place in records, and how it is written there and read."""
 
-    number: int
-    """The number of the leaf in the records, which is also the number of its null bit."""
-    path: str
-    """Where the leaf is in an element, as errors name it."""
-    spec: LeafSpec
-    """The spec of the values that the records store."""
+    leaf: Node
+    """The leaf, in the records; the number of the leaf is also that of its null bit."""
     codec: LeafCodec
     """Translates between values and parts; its values are arrays if ``files`` decodes images or sounds."""
     parts: tuple[tuple[int, LeafPart], ...]
     """The parts of the leaf, each with its place: of a fixed part the offset, of a varying part the number."""
-    around: tuple[str, ...]
-    """The paths of the dicts around the leaf."""
-    nullable_bits: tuple[int, ...]
-    """The null bits that make the leaf None: its own and those of dicts around it; none if none of them is ever set."""
-    values_bit: int | None
-    """The number of the null bit of the values within the leaf; None if none of them can be null."""
     files: Files | None = None
     """Decodes the images, sounds or videos of the leaf; None if they are not decoded."""
-    null_mask: int = field(init=False)
-    """The same null bits: bit n for the null bit n."""
     value_of: Callable[..., Any] = field(init=False)
     """Makes the value of one row from its parts."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "null_mask", sum(1 << bit for bit in self.nullable_bits))
         object.__setattr__(self, "value_of", self.codec.value if self.files is None else self.files.value)
-
-    @classmethod
-    def of_leaves(cls, schema: Schema, codecs: Sequence[LeafCodec], places: Sequence[Sequence[int]]) -> list[LeafPlan]:
-        """Return the plans of all leaves, given the codec of each and the places of its parts."""
-        nullable = {node.path: schema.bits[node.path] for node in schema.nullable_dicts}
-        plans = []
-        for number, (node, codec, places_of_leaf) in enumerate(zip(schema.leaves, codecs, places, strict=True)):
-            bits = [nullable[path] for path in node.around if path in nullable]
-            plan = cls(
-                number=number,
-                path=node.path,
-                spec=node.spec,
-                codec=codec,
-                parts=tuple(zip(places_of_leaf, codec.parts, strict=True)),
-                around=node.around,
-                nullable_bits=(number, *bits) if node.spec.nullable or bits else (),
-                values_bit=schema.bits_of_values.get(node.path),
-            )
-            plans.append(plan)
-        return plans
 
     def decoding(self) -> LeafPlan:
         """Return the plan of the leaf with its images or sounds decoded; this plan if it has none."""
         from cachelayer.records.media import files_of
 
-        if not isinstance(self.spec, EncodedSpec):
+        if not isinstance(self.leaf.spec, EncodedSpec):
             return self
-        files = files_of(self.path, self.spec)
+        files = files_of(self.leaf.path, self.leaf.spec)
         return replace(self, codec=files.codec, files=files)
 
     def value_counts(self, nbytes: Ints) -> Ints:
@@ -115,7 +81,7 @@ class LeafPlan:
         if self.parts[-1][1].shape is not None:
             return None
         # Strings have two parts: their lengths, one for each string, and their bytes.
-        return len(self.parts) - (2 if dtypes.is_string(self.spec.dtype) else 1)
+        return len(self.parts) - (2 if dtypes.is_string(self.leaf.spec.dtype) else 1)
 
     @property
     def _values_in_fixed_part(self) -> int:
@@ -133,53 +99,42 @@ class LeafPlan:
         return next((place, part.dtype) for place, part in self.parts if part.shape is None)
 
 
-def column_of(plan: LeafPlan, values: Any, dicts: Nulls) -> Column:
-    """Return the column of a leaf; the record of an ElementError is the row.
+def column_of(plan: LeafPlan, values: Any, absent: Flags | None) -> tuple[Column, Flags | None]:
+    """Return the column of a leaf, and in which rows it is None; the record of an ElementError is the row.
 
     Args:
         values: the values, in a list or a batch.
-        dicts: in which rows dicts are None.
+        absent: in which rows a dict around the leaf is None.
     """
-    nulls = rows_in_any(dicts, plan.around)
+    nulls = None
     if isinstance(values, Nullable) and values.valid.ndim == 1:
-        nulls = ~values.valid if nulls is None else ~values.valid | nulls
+        nulls = ~values.valid
         values = values.values
-        may_hold_none = False
-    else:
-        # An array of objects may hold None in the rows that are null.
-        may_hold_none = isinstance(values, np.ndarray) and values.dtype == object
     has_null_values = isinstance(values, Nullable) or isinstance(getattr(values, "flat_values", None), Nullable)
+    # An array of objects may hold None in the rows that are null.
+    may_hold_none = nulls is None and isinstance(values, np.ndarray) and values.dtype == object
     if has_null_values or may_hold_none:
         values = list(values)
     try:
         if not isinstance(values, list):
-            return Column(plan.codec.encode_batch(values), nulls)
-        values, nulls = _with_fillers(plan, values, nulls)
-        return _column_of_rows(plan, values, nulls)
+            return Column(plan.codec.encode_batch(values)), nulls
+        kinds = set(map(type, values))
+        if not takes_none(plan.leaf.spec) and _NONE in kinds:
+            nulls = either(nulls, np.fromiter((value is None for value in values), np.bool_, len(values)))
+        empty = either(nulls, absent)
+        if empty is not None:
+            values = list(values)
+            filler = _filler_beside(plan, kinds - {_NONE})
+            for row in np.flatnonzero(empty).tolist():
+                values[row] = filler
+        return _column_of_rows(plan, values), nulls
     except ElementError as error:
-        raise error.at(path=plan.path) from error.__cause__
-
-
-def _with_fillers(
-    plan: LeafPlan, values: list[Any], nulls: NDArray[np.bool_] | None
-) -> tuple[list[Any], NDArray[np.bool_] | None]:
-    """Return values with fillers in place of nulls, and in which rows there is none; None for no such row."""
-    kinds = set(map(type, values))
-    if not takes_none(plan.spec) and _NONE in kinds:
-        are_none = np.fromiter((value is None for value in values), np.bool_, len(values))
-        nulls = are_none if nulls is None else nulls | are_none
-    if nulls is None:
-        return values, None
-    filled = list(values)
-    filler = _filler_beside(plan, kinds - {_NONE})
-    for row in np.flatnonzero(nulls).tolist():
-        filled[row] = filler
-    return filled, nulls
+        raise error.at(path=plan.leaf.path) from error.__cause__
 
 
 def _filler_beside(plan: LeafPlan, kinds: set[type]) -> Any:
     """Return the filler beside values of some types: a number of their type, if it fits, because such are quick."""
-    spec = plan.spec
+    spec = plan.leaf.spec
     if len(kinds) == 1 and spec.shape == () and isinstance(spec.dtype, np.dtype) and dtypes.is_numpys(spec.dtype):
         (kind,) = kinds
         if spec.dtype.kind in _DTYPE_KINDS.get(kind, ""):
@@ -187,7 +142,7 @@ def _filler_beside(plan: LeafPlan, kinds: set[type]) -> Any:
     return plan.codec.filler()
 
 
-def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[np.bool_] | None) -> Column:
+def _column_of_rows(plan: LeafPlan, values: list[Any]) -> Column:
     """Return the column of values. None of them is None, though values within them may be."""
     null_values = None
     try:
@@ -196,24 +151,25 @@ def _column_of_rows(plan: LeafPlan, values: list[Any], nulls: NDArray[np.bool_] 
         # Only what does not fit is searched for nulls, so that other elements cost nothing extra.
         from cachelayer.records.conform import separate_nulls
 
-        separated = None if plan.values_bit is None else separate_nulls(plan.spec, values)
+        separated = separate_nulls(plan.leaf.spec, values) if has_values(plan.leaf.spec) else None
         if separated is None:
             raise
         values, null_values = separated
         parts = plan.codec.encode(values)
-    if null_values is None and plan.spec.nullable_values:
+    if null_values is None and plan.leaf.spec.nullable_values:
         null_values = np.zeros(plan.value_splits(parts)[-1], np.bool_)
-    return Column(parts, nulls, None if null_values is None else FlatRows(null_values, plan.value_splits(parts)))
+    return Column(parts, None if null_values is None else FlatRows(null_values, plan.value_splits(parts)))
 
 
-def values_of(plan: LeafPlan, column: Column) -> list[Any]:
+def values_of(plan: LeafPlan, column: Column, nulls: Nulls) -> list[Any]:
     """Return the value of each row of a column: to keep one keeps at most 64 KiB of other rows alive."""
     is_decoded = len(column.parts) == 1 and isinstance(column.parts[0], list)
     values: list[Any] = column.parts[0] if is_decoded else plan.codec.values(column.parts)
     if column.null_values is not None:
         values = list(_rows_with_null_values(values, column.null_values))
-    if column.nulls is not None:
-        for row in np.flatnonzero(column.nulls).tolist():
+    absent = rows_in_any(nulls, plan.leaf.lineage)
+    if absent is not None:
+        for row in np.flatnonzero(absent).tolist():
             values[row] = None
     return values
 
@@ -223,16 +179,11 @@ def batch_of(plan: LeafPlan, column: Column, columns: Columns) -> Any:
     batch = plan.codec.batch(column.parts)
     if column.null_values is not None:
         batch = _batch_with_null_values(batch, column.null_values)
-    if column.nulls is None:
-        return Nullable(batch, np.ones(columns.rows, np.bool_)) if plan.spec.nullable else batch
-    nulls = own_nulls(plan, column, columns.nulls)
-    return Nullable(batch, ~column.nulls) if plan.spec.nullable or np.any(nulls) else batch
-
-
-def own_nulls(plan: LeafPlan, column: Column, dicts: Nulls) -> NDArray[np.bool_] | None:
-    """Return in which rows the leaf itself is None, and no dict around it; None for no such row."""
-    absent = rows_in_any(dicts, plan.around)
-    return column.nulls if absent is None or column.nulls is None else column.nulls & ~absent
+    nulls = columns.nulls.get(plan.leaf.path)
+    if not plan.leaf.spec.nullable and (nulls is None or not nulls.any()):
+        return batch
+    absent = rows_in_any(columns.nulls, plan.leaf.lineage)
+    return Nullable(batch, np.ones(columns.rows, np.bool_) if absent is None else ~absent)
 
 
 def _rows_with_null_values(rows: Iterable[Any], null_values: FlatRows) -> Iterator[Any]:

@@ -24,20 +24,15 @@ class LeafRows:
 
     plan: LeafPlan
     column: Column
-    dicts: Nulls
-    """In which rows dicts are None."""
+    nulls: Nulls
+    """In which rows leaves and dicts are None."""
     count: int
     """The number of rows."""
 
-    @property
-    def nulls(self) -> NDArray[np.bool_]:
-        """True for each row without a value: the leaf, or a dict around it, is None."""
-        return np.zeros(self.count, np.bool_) if self.column.nulls is None else self.column.nulls
-
-    def has_dict(self, around: int) -> NDArray[np.bool_]:
-        """Return in which rows one of the dicts around the leaf is not None, nor a dict around it."""
-        absent = rows_in_any(self.dicts, self.plan.around[: around + 1])
-        return np.ones(self.count, np.bool_) if absent is None else ~absent
+    def absent(self, depth: int) -> NDArray[np.bool_]:
+        """Return in which rows one of the first nodes of the leaf's lineage is None."""
+        absent = rows_in_any(self.nulls, self.plan.leaf.lineage[:depth])
+        return np.zeros(self.count, np.bool_) if absent is None else absent
 
     @property
     def null_values(self) -> FlatRows:
@@ -51,7 +46,8 @@ class LeafRows:
 
     def value(self, row: int) -> Any:
         """Return the value of a row, None if a dict around it is None."""
-        (value,) = values_of(self.plan, self.column.rows(row, row + 1))
+        nulls = {path: null[row : row + 1] for path, null in self.nulls.items()}
+        (value,) = values_of(self.plan, self.column.rows(row, row + 1), nulls)
         return value
 
 
@@ -61,8 +57,8 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     Values are compared bit for bit, also where only the shapes of their specs differ. A leaf of another kind or dtype,
     such as int32 and int64, differs in every row. None differs from everything but None.
     """
-    spec = without_nulls(one.plan.spec)
-    other_spec = without_nulls(other.plan.spec)
+    spec = without_nulls(one.plan.leaf.spec)
+    other_spec = without_nulls(other.plan.leaf.spec)
     if spec == other_spec:
         differ = _differing_parts(one, other)
     elif _kind(spec) != _kind(other_spec):
@@ -72,9 +68,10 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
         differ = np.array([before != after for before, after in zip(contents, other_contents, strict=True)], np.bool_)
     if one.column.null_values is not None or other.column.null_values is not None:
         _mark_differing(differ, one.null_values, other.null_values)
-    differ = np.where(one.nulls | other.nulls, one.nulls != other.nulls, differ)
-    for around in range(len(one.plan.around)):
-        differ |= one.has_dict(around) != other.has_dict(around)
+    depth = len(one.plan.leaf.lineage)
+    differ &= ~(one.absent(depth) | other.absent(depth))
+    for nodes in range(1, depth + 1):
+        differ |= one.absent(nodes) != other.absent(nodes)
     return differ
 
 

@@ -36,6 +36,7 @@ from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column, Columns
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.memory import LEAF_NBYTES, Ints
+from cachelayer.records.schema import Flags, Schema, rows_in_any
 from cachelayer.records.spec import (
     IMAGE_MODES,
     AudioSpec,
@@ -92,19 +93,18 @@ class MediaFiles:
     def _decode(self) -> Callable[[bytes], NDArray[Any]]:
         return decoder(self._spec)
 
-    def decode(self, files: Column, numbers: Ints | None = None, *, separate_rows: bool) -> Column:  # noqa: ARG002
+    def decode(self, files: Column, absent: Flags | None, numbers: Ints | None, *, separate_rows: bool) -> Column:  # noqa: ARG002
         """Return the column of what files hold; an error has the row. Arrays of ``separate_rows`` share no memory."""
         [flat] = files.parts
-        nulls = files.nulls
         rows = range(len(flat.splits) - 1)
 
         def value_of(row: int) -> Any:
-            if nulls is not None and nulls[row]:
+            if absent is not None and absent[row]:
                 return self.codec.filler()
             return self._array(flat.row(row).tobytes(), row, self._decode)
 
         values = in_threads(value_of, rows)
-        return Column((values,) if separate_rows else self.codec.encode(values), nulls)
+        return Column((values,) if separate_rows else self.codec.encode(values))
 
     def value(self, *parts: NDArray[Any]) -> NDArray[Any]:
         """Return the array of one file."""
@@ -114,15 +114,14 @@ class MediaFiles:
         """Return some samples of a sound file, ascending; no others are decoded if its format allows that."""
         return self._array(data, record, partial(_decode_samples, cast(AudioSpec, self._spec), numbers))
 
-    def check(self, files: Column) -> None:
+    def check(self, files: Column, absent: Flags | None) -> None:
         """Raise unless all files decode."""
         [flat] = files.parts
-        nulls = files.nulls
         # All bytes of a JPEG file are read for one pixel too, in less time.
         decode = decoder(_sized_leaf(self._spec, ImageSize(1, 1)) if isinstance(self._spec, ImageSpec) else self._spec)
 
         def check_row(row: int) -> None:
-            if nulls is None or not nulls[row]:
+            if absent is None or not absent[row]:
                 data = flat.row(row).tobytes()
                 with self._errors(data, row):
                     decoded = decode(data)
@@ -160,17 +159,17 @@ def files_of(path: str, spec: EncodedSpec) -> Files:
     return VideoReaders(path, spec) if isinstance(spec, VideoSpec) else MediaFiles(path, spec)
 
 
-def check_files(spec: Tree, columns: Columns) -> None:
+def check_files(schema: Schema, columns: Columns) -> None:
     """Raise unless every image and sound in the columns decodes; the record of the error is the row.
 
     Videos were read when their index was made. Without the packages that decode files, there is a warning.
     """
-    for (path, leaf), column in zip(tree.leaves(spec), columns.leaves, strict=True):
-        if isinstance(leaf, EncodedSpec) and not isinstance(leaf, VideoSpec):
+    for leaf, column in zip(schema.leaves, columns.leaves, strict=True):
+        if isinstance(leaf.spec, EncodedSpec) and not isinstance(leaf.spec, VideoSpec):
             try:
-                MediaFiles(path, leaf).check(column)
+                MediaFiles(leaf.path, leaf.spec).check(column, rows_in_any(columns.nulls, leaf.lineage))
             except MissingDependencyError as error:
-                warn(f"leaf {path}: files are stored as they are, and not checked: {error}")
+                warn(f"leaf {leaf.path}: files are stored as they are, and not checked: {error}")
 
 
 def image_size(size: Any, crop: Any) -> ImageSize:

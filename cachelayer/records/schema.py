@@ -41,8 +41,9 @@ from cachelayer.records.spec import (
 from cachelayer.records.tree import Tree, describe, is_namedtuple
 from cachelayer.records.values import Nullable
 
-Nulls = Mapping[str, NDArray[np.bool_]]
-"""In which rows dicts are None, by the paths of these dicts."""
+Flags = NDArray[np.bool_]
+Nulls = Mapping[str, Flags]
+"""In which rows leaves and dicts are None, by their paths."""
 _NO_NULLS: Mapping[str, Any] = {}
 _NONE = type(None)
 
@@ -58,17 +59,26 @@ class Node:
     """What users call it: ``meta/url``."""
     leaves: range
     """The numbers of the leaves that it has; the number of a leaf."""
-    around: tuple[str, ...] = ()
-    """The paths of the dicts around it, the outermost first; without the root, which is never None."""
+    lineage: tuple[str, ...]
+    """The paths of the dicts around it, the outermost first, and its own: it is absent where one of them is None."""
     keys: tuple[Any, ...] = ()
     """The keys, or the indices, of its children."""
     children: tuple[Node, ...] = ()
     may_be_absent: bool = field(init=False)
     """True for a dict below the root that has leaves: it has a null bit."""
+    is_flat: bool = field(init=False)
+    """True for a dict of leaves."""
 
     def __post_init__(self) -> None:
-        may_be_absent = isinstance(self.spec, dict) and bool(self.path) and len(self.leaves) > 0
-        object.__setattr__(self, "may_be_absent", may_be_absent)
+        is_dict = isinstance(self.spec, dict)
+        object.__setattr__(self, "may_be_absent", is_dict and bool(self.path) and len(self.leaves) > 0)
+        are_leaves = all(isinstance(child.spec, LeafSpec) for child in self.children)
+        object.__setattr__(self, "is_flat", is_dict and are_leaves)
+
+    @property
+    def number(self) -> int:
+        """The number of a leaf."""
+        return self.leaves.start
 
     def nodes(self) -> Iterator[Node]:
         """Yield the node, and all nodes below it, a node before its children."""
@@ -88,9 +98,11 @@ class Node:
 
 def _compiled(spec: Tree, path: str, name: str, first: int, around: tuple[str, ...]) -> Node:
     """Return the node of a spec whose first leaf has the number ``first``."""
+    lineage = (*around, path)
     if isinstance(spec, LeafSpec):
-        return Node(spec, path, name, range(first, first + 1), around)
-    inner = (*around, path) if isinstance(spec, dict) and path else around
+        return Node(spec, path, name, range(first, first + 1), lineage)
+    # The element itself is never None.
+    inner = lineage if isinstance(spec, dict) and path else around
     keys: tuple[Any, ...] = tuple(spec) if isinstance(spec, dict) else tuple(range(len(spec or ())))
     names = spec._fields if is_namedtuple(spec) else map(str, keys)
     children = []
@@ -99,7 +111,7 @@ def _compiled(spec: Tree, path: str, name: str, first: int, around: tuple[str, .
         node = _compiled(child, path + step, f"{name}/{own_name}" if name else own_name, end, inner)
         children.append(node)
         end = node.leaves.stop
-    return Node(spec, path, name, range(first, end), around, keys, tuple(children))
+    return Node(spec, path, name, range(first, end), lineage, keys, tuple(children))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,12 +159,16 @@ class Schema(PickledByFields):
         """The dicts that may be None."""
         return tuple(node for node in self.dicts if isinstance(node.spec, NullableDict))
 
+    @property
+    def nullable(self) -> tuple[Node, ...]:
+        """The leaves and the dicts that may be None."""
+        return (*(leaf for leaf in self.leaves if leaf.spec.nullable), *self.nullable_dicts)
+
     @cached_property
     def marks(self) -> frozenset[int]:
         """The numbers of the null bits that may be set, as the spec says."""
-        nullable = [*(node for node in self.leaves if node.spec.nullable), *self.nullable_dicts]
-        within = [node for node in self.leaves if node.spec.nullable_values]
-        return frozenset([self.bits[node.path] for node in nullable] + [self.bits_of_values[n.path] for n in within])
+        within = [self.bits_of_values[leaf.path] for leaf in self.leaves if leaf.spec.nullable_values]
+        return frozenset([self.bits[node.path] for node in self.nullable] + within)
 
     def marked(self, numbers: Collection[int]) -> Tree:
         """Return the spec with these null bits besides its own: what they stand for may be None too."""
@@ -197,7 +213,7 @@ class Schema(PickledByFields):
             return values
         return [_folded(leaf, leaf_value, masks) for leaf, leaf_value in zip(self.leaves, values, strict=True)]
 
-    def split_rows(self, rows: Sequence[Any]) -> tuple[list[list[Any]], dict[str, NDArray[np.bool_]]]:
+    def split_rows(self, rows: Sequence[Any]) -> tuple[list[list[Any]], dict[str, Flags]]:
         """Return a list of the values of all rows for each leaf, and in which rows dicts are None.
 
         Dicts may lack keys whose leaves may be None. The record of an ElementError is the index in ``rows``.
@@ -222,22 +238,15 @@ class Schema(PickledByFields):
 
     def pack(self, values: Sequence[Any], nulls: Mapping[str, Any] = _NO_NULLS) -> Any:
         """Return the element, or the batch, of what :meth:`split` returns."""
-        keys = self._flat_keys
-        return dict(zip(keys, values)) if keys else _packed(self.root, values, nulls)  # noqa: B905
+        return _packed(self.root, values, nulls)
 
     def pack_rows(self, columns: Sequence[list[Any]], nulls: Nulls, count: int) -> list[Any]:
         """Return the elements of what :meth:`split_rows` returns, given how many they are."""
         return _packed_rows(self.root, columns, nulls, count)
 
-    @cached_property
-    def _flat_keys(self) -> tuple[Any, ...]:
-        """The keys of elements that are dicts of leaves; none of other elements."""
-        is_flat = isinstance(self.spec, dict) and all(isinstance(child, LeafSpec) for child in self.spec.values())
-        return self.root.keys if is_flat else ()
-
 
 def _folded(leaf: Node, value: Any, nulls: Nulls) -> Any:
-    absent = rows_in_any(nulls, leaf.around)
+    absent = rows_in_any(nulls, leaf.lineage)
     if absent is None:
         return value
     if isinstance(value, Nullable) and value.valid.ndim == 1:
@@ -245,14 +254,17 @@ def _folded(leaf: Node, value: Any, nulls: Nulls) -> Any:
     return Nullable(value, ~absent)
 
 
-def rows_in_any(nulls: Nulls, paths: Iterable[str]) -> NDArray[np.bool_] | None:
-    """Return in which rows one of these dicts is None; None if none of them is None in any."""
-    absent: NDArray[np.bool_] | None = None
+def rows_in_any(nulls: Nulls, paths: Iterable[str]) -> Flags | None:
+    """Return in which rows one of these leaves and dicts is None; None if none of them is None in any."""
+    absent: Flags | None = None
     for path in paths:
-        null = nulls.get(path)
-        if null is not None:
-            absent = null if absent is None else absent | null
+        absent = either(absent, nulls.get(path))
     return absent
+
+
+def either(one: Flags | None, other: Flags | None) -> Flags | None:
+    """Return in which rows one or the other is true; None is false in all rows."""
+    return other if one is None else one if other is None else one | other
 
 
 def _chosen(node: Node, numbers: Collection[int]) -> Tree:
@@ -338,7 +350,11 @@ def _packed(node: Node, values: Sequence[Any], nulls: Mapping[str, Any]) -> Any:
     null = nulls.get(node.path) if node.may_be_absent else None
     if null is True:
         return None
-    packed = node.like([_packed(child, values, nulls) for child in node.children])
+    packed: Any
+    if node.is_flat:
+        packed = dict(zip(node.keys, values[node.leaves.start : node.leaves.stop]))  # noqa: B905
+    else:
+        packed = node.like([_packed(child, values, nulls) for child in node.children])
     return packed if null is None else Nullable(packed, ~null)
 
 

@@ -19,6 +19,7 @@ from cachelayer.records.files_in_records import StoredBytes
 from cachelayer.records.layout import U8, U32, LeafPart
 from cachelayer.records.leaf_columns import Column, FlatRows, LeafCodec, PartRows, bytes_of_strings, strings_of_bytes
 from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.schema import Flags
 from cachelayer.records.spec import SizedVideoSpec, VideoSpec
 from cachelayer.records.video import Video, VideoFile
 from cachelayer.records.video_index import VideoIndex, indexed
@@ -77,7 +78,7 @@ class VideoReaders:
         self._size = spec.size if isinstance(spec, SizedVideoSpec) else None
         self.codec = _Readers(spec)
 
-    def decode(self, files: Column, numbers: Ints | None, *, separate_rows: bool) -> Column:  # noqa: ARG002
+    def decode(self, files: Column, absent: Flags | None, numbers: Ints | None, *, separate_rows: bool) -> Column:  # noqa: ARG002
         """Return the column of Videos, from the column of their indices and of files that are not read yet."""
         *flats, stored = files.parts[1:]
         indices = zip(*(flat.separate_rows() for flat in flats), strict=True)
@@ -86,7 +87,7 @@ class VideoReaders:
             Video(VideoFile(VideoIndex.of_parts(*parts), file, self._path, record, self._size))
             for parts, file, record in zip(indices, stored, records, strict=True)
         ]
-        return Column((readers,), files.nulls)
+        return Column((readers,))
 
     def value(self, *parts: NDArray[Any]) -> Video:
         """Return the Video of one file in memory."""

@@ -118,7 +118,7 @@ def test_records_are_as_the_format_specifies_and_come_back_as_elements_and_stack
     rows = [schema.split(element) for element in elements]
     assert nulls.keys() == {node.path for node in schema.nullable_dicts}
     for node in schema.nullable_dicts:
-        absent = [any(path in of_row for path in (*node.around, node.path)) for _, of_row in rows]
+        absent = [any(path in of_row for path in node.lineage) for _, of_row in rows]
         assert nulls[node.path].tolist() == absent
     for index, (_, leaf) in enumerate(tree.leaves(spec)):
         column, got = [values[index] for values, _ in rows], stacked[index]
