@@ -28,7 +28,7 @@ NEEDED = {
     "access.": "dataref dataset dataset_view origins table version_records view",
     "arrayrecord.": "index local_shards mapping",
     "objects.": "local open_store paths store",
-    "records.": "codec dtypes layout leaf_codecs leaf_columns leaf_names leaf_plan memory schema selection spans "
+    "records.": "codec dtypes layout leaf_codecs leaf_columns leaf_names memory schema selection spans "
     "spec spec_json tree values",
     "storage.": "catalog storage",
     "streams.": "ahead.background ahead.prefetch cursor iterator order.orders order.permutation "

@@ -30,7 +30,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -39,9 +38,9 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.locks import PickledByFields
 from cachelayer.protocols import Attempted, Dataset, Held, Info, Needed, Origins, Sources
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints, Placed
+from cachelayer.records.schema import Schema
 from cachelayer.records.spans import Records
 from cachelayer.records.tree import Tree
 from cachelayer.streams.reading.failures import attempt, is_of_element
@@ -256,6 +255,5 @@ def check_one_size(path: str, arrays: Iterable[NDArray[Any]]) -> None:
 
 def leaves_below(spec: Tree, keys: Sequence[str]) -> list[int]:
     """Return the numbers of the leaves below these keys of a dict, ascending."""
-    ends = accumulate(len(tree.leaves(child)) for child in spec.values())
-    below = [(key, range(end - len(tree.leaves(spec[key])), end)) for key, end in zip(spec, ends, strict=True)]
-    return [leaf for key, leaves in below if key in keys for leaf in leaves]
+    root = Schema.of(spec).root
+    return [leaf for key, child in zip(root.keys, root.children, strict=True) if key in keys for leaf in child.leaves]

@@ -135,7 +135,7 @@ class _Side:
         columns = self.elements.columns(self.numbers(rows))
         plans = self.elements.codec.plans
         leaves = zip(plans, columns.leaves, strict=True)
-        return {plan.leaf.path: LeafRows(plan, column, columns.nulls, len(rows)) for plan, column in leaves}
+        return {plan.leaf.path: LeafRows(plan, column, columns) for plan, column in leaves}
 
 
 @dataclass(frozen=True, eq=False)

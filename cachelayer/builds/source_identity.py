@@ -33,9 +33,8 @@ from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.provenance.values import crc32c, hash_of
 from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.leaf_columns import Column, Columns, FlatRows
+from cachelayer.records.leaf_columns import Column, Columns, FlatRows, LeafPlan
 from cachelayer.records.leaf_names import names_of_leaves
-from cachelayer.records.leaf_plan import LeafPlan
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.stream import Stream

@@ -7,7 +7,7 @@
     from what users have   infer.py, tree.py; conform.py and value_conversion.py fit their values to a spec;
                            json_text.py
     elements to records    layout.py, where to begin reading; leaf_codecs.py and composite_codecs.py; leaf_columns.py;
-                           leaf_plan.py; codec.py
+                           codec.py
     bytes of records       spans.py, frames.py, memory.py
     media                  media.py; video.py, video_index.py, video_codec.py; decoding_threads.py
     which records          selection.py; keys.py; leaf_rows.py compares two versions

@@ -29,9 +29,19 @@ from cachelayer.records import dtypes
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.layout import Layout, LeafPart, padded
 from cachelayer.records.leaf_codecs import FixedLeafCodec, leaf_codec_for
-from cachelayer.records.leaf_columns import Column, Columns, FlatRows, packed_bits, rows_with_nulls, unpacked_bits
+from cachelayer.records.leaf_columns import (
+    Column,
+    Columns,
+    FlatRows,
+    LeafPlan,
+    batch_of,
+    column_of,
+    packed_bits,
+    rows_with_nulls,
+    unpacked_bits,
+    values_of,
+)
 from cachelayer.records.leaf_names import has_length
-from cachelayer.records.leaf_plan import LeafPlan, batch_of, column_of, values_of
 from cachelayer.records.memory import (
     MAX_SHARED_NBYTES,
     Bytes,
@@ -313,9 +323,8 @@ class Codec(PickledByFields):
 
     def elements(self, columns: Columns) -> list[Any]:
         """Return the elements of columns."""
-        nulls = columns.nulls
-        values = [values_of(plan, column, nulls) for plan, column in zip(self.plans, columns.leaves, strict=True)]
-        return self.schema.pack_rows(values, nulls, columns.rows)
+        values = [values_of(plan, column, columns) for plan, column in zip(self.plans, columns.leaves, strict=True)]
+        return self.schema.pack_rows(values, columns.nulls, columns.rows)
 
     def batch(self, columns: Columns) -> Any:
         """Return the batch of columns: a structure like an element, with leaves stacked on a leading axis."""
@@ -445,20 +454,10 @@ class Codec(PickledByFields):
         ends: NDArray[np.bool_] | None = None,
         into: Placed | None = None,
     ) -> NDArray[Any]:
-        """Return some consecutive values of a leaf of each record.
+        """Return some consecutive values of a leaf, one of ``varying``, of each record: uint8 of ``bytes`` and ``str``.
 
-        Nothing is read past the end of a leaf, whatever starts and counts are.
-
-        Args:
-            records: the records.
-            number: the number of the leaf, one of ``varying``.
-            starts: the first value, for each record.
-            counts: how many values, for each record.
-            ends: True if the leaf must end with the last of these values, for each record; None if it may go on.
-            into: receives the values; None for a new array, in which they follow one another.
-
-        Returns:
-            The array that has the values, of the dtype of the leaf; uint8 for ``bytes`` and ``str``.
+        They are written ``into`` an array, or follow one another in a new one. Nothing is read past the end of a leaf,
+        whatever starts and counts are; where ``ends`` is True, the leaf must end with the last of these values.
         """
         spec = self.plans[number].leaf.spec
         if dtypes.is_string(spec.dtype) and spec.shape:

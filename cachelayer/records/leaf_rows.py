@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.layout import U8
-from cachelayer.records.leaf_columns import Column, FlatRows
-from cachelayer.records.leaf_plan import LeafPlan, values_of
+from cachelayer.records.leaf_columns import Column, Columns, FlatRows, LeafPlan, values_of
 from cachelayer.records.memory import bytes_of, splits_of
-from cachelayer.records.schema import Nulls, rows_in_any
+from cachelayer.records.schema import rows_in_any
 from cachelayer.records.spans import Spans
 from cachelayer.records.spec import LeafSpec, without_nulls
 from cachelayer.records.values import Ragged, Sparse
@@ -24,15 +23,13 @@ class LeafRows:
 
     plan: LeafPlan
     column: Column
-    nulls: Nulls
-    """In which rows leaves and dicts are None."""
-    count: int
-    """The number of rows."""
+    columns: Columns
+    """All columns, of which this is one."""
 
     def absent(self, depth: int) -> NDArray[np.bool_]:
         """Return in which rows one of the first nodes of the leaf's lineage is None."""
-        absent = rows_in_any(self.nulls, self.plan.leaf.lineage[:depth])
-        return np.zeros(self.count, np.bool_) if absent is None else absent
+        absent = rows_in_any(self.columns.nulls, self.plan.leaf.lineage[:depth])
+        return np.zeros(self.columns.rows, np.bool_) if absent is None else absent
 
     @property
     def null_values(self) -> FlatRows:
@@ -46,9 +43,7 @@ class LeafRows:
 
     def value(self, row: int) -> Any:
         """Return the value of a row, None if a dict around it is None."""
-        nulls = {path: null[row : row + 1] for path, null in self.nulls.items()}
-        (value,) = values_of(self.plan, self.column.rows(row, row + 1), nulls)
-        return value
+        return values_of(self.plan, self.column, self.columns)[row]
 
 
 def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
@@ -62,7 +57,7 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
     if spec == other_spec:
         differ = _differing_parts(one, other)
     elif _kind(spec) != _kind(other_spec):
-        differ = np.ones(one.count, np.bool_)
+        differ = np.ones(one.columns.rows, np.bool_)
     else:
         contents, other_contents = ([_content(value) for value in rows.values()] for rows in (one, other))
         differ = np.array([before != after for before, after in zip(contents, other_contents, strict=True)], np.bool_)
@@ -76,7 +71,7 @@ def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
 
 
 def _differing_parts(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
-    differ = np.zeros(one.count, np.bool_)
+    differ = np.zeros(one.columns.rows, np.bool_)
     for part, other_part in zip(one.column.parts, other.column.parts, strict=True):
         if isinstance(part, FlatRows):
             _mark_differing(differ, part, other_part)

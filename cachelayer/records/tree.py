@@ -71,17 +71,9 @@ def _rebuild_namedtuple(name: str, fields: tuple[str, ...], values: tuple[Any, .
 
 def leaves(spec: Tree) -> list[tuple[str, LeafSpec]]:
     """Return the leaves of an element spec with their paths, depth first."""
-    pairs: list[tuple[str, LeafSpec]] = []
-    _add_leaves(spec, "", pairs)
-    return pairs
-
-
-def _add_leaves(spec: Tree, path: str, pairs: list[tuple[str, LeafSpec]]) -> None:
     if isinstance(spec, LeafSpec):
-        pairs.append((path, spec))
-    else:
-        for step, child in children(spec):
-            _add_leaves(child, path + step, pairs)
+        return [("", spec)]
+    return [(step + path, leaf) for step, child in children(spec) for path, leaf in leaves(child)]
 
 
 def children(node: Tree) -> Iterator[tuple[str, Any]]:
