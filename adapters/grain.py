@@ -36,9 +36,9 @@ from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.continuing import restore_reader
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.step_numbers import count_steps, next_step_of_worker, nth_step, step_sizes
+from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.stream import Stream
-from cachelayer.streams.stream_options import Shuffle, StreamOptions
+from cachelayer.streams.stream_options import Shuffle
 from cachelayer.user_warnings import warn
 
 with packages_of("grain", "this needs Grain"):
@@ -181,8 +181,8 @@ class Sampler:
             shuffle=shuffle, seed=seed, reshuffle=reshuffle, num_epochs=num_epochs, shard=shard, start=start
         )
         self._digest = ref.digest
-        self._options = stream._reader.options
-        shards = self._options.steps.shard_count
+        self._schedule = stream._reader.schedule
+        shards = self._schedule.shard_count
         drops = remainder == "drop" or getattr(shard, "drop_remainder", False)
         if num_epochs is not None and len(self) % shards and not drops:
             raise InvalidArgumentError(
@@ -190,20 +190,20 @@ class Sampler:
                 f"{len(self) % shards}"
             )
         # A DataLoader without shard options takes them from this attribute.
-        self._shard_options = grain.sharding.ShardOptions(self._options.shard_index, shards, bool(drops))
+        self._shard_options = grain.sharding.ShardOptions(self._schedule.shard_index, shards, bool(drops))
 
     def __len__(self) -> int:
         """Return the number of records over all shards; ``sys.maxsize`` if there is no end, as Grain does."""
-        end = self._options.steps.end
-        return sys.maxsize if end is None else end - self._options.start
+        end = self._schedule.end
+        return sys.maxsize if end is None else end - self._schedule.start
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
         """Return the record number at an index, and the record's generator."""
         index = operator.index(index)
         if not 0 <= index < len(self):
             raise RecordIndexError(f"index {index} of a sampler of {len(self)} records")
-        order = self._options.order
-        position = self._options.start + index
+        order = self._schedule.order
+        position = self._schedule.start + index
         epoch, place = divmod(position, order.records)
         generator = None
         if order.seed is not None:
@@ -214,8 +214,8 @@ class Sampler:
 
     def __repr__(self) -> str:
         """Return a text that changes whenever the order does: Grain compares it when it restores."""
-        order = self._options.order
-        text = f"records={order.records}, order={order.described['version']}, {self._options}"
+        order = self._schedule.order
+        text = f"records={order.records}, order={order.described['version']}, {self._schedule}"
         return f"Sampler(digest='sha256:{self._digest}', {text})"
 
 
@@ -259,16 +259,16 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
     def _element_spec(self) -> Any:
         """The specs that ``grain.experimental.get_element_spec`` returns. A dimension that varies is None."""
         spec = self._stream.element_spec
-        options = self._stream._reader.options
+        schedule = self._stream._reader.schedule
         if spec is None:
             raise InvalidArgumentError(
                 "the functions of this stream may return anything: pass element_spec= to the last map()"
             )
-        if not options.batched:
+        if not schedule.batched:
             return spec
         rows = rows_of_batches(self._stream)
         batches = tree.map_structure(spec, lambda _, leaf: ArraySpec(leaf.dtype, (rows, *leaf.shape)))
-        return (batches, ArraySpec("bool", (rows,))) if options.steps.rule.masks else batches
+        return (batches, ArraySpec("bool", (rows,))) if schedule.pads else batches
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Keep only the steps of one worker. Grain calls this in each worker."""
@@ -277,7 +277,7 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
                 "sequential_slice=True would change the order of the records: leave it False; each worker reads only "
                 "its own steps"
             )
-        _check_turns(self._stream._reader.options)
+        _check_turns(self._stream._reader.schedule)
         self._worker = sl.start
         self._workers = sl.step
 
@@ -290,9 +290,9 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
         return f"iter_dataset({self._stream!r})"
 
 
-def _check_turns(options: StreamOptions) -> None:
+def _check_turns(schedule: Schedule) -> None:
     """Raise unless workers can take turns at the items of a shard."""
-    if not options.batched and step_sizes(options.steps, options.start) != {options.steps.shard_count}:
+    if not schedule.batched and schedule.step_sizes(schedule.start) != {schedule.shard_count}:
         raise InvalidArgumentError(
             "workers take turns at the elements of a shard, but the last step of an epoch has none for some shards: "
             "pass remainder='drop', or a global_batch_size, to stream()"
@@ -327,10 +327,10 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
     def _get_next_index(self) -> int:
         """Return the number of the next step, counted from the start of the stream, for Grain's ``get_next_index``."""
         self._check_undivided()
-        options = self._stream._reader.options
+        schedule = self._stream._reader.schedule
         position = self._iterator.position
-        steps = replace(options.steps, num_epochs=position // max(1, options.steps.records) + 1)
-        return cast(int, count_steps(steps, options.start)) - cast(int, count_steps(steps, position))
+        up_to_here = replace(schedule, num_epochs=position // max(1, schedule.records) + 1)
+        return cast(int, up_to_here.count(schedule.start)) - cast(int, up_to_here.count(position))
 
     def _set_next_index(self, next_index: int) -> None:
         """Continue with a step of the stream, for Grain's ``set_next_index``."""
@@ -343,7 +343,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model; Orbax calls this. Only the first shard writes it, for all shards."""
-        return save_state(self.get_state(), directory, writes=self._stream._reader.options.shard_index == 0)
+        return save_state(self.get_state(), directory, writes=self._stream._reader.schedule.shard_index == 0)
 
     def load(self, directory: Any) -> Awaited:
         """Continue from a saved state, on any number of shards; Orbax calls this."""
@@ -363,26 +363,26 @@ class _WorkerIterator(_StreamedIterator):
         super().__init__(stream)
         self._worker = worker
         self._workers = workers
-        self._go_to(stream._reader, stream._reader.options.start)
+        self._go_to(stream._reader, stream._reader.schedule.start)
         if worker == 0:
             fix = f"pass map(fn, threads={workers}) and no workers if fn releases the GIL, or call mirror() first"
             warn_of_workers(stream._reader, workers, fix)
 
     def _go_to(self, reader: StepReader, position: int) -> None:
         reader = reader.starting_at(position)
-        _check_turns(reader.options)
+        _check_turns(reader.schedule)
         self._reader = reader
         self._batches = WorkerSteps(reader, self._workers)
-        self._position = reader.options.steps.next_start(position)
+        self._position = reader.schedule.next_start(position)
 
     def __next__(self) -> Any:
         self._assert_not_closed()
-        steps = self._reader.options.steps
-        step = nth_step(steps, self._position, self._worker)
+        schedule = self._reader.schedule
+        step = schedule.nth(self._position, self._worker)
         if step is None:
             raise StopIteration
         item = self._batches.item(step)
-        self._position = next_step_of_worker(steps, steps.at(self._position) or step, self._workers)
+        self._position = schedule.next_of_worker(schedule.at(self._position, 1) or step, self._workers)
         return item
 
     def get_state(self) -> dict[str, Any]:

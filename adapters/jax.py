@@ -23,7 +23,6 @@ from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.step_numbers import step_sizes
 from cachelayer.streams.stream import Stream
 from cachelayer.user_warnings import warn
 
@@ -97,10 +96,10 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, *, depth: int | N
     check_stream(stream)
     check_no_json(stream, "JAX")
     check_no_videos(stream, "JAX")
-    options = stream._reader.options
-    if not options.batched:
+    schedule = stream._reader.schedule
+    if not schedule.batched:
         raise InvalidArgumentError("global_batches() needs batches: pass a global_batch_size to stream()")
-    if options.steps.shard_count > 1:
+    if schedule.shard_count > 1:
         raise InvalidArgumentError(
             "global_batches() takes the stream of all shards, because the sharding decides which rows a process "
             "reads: leave shard= out of stream()"
@@ -139,7 +138,7 @@ class GlobalBatches(Epochwise[T]):
         if not sharding.is_fully_addressable:
             reader = reader.of_rows(lambda size: _local_rows(sharding, size))
         if self._depth is not None:
-            reader = reader.with_options(prefetch=self._depth)
+            reader = reader.with_schedule(prefetch=self._depth)
         convert = functools.partial(_convert, sharding=sharding, wide=wide, rounded=self._rounded)
         return replace(reader, convert=convert)
 
@@ -196,14 +195,14 @@ def _chunks_of(reader: StepReader, sharding: NamedSharding) -> Prefetcher[Any]:
 def _check_steps(reader: StepReader, sharding: NamedSharding) -> None:
     """Raise unless the sharding divides every step of a stream."""
     rows = _of_rank(sharding, 1)
-    steps = reader.options.steps
-    for size in step_sizes(steps, reader.options.start):
+    schedule = reader.schedule
+    for size in schedule.step_sizes(schedule.start):
         try:
             rows.shard_shape((size,))
         except ValueError:
             what = f"the last step of an epoch, {size} rows,"
             fix = "pass remainder='drop' or 'pad' to stream()"
-            if size == steps.global_batch:
+            if size == schedule.global_batch:
                 what = f"global_batch_size {size}"
                 fix = "pass a multiple"
             over = f"{sharding.spec} over the mesh {dict(sharding.mesh.shape)}"

@@ -32,8 +32,7 @@ from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.step_numbers import short_sizes, steps_per_epoch
-from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.order.orders import MOST_POSITIONS
 from cachelayer.streams.stream import Stream, stream_of
 
 with packages_of("keras", "this needs Keras and a backend"):
@@ -136,31 +135,31 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
     check_stream(stream)
     check_no_json(stream, "Keras")
     check_no_videos(stream, "Keras")
-    options = stream._reader.options
-    steps = options.steps
-    if not options.batched:
+    schedule = stream._reader.schedule
+    if not schedule.batched:
         raise InvalidArgumentError("fit() takes batches: pass a global_batch_size to stream()")
-    if options.start:
+    if schedule.start:
         raise InvalidArgumentError(
-            f"start={options.start}: Keras needs whole epochs: leave start out, and pass initial_epoch= to fit()"
+            f"start={schedule.start}: Keras needs whole epochs: leave start out, and pass initial_epoch= to fit()"
         )
-    if steps.records >= MOST_POSITIONS:
+    if schedule.records >= MOST_POSITIONS:
         raise InvalidArgumentError(
             "a mixture or a weighted sample has no epochs, and Keras asks for them: pass to_tf(stream), or batches in "
             "a loop of your own, and steps_per_epoch= to fit()"
         )
-    if steps.rule.masks:
+    if schedule.pads:
         raise InvalidArgumentError(
             "remainder='pad': Keras counts rows without a weight in its means, so that losses and metrics would be "
             "wrong: pass 'keep' or 'drop' to stream()"
         )
-    if not steps.epochs_are_alike:
+    if not schedule.epochs_are_alike:
         raise InvalidArgumentError(
             "Keras takes epochs of one length: pass remainder='drop' or 'keep', and leave no steps out"
         )
-    if steps_per_epoch(steps) == 0:
-        raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")
-    if steps.rule.shortens and any(size < steps.shard_count for size in short_sizes(steps)):
+    epoch = replace(schedule, num_epochs=1)
+    if not epoch.count(0):
+        raise InvalidArgumentError(f"{schedule.records} records give no batch of {schedule.global_batch}")
+    if min(epoch.step_sizes(0)) < schedule.shard_count:
         raise InvalidArgumentError(
             "the last step of an epoch has no records for some shards, and Keras does not take empty batches: pass "
             "remainder='drop' to stream(), or batches over fewer shards"
@@ -189,9 +188,9 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
     def __init__(self, stream: Stream[Any]) -> None:
         super().__init__()
         reader = stream._reader
-        self._endless = stream_of(reader.over_epochs(None))
-        self._epochs: EpochCursor[Any] = EpochCursor(replace(reader.over_epochs(1), convert=_for_fit))
-        self._goes_on = reader.options.is_endless
+        self._endless = stream_of(reader.with_schedule(num_epochs=None))
+        self._epochs: EpochCursor[Any] = EpochCursor(replace(reader.with_schedule(num_epochs=1), convert=_for_fit))
+        self._goes_on = reader.schedule.is_endless
         """Whether each ``fit`` goes on after the epochs of the last one."""
         self._following = 0
         """The epoch after the last one that a callback chose."""

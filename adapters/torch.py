@@ -255,10 +255,10 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     if not stream._reader.is_mapped:
         check_dtypes(stream.element_spec)
     workers = integer("num_workers", num_workers, 0)
-    if workers and not stream._reader.options.batched:
+    if workers and not stream._reader.schedule.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
     _, world = rank_and_world()
-    if world > 1 and stream._reader.options.steps.shard_count == 1:
+    if world > 1 and stream._reader.schedule.shard_count == 1:
         warn(
             f"torch.distributed has {world} ranks, and the stream gives each the same items: pass "
             "shard=(torch.distributed.get_rank(), torch.distributed.get_world_size()) to stream(), or ignore this "

@@ -23,8 +23,7 @@ from cachelayer.streams.ahead.block_feed import BlockFeed
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.steps import Steps
-from cachelayer.streams.stream_options import StreamOptions
+from cachelayer.streams.schedule import Schedule
 
 Indices = NDArray[np.int64]
 # A host walks so many windows before the counting begins, and while it counts; and so many blocks at least.
@@ -148,8 +147,8 @@ class _Counter:
 
 def reader_of(order: BlockOrder, records: Any, host: int, hosts: int, batch_a_host: int) -> StepReader:
     """Return what plans the steps of a host."""
-    steps = Steps(order.records, batch_a_host * hosts, hosts, "drop", 1)
-    return StepReader(records, StreamOptions(True, steps, order, host, 0, 2))
+    schedule = Schedule(order, batch_a_host * hosts, remainder="drop", shard_index=host, shard_count=hosts)
+    return StepReader(records, schedule)
 
 
 def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, walked: int | None = None) -> Epoch:
@@ -162,10 +161,10 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
         batch_a_host: records of a batch that one host reads.
         walked: how many of the hosts walk; None for all.
     """
-    steps = Steps(order.records, batch_a_host * hosts, hosts, "drop", 1)
-    first = order.records // 2 // steps.global_batch * steps.global_batch
+    batch = batch_a_host * hosts
+    first = order.records // 2 // batch * batch
     before, counted = (
-        1 + max(windows * order.window * order.block // steps.global_batch, blocks * order.block // batch_a_host)
+        1 + max(windows * order.window * order.block // batch, blocks * order.block // batch_a_host)
         for windows, blocks in (_BEFORE, _COUNTED)
     )
     total, whole = Traffic(), 0.0
@@ -202,13 +201,15 @@ def _walk_of_host(reader: StepReader, traffic: Traffic, first: int, counts: tupl
         if number == counts[0]:
             vars(traffic).update(vars(Traffic()))
         feed.reached(position)
-        plan = plan_chunk(reader.options, position, 1)
+        plan = plan_chunk(reader.schedule, position, 1)
         assert plan is not None
         numbers = plan.numbers
-        (held,) = feed.load(plan).held(slice(None)).values()
+        (held,) = feed.load(plan.steps).held(slice(None)).values()
         if not np.isin(numbers, np.concatenate(held)).all():
-            raise RuntimeError(f"host {reader.options.shard_index} did not fetch all records of the step at {position}")
+            raise RuntimeError(
+                f"host {reader.schedule.shard_index} did not fetch all records of the step at {position}"
+            )
         traffic.held = max(traffic.held, feed._nbytes)
         traffic.wanted += len(numbers)
-        position = plan.after[-1]
+        position = plan.steps.following
     return traffic

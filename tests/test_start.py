@@ -32,7 +32,7 @@ NEEDED = {
     "spec spec_json tree values",
     "storage.": "catalog storage",
     "streams.": "ahead.background ahead.prefetch cursor iterator order.orders order.permutation "
-    "reading.chunk_plan reading.failures reading.step_reader state step_numbers steps stream stream_options "
+    "reading.chunk_plan reading.failures reading.step_reader schedule state stream stream_options "
     "stream_stats",
     "versions.": "log manifest reference shard_set shard_table snapshot stored_version view_calls",
 }

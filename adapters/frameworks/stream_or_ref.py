@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cachelayer.access.view import View
@@ -9,7 +10,6 @@ from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import declared_spec
 from cachelayer.records import tree
 from cachelayer.records.spec import JsonSpec, LeafSpec, VideoSpec, describe_leaf
-from cachelayer.streams.step_numbers import short_sizes
 from cachelayer.streams.stream import Stream
 
 
@@ -54,7 +54,6 @@ def _refuse_leaves(stream: Stream[Any], kind: type[LeafSpec], framework: str, cu
 
 def rows_of_batches(stream: Stream[Any]) -> int | None:
     """Return the number of rows that every batch of a shard has; None if some have fewer."""
-    options = stream._reader.options
-    steps = options.steps
-    is_even = not steps.rule.shortens or not (short_sizes(steps) or options.start % steps.global_batch)
-    return steps.global_batch // steps.shard_count if is_even else None
+    schedule = replace(stream._reader.schedule, num_epochs=None)
+    is_even = schedule.step_sizes(schedule.start) == {schedule.global_batch}
+    return schedule.global_batch // schedule.shard_count if is_even else None

@@ -23,8 +23,8 @@ from cachelayer.streams.cursor import Cursor
 from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.stream import Stream
-from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
 _GROUP_RECORDS = 512
@@ -83,22 +83,22 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         )
     _check_outward(spec)
     leaves = [leaf for _, leaf in tree.leaves(spec)]
-    grouped = not reader.options.batched and reader.options.steps.shard_count == 1 and all(map(_unbatches, leaves))
+    grouped = not reader.schedule.batched and reader.schedule.shard_count == 1 and all(map(_unbatches, leaves))
     read = reader
     of_positions = tf.TensorSpec((), tf.int64)
-    if reader.options.batched:
+    if reader.schedule.batched:
         signature = _signature_of_batches(stream, leaves)
     elif grouped:
         # One call gives a group its structure; a call for each element would take longer than to read it.
-        steps = replace(reader.options.steps, global_batch=_group_records(reader, leaves), remainder="keep")
-        read = reader.with_options(batched=True, steps=steps, arranges=False)
+        records = _group_records(reader, leaves)
+        read = reader.with_schedule(batched=True, global_batch=records, remainder="keep", arranges=False)
         of_positions = tf.TensorSpec((None,), tf.int64)
         signature = [_batch_signature(leaf, None) for leaf in leaves]
     else:
         signature = list(map(_element_signature, leaves))
     reached = _reached(reader)
-    outward = _Outward(spec, are_batches=read.options.batched)
-    loops = _Loops(read, outward, reached, has_batches=reader.options.batched)
+    outward = _Outward(spec, are_batches=read.schedule.batched)
+    loops = _Loops(read, outward, reached, has_batches=reader.schedule.batched)
     pack = _packer(stream, with_position=positions or reached is not None)
 
     def items(generator: Any, loop: Any) -> tf.data.Dataset:
@@ -133,18 +133,18 @@ class _Loops:
     """
 
     def __init__(self, reader: StepReader, outward: _Outward, reached: Any, *, has_batches: bool) -> None:
-        padded = reader.options.steps.rule.masks
+        padded = reader.schedule.pads
 
         def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
             return (*outward(item[0]), item[1]) if padded else outward(item)
 
         self._epochs: EpochCursor[Any] = EpochCursor(replace(reader, convert=leaves))
         self._has_batches = has_batches
-        self._grouped = reader.options.batched and not has_batches
+        self._grouped = reader.schedule.batched and not has_batches
         self._reached = reached
         self._lock = Lock()
-        self._running: dict[int, tuple[StreamOptions, Iterator[tuple[Any, Any]]]] = {}
-        """For each loop, the options of its iteration, and the items that it has still to give."""
+        self._running: dict[int, tuple[Schedule, Iterator[tuple[Any, Any]]]] = {}
+        """For each loop, the schedule of its iteration, and the items that it has still to give."""
 
     def __call__(self) -> Iterator[int]:
         # TensorFlow may begin several loops at once, in any of its threads: those have the same iteration.
@@ -153,7 +153,7 @@ class _Loops:
             reader = self._epochs.reader
             if self._reached is not None:
                 reader = reader.starting_at(int(self._reached.numpy()))
-            self._running[number] = reader.options, self._items(Cursor(reader))
+            self._running[number] = reader.schedule, self._items(Cursor(reader))
         try:
             yield number
         finally:
@@ -169,28 +169,28 @@ class _Loops:
 
     def first_items(self, number: int) -> Iterator[tuple[Any, Any]]:
         """Yield the items of a loop which may be read ahead: all batches but the last; or 3 of 4 elements."""
-        options, items = self._running[number]
+        schedule, items = self._running[number]
         count = None
         if self._reached is None:
-            count = options.item_count - 1 if self._has_batches else options.item_count * 3 // 4
+            count = schedule.item_count - 1 if self._has_batches else schedule.item_count * 3 // 4
         yield from islice(items, count)
 
     def last_items(self, number: int) -> Iterator[tuple[Any, Any]]:
         """Yield the last items of a loop; the next loop has the next iteration."""
-        options, items = self._running[number]
+        schedule, items = self._running[number]
         for place, item in enumerate(items):
             with self._lock:
-                if not place and options == self._epochs.reader.options:
+                if not place and schedule == self._epochs.reader.schedule:
                     self._epochs.begin_next()
             yield item
 
 
 def _reached(reader: StepReader) -> Any:
     """Return a variable for the position after the last item that was handed out; None if the stream has an end."""
-    if not reader.options.is_endless:
+    if not reader.schedule.is_endless:
         return None
     with tf.device("CPU:0"):
-        return tf.Variable(reader.options.start, trainable=False, dtype=tf.int64)
+        return tf.Variable(reader.schedule.start, trainable=False, dtype=tf.int64)
 
 
 def _unbatches(leaf: LeafSpec) -> bool:
@@ -200,9 +200,9 @@ def _unbatches(leaf: LeafSpec) -> bool:
 
 def _packer(stream: Stream[Any], *, with_position: bool) -> Callable[..., Any]:
     """Return the function that gives the leaves of an item their structure, with the position after it if wanted."""
-    options = stream._reader.options
+    schedule = stream._reader.schedule
     pack = Schema.of(_without_lists(stream.element_spec)).pack
-    padded = options.batched and options.steps.rule.masks
+    padded = schedule.batched and schedule.pads
 
     def packed(leaves: tuple[Any, ...], position: Any) -> Any:
         item = (pack(leaves[:-1]), leaves[-1]) if padded else pack(leaves)
@@ -213,10 +213,10 @@ def _packer(stream: Stream[Any], *, with_position: bool) -> Callable[..., Any]:
 
 def _with_cardinality(dataset: tf.data.Dataset, stream: Stream[Any]) -> tf.data.Dataset:
     """Return the dataset with the number of items of a whole iteration, which Keras takes for that of every epoch."""
-    if stream._reader.options.is_endless:
+    if stream._reader.schedule.is_endless:
         return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     length = len(EpochCursor(stream._reader))
-    if len(stream) == length and stream._reader.options.steps.epochs_are_alike:
+    if len(stream) == length and stream._reader.schedule.epochs_are_alike:
         return dataset.apply(tf.data.experimental.assert_cardinality(length))
     # Some iterations are shorter. Only a dataset that TensorFlow takes for endless may have fewer items than it says:
     # one that chooses between two, of which the second never ends, and is never chosen.
@@ -243,7 +243,7 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
             if None in leaves[place].shape and None not in leaf.shape:
                 # Padded to the bound of a bucket, which differs from batch to batch.
                 signature[place] = tf.TensorSpec((rows, *leaves[place].shape), _tf_dtype(leaf))
-    return [*signature, tf.TensorSpec((rows,), tf.bool)] if stream._reader.options.steps.rule.masks else signature
+    return [*signature, tf.TensorSpec((rows,), tf.bool)] if stream._reader.schedule.pads else signature
 
 
 def _group_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
@@ -252,7 +252,7 @@ def _group_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
     nbytes = max(
         1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.info.record_nbytes
     )
-    return max(1, min(_GROUP_RECORDS, _GROUP_NBYTES // nbytes, reader.options.steps.records // 16))
+    return max(1, min(_GROUP_RECORDS, _GROUP_NBYTES // nbytes, reader.schedule.records // 16))
 
 
 def _check_outward(spec: Tree) -> None:

@@ -63,7 +63,7 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         reader = self._epochs.reader
-        return f"{type(self).__name__}({reader.records!r}, {reader.options})"
+        return f"{type(self).__name__}({reader.records!r}, {reader.schedule})"
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the next epoch or the one that was set; after ``load_state_dict``, over the rest of its epoch.
@@ -153,16 +153,16 @@ class _NumberChunks:
     """Gives the numbers of the records of some steps at once."""
 
     def __init__(self, reader: StepReader) -> None:
-        self._options = reader.options
+        self._schedule = reader.schedule
 
     def chunk(self, position: int) -> Chunk[Any] | None:
-        most = max(1, _RECORDS_AT_ONCE // self._options.steps.global_batch)
-        plan = plan_chunk(self._options, position, most)
+        most = max(1, _RECORDS_AT_ONCE // self._schedule.global_batch)
+        plan = plan_chunk(self._schedule, position, most)
         if plan is None:
             return None
         numbers = plan.numbers.tolist()
         batches = [numbers[begin:end] for begin, end in pairwise(plan.splits)]
-        return Chunk(position, plan.after, batches if self._options.batched else numbers)
+        return Chunk(position, plan.steps.after, batches if self._schedule.batched else numbers)
 
     def forget(self) -> None:
         """Nothing is read ahead."""

@@ -22,7 +22,7 @@ class WorkerChunks:
     """Gives the steps of a stream one by one, read by the worker processes of a ``DataLoader``."""
 
     def __init__(self, reader: StepReader, workers: int, context: Any) -> None:
-        if reader.options.steps.earlier:
+        if reader.schedule.earlier:
             raise StateError(
                 "worker processes read these steps, and cannot advance to more records: make a loader over the newer "
                 "version, or one with num_workers=0"
@@ -32,12 +32,11 @@ class WorkerChunks:
         self._context = context
         self._loading: Iterator[bytes] | None = None
         # The position of the step that is loaded next.
-        self._position = reader.options.start
+        self._position = reader.schedule.start
 
     def chunk(self, position: int) -> Chunk[Any] | None:
         """Return the step at a position; None at the end. After an error new processes begin at that step."""
-        steps = self._reader.options.steps
-        step = steps.at(position)
+        step = self._reader.schedule.at(position, 1)
         if step is None:
             return None
         loading = self._loading
@@ -46,7 +45,7 @@ class WorkerChunks:
             loading = self._from(step.begin)
         item, failures = pickle.loads(next(loading))  # noqa: S301 - of our own process
         # Put back only now, so that after an error no half-read iterator is used again.
-        self._position = steps.next_start(step.end)
+        self._position = step.following
         self._loading = loading
         return Chunk(position, [self._position], [item], failures=failures)
 
@@ -58,8 +57,8 @@ class WorkerChunks:
 
     def _from(self, position: int) -> Iterator[bytes]:
         reader = self._reader.starting_at(position)
-        options = reader.options
-        numbers: Iterable[int] = itertools.count() if options.is_endless else range(options.item_count)
+        schedule = reader.schedule
+        numbers: Iterable[int] = itertools.count() if schedule.is_endless else range(schedule.item_count)
         loader = data.DataLoader(
             _Steps(reader, self._workers),
             batch_size=None,
@@ -90,7 +89,7 @@ class _Steps(data.Dataset):  # type: ignore[misc]
     def __getitem__(self, number: int) -> bytes:
         if self._steps is None:
             self._steps = WorkerSteps(self._reader, self._workers)
-        batch, failures = self._steps.item_and_failures(self._reader.options.step(number))
+        batch, failures = self._steps.item_and_failures(self._reader.schedule.step(number))
         item = batch, tuple(map(picklable, failures))
         try:
             return bytes(ForkingPickler.dumps(item))

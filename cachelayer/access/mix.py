@@ -17,9 +17,9 @@ from cachelayer.protocols import Digests, T, identity_of_records
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.blocks import Blocks, block_order
 from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns, seed_of_part
-from cachelayer.streams.order.orders import ExactOrder, Order
+from cachelayer.streams.order.orders import MOST_POSITIONS, ExactOrder, Order
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.steps import MOST_POSITIONS, Remainder
+from cachelayer.streams.schedule import Remainder
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import (
     MixtureArguments,
@@ -191,7 +191,7 @@ class Mixture(Generic[T]):
         options["shuffle"] = blocks is not None or shuffle
         checked = make_options(self._length, global_batch_size, **options)
         order = self._order(checked.order, blocks)
-        warn_of_few_lanes(checked.steps.shard_count, order.orders)
+        warn_of_few_lanes(checked.shard_count, order.orders)
         return stream_of(StepReader(self._records, replace(checked, order=order)))
 
     def _order(self, checked: Order, blocks: Blocks | None) -> MixedOrder:

@@ -22,7 +22,7 @@ from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import describe_leaf, is_static
 from cachelayer.streams.order.mixture import MOST_TURNS, Turns, turns_of
-from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.order.orders import MOST_POSITIONS
 
 Weights = tuple[Fraction, ...]
 

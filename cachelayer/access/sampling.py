@@ -19,9 +19,9 @@ from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.spec import ArraySpec, LeafSpec, describe_leaf
 from cachelayer.records.tree import Tree, leaves
 from cachelayer.records.values import Nullable
+from cachelayer.streams.order.orders import MOST_POSITIONS
 from cachelayer.streams.order.weighted import WeightedOrder, sums_of
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import check_seed, make_options, takes_stream_options
 from cachelayer.versions.view_calls import ViewCall, ViewName

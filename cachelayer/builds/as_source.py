@@ -211,7 +211,7 @@ def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | Non
         source = _of_stream(obj, element_spec)
         if unbatch:
             return _rows_of_stream(obj, source, element_spec)
-        if not obj._reader.options.batched:
+        if not obj._reader.schedule.batched:
             return source
         return replace(source, elements=lambda start: map(_without_nullable_rows, source.one_by_one(start)))
     return None
@@ -248,13 +248,13 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
     base = _base(reader.records)
     spec: Tree | None = None
     # The spec of batches, and of what the user's functions return, is seen from the first of them.
-    if not (reader.is_mapped or reader.options.batched):
+    if not (reader.is_mapped or reader.schedule.batched):
         stored = _files_of(reader.records, declared)
         if stored is not None:
             reader = replace(reader, records=stored)
             stream = Stream(reader)
         spec = declared_spec(reader.records)
-    endless = "pass num_epochs= to stream()" if reader.options.is_endless else ""
+    endless = "pass num_epochs= to stream()" if reader.schedule.is_endless else ""
     length = None if endless else len(stream)
     elements = iter(stream)
     return Source(

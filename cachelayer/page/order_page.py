@@ -30,7 +30,8 @@ from cachelayer.records.values import Nullable
 from cachelayer.streams.continuing import restore_reader
 from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.buckets import Buckets
-from cachelayer.streams.steps import RULES, Steps
+from cachelayer.streams.reading.chunk_plan import plan_of
+from cachelayer.streams.schedule import REMAINDERS, Schedule
 from cachelayer.streams.stream import Stream, stream_of
 
 MOST_BATCH = 65_536
@@ -63,10 +64,9 @@ def order(request: Request) -> Response:
     state = _state_of(query)
     options = _options_of(query)
     stream = _stream_of(ref, batch, options, state)
-    numbers = stream.record_numbers(step)
-    steps = stream._reader.options.steps
-    this_step = stream._reader.options.step(step)
-    position = stream._reader.options.start
+    schedule = stream._reader.schedule
+    this_step = plan_of(schedule, schedule.step(step))
+    numbers = this_step.numbers
     # Each shard takes a contiguous part.
     parts = [part.tolist() for part in np.array_split(numbers, shards)]
     raw = ref.raw()
@@ -84,15 +84,15 @@ def order(request: Request) -> Response:
         step=step,
         by=by,
         shuffles=list(_SHUFFLES),
-        remainders=tuple(RULES),
+        remainders=REMAINDERS,
         remainder=options["remainder"],
         leaves=_sortable(raw.element_spec),
         seed=options["seed"],
-        position=None if state is None else position,
-        place_of=partial(_place, steps),
-        begin=this_step.begin,
+        position=None if state is None else schedule.start,
+        place_of=partial(_place, schedule),
+        begin=this_step.steps.begin,
         rows_of_batch=len(numbers),
-        padding=len(numbers) - steps.size(this_step),
+        padding=len(numbers) - this_step.sizes[0],
         parts=parts,
         most_numbers=_NUMBERS,
         total=len(rows),
@@ -100,7 +100,7 @@ def order(request: Request) -> Response:
         first=first,
         groups=_drawn_groups(raw, rows, first, draw_options),
         page_size=PAGE,
-        python=_python(batch, options, None if shard is None else (shard, shards), steps, position, step),
+        python=_python(batch, options, None if shard is None else (shard, shards), schedule, step),
     )
 
 
@@ -134,7 +134,7 @@ def _options_of(query: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of the stream that the query has fields for, checked."""
     shuffle = query.get("shuffle", "exact")
     remainder = query.get("remainder", "keep")
-    for name, value, known in (("shuffle", shuffle, _SHUFFLES), ("remainder", remainder, RULES)):
+    for name, value, known in (("shuffle", shuffle, _SHUFFLES), ("remainder", remainder, REMAINDERS)):
         if value not in known:
             raise InvalidArgumentError(f"{name}={value[:40]!r}: it is one of {', '.join(known)}")
     seed = query_integer(query, "seed", 0, 0, (1 << 64) - 1)
@@ -164,25 +164,25 @@ def _stream_of(ref: DataRef[Any], batch: int, options: dict[str, Any], state: An
         ) from error
 
 
-def _place(steps: Steps, position: int) -> str:
+def _place(schedule: Schedule, position: int) -> str:
     """Return where a position lies, in words."""
-    places = next(steps.by_epoch(position, position + 1))
-    epoch = f"epoch {places.epoch:,}"
-    if places.phase.first:
+    stretch = next(schedule.stretches(position))
+    epoch = f"epoch {stretch.epoch:,}"
+    if stretch.first:
         epoch = f"the appended records, before {epoch}"
-    return f"{epoch}, from record {places.begin:,} of its order"
+    return f"{epoch}, from record {position - stretch.origin:,} of its order"
 
 
 def _python(
-    batch: int, options: Mapping[str, Any], shard: tuple[int, int] | None, steps: Steps, position: int, step: int
+    batch: int, options: Mapping[str, Any], shard: tuple[int, int] | None, schedule: Schedule, step: int
 ) -> str:
     """Return the line of Python that lists the records."""
     defaults = {"remainder": "keep", "reshuffle": True}
     given = {name: value for name, value in options.items() if value != defaults.get(name)}
     given |= {} if shard is None else {"shard": shard}
-    if steps.left_out or steps.earlier:
+    if schedule.left_out or schedule.earlier:
         return f"{_call(batch, given)}, then set_state(state): its item {step}"
-    return f"{_call(batch, given | ({'start': position} if position else {}))}.record_numbers({step})"
+    return f"{_call(batch, given | ({'start': schedule.start} if schedule.start else {}))}.record_numbers({step})"
 
 
 def _call(batch: int, given: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@
 
     stream            what users call;    iterator: its items, with a state;    epochwise: loops over its epochs
     stream_options    the arguments of ref.stream(), checked
-      steps           which positions a step has, which rows a shard;    step_numbers: which step is number t
+      schedule        which positions a step has, which rows a shard, and which step is number t
       order/          which record has which place of an epoch: exact, blocks, buckets, weighted, mixture
     reading/          from steps to items: chunk_plan (rows), step_reader (records), elements (functions)
     ahead/            chunks and blocks that are read before anybody asks for them

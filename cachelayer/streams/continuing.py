@@ -13,7 +13,6 @@ from cachelayer.streams.order.mixture import MixedOrder
 from cachelayer.streams.order.orders import ExactOrder
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import restore
-from cachelayer.streams.stream_options import order_over
 
 
 def restore_reader(reader: StepReader, state: Any, workers: int = 1) -> tuple[StepReader, int]:
@@ -21,7 +20,7 @@ def restore_reader(reader: StepReader, state: Any, workers: int = 1) -> tuple[St
     reader = _current(reader)
     records = reader.records
     try:
-        options, position = restore(records.origins.digests, records.info.name, reader.options, state, workers)
+        schedule, position = restore(records.origins.digests, records.info.name, reader.schedule, state, workers)
     except StateError as error:
         if records.published(wait=False) is not None:
             raise
@@ -29,24 +28,23 @@ def restore_reader(reader: StepReader, state: Any, workers: int = 1) -> tuple[St
             f"{error}. {records.info.name} is being built: a state that holds its digest can be restored once it is "
             "published"
         ) from error
-    steps = options.steps
-    for phase in steps.earlier:
-        if not records.origins.begins_with(phase.first + phase.records, phase.digest):
+    for phase in schedule.earlier:
+        if not records.origins.begins_with(phase.first + phase.order.length, phase.digest):
             raise StateError(
                 f"the state has advanced from records with the digest {phase.digest!r}, with which these do not "
                 "begin: restore it over the version that advance_to() was given"
             )
-    if steps.last_position is not None and position > steps.last_position:
+    if schedule.last_position is not None and position > schedule.last_position:
         raise StateError(
-            f"position {position} of the state is past the end of this stream, {steps.end}: set it on "
+            f"position {position} of the state is past the end of this stream, {schedule.end}: set it on "
             "stream.epochs(), or pass a larger num_epochs, which a mixture does not have"
         )
-    return replace(reader, options=options), position
+    return replace(reader, schedule=schedule), position
 
 
 def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
     """Return the reader that goes on over a newer version from the end of the epoch that a position lies in."""
-    order = reader.options.order
+    order = reader.schedule.order
     if isinstance(order, BucketOrder):
         raise InvalidArgumentError(
             f"advance_to({newer!r}): new records would change the batches of buckets: at the end of an epoch, "
@@ -89,9 +87,8 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
         )
     if len(records) == len(old):
         return replace(reader, records=records)
-    steps = reader.options.steps.advanced(position, len(records), old_digest, digest)
-    options = replace(reader.options, order=order_over(order, len(records)), steps=steps)
-    return replace(reader, records=records, options=options)
+    schedule = reader.schedule.advanced(position, len(records), old_digest, digest)
+    return replace(reader, records=records, schedule=schedule)
 
 
 def _current(reader: StepReader) -> StepReader:

@@ -58,7 +58,7 @@ class Cursor(Generic[T]):
         position: int | None = None,
         finished: Callable[[], None] | None = None,
     ) -> None:
-        begin = reader.options.start if position is None else position
+        begin = reader.schedule.start if position is None else position
         self.reader = reader
         self.has_ended = False
         """Whether there was nothing left when an item was asked for."""
@@ -71,7 +71,7 @@ class Cursor(Generic[T]):
         self._lock = ProcessLock()
         self._clock = ConsumerClock()
         # The only state that changes the position: replaced as a whole.
-        self.chunk: Chunk[T] = Chunk(reader.options.steps.next_start(begin))
+        self.chunk: Chunk[T] = Chunk(reader.schedule.next_start(begin))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reader, self._chunks_of, self.position)
@@ -159,7 +159,7 @@ class Cursor(Generic[T]):
 
     def _stand_at(self, position: int) -> None:
         self._failures = [failure for failure in self._failures if failure.position < position]
-        self.chunk = Chunk(self.reader.options.steps.next_start(position))
+        self.chunk = Chunk(self.reader.schedule.next_start(position))
 
     # Elsewhere.
 

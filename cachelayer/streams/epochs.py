@@ -28,12 +28,11 @@ from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Prefetcher
 from cachelayer.streams.continuing import advance_reader, restore_reader
 from cachelayer.streams.cursor import Chunks, Cursor
+from cachelayer.streams.order.orders import MOST_POSITIONS
 from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.state import epoch_of, state_of_loops
-from cachelayer.streams.step_numbers import count_steps, epoch_start
-from cachelayer.streams.steps import MOST_POSITIONS
-from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
 
@@ -45,14 +44,13 @@ class Iterations:
     begins within an epoch, so does its own iteration; those that follow are whole.
     """
 
-    options: StreamOptions
-    """The options of the stream."""
+    schedule: Schedule
+    """The schedule of the stream."""
 
     @property
     def epochs(self) -> int:
         """The number of epochs of an iteration; 0 if the stream has none: then every iteration is the empty stream."""
-        steps = self.options.steps
-        return (steps.num_epochs or 0) - self._epoch if steps.records else 0
+        return (self.schedule.num_epochs or 0) - self._epoch if self.schedule.records else 0
 
     @property
     def first(self) -> int:
@@ -62,8 +60,8 @@ class Iterations:
     @property
     def _epoch(self) -> int:
         """The epoch that the stream begins in; the last one, if it begins at its end."""
-        steps = self.options.steps
-        return max(0, min(self.options.start // max(1, steps.records), (steps.num_epochs or 0) - 1))
+        schedule = self.schedule
+        return max(0, min(schedule.start // max(1, schedule.records), (schedule.num_epochs or 0) - 1))
 
     @property
     def _offset(self) -> int:
@@ -72,18 +70,16 @@ class Iterations:
     @property
     def steps(self) -> int:
         """The number of items of a whole iteration; iterations with records left out have fewer."""
-        options = self.options
-        whole = replace(options.steps, num_epochs=self.epochs, left_out=())
-        return count_steps(whole, 0, 0 if options.batched else options.shard_index) or 0
+        return replace(self.schedule, num_epochs=self.epochs, start=0, left_out=()).item_count
 
     def number_at(self, position: int) -> int:
         """Return the number of the iteration that a position lies in; the end of one lies in the next."""
         if not self.epochs:
             return 0
-        return max(0, position // self.options.steps.records - self._offset) // self.epochs
+        return max(0, position // self.schedule.records - self._offset) // self.epochs
 
-    def whole(self, number: int, base: int) -> StreamOptions:
-        """Return the options of a whole iteration.
+    def whole(self, number: int, base: int) -> Schedule:
+        """Return the schedule of a whole iteration.
 
         Args:
             number: the number of the iteration.
@@ -94,32 +90,31 @@ class Iterations:
             InvalidArgumentError: if there are no epochs, or not as many.
         """
         if not self.epochs:
-            return self.options
-        if isinstance(self.options.order, WeightedOrder):
+            return self.schedule
+        if isinstance(self.schedule.order, WeightedOrder):
             raise InvalidArgumentError("a weighted sample has no epochs: iterate over the stream itself")
         first = self._offset + number * self.epochs
         end = first + self.epochs
-        if end * self.options.steps.records > MOST_POSITIONS:
+        if end * self.schedule.records > MOST_POSITIONS:
             raise InvalidArgumentError(
-                f"epoch {end - 1} of {self.options.steps.records} records ends past 2**62, the largest position"
+                f"epoch {end - 1} of {self.schedule.records} records ends past 2**62, the largest position"
             )
-        steps = replace(self.options.steps, num_epochs=end)
-        begin = epoch_start(steps, first, base)
+        schedule = self.schedule
+        begin = schedule.first_start(first * schedule.records, base)
         # The iteration before it has ended within this one.
-        is_within = begin <= base < begin + steps.global_batch and steps.rule.crosses
-        return replace(self.options, start=base if is_within else begin, steps=steps)
+        is_within = begin <= base < begin + schedule.global_batch and schedule.crosses
+        return replace(schedule, start=base if is_within else begin, num_epochs=end)
 
     def contains(self, number: int, position: int) -> bool:
         """Return whether a position lies in an iteration, or at its end."""
         if not self.epochs:
             return True
-        steps = self.whole(number, 0).steps
         first_epoch = self._offset + number * self.epochs
-        last = steps.last_position
-        return last is not None and first_epoch * steps.records <= position <= last
+        last = self.whole(number, 0).last_position
+        return last is not None and first_epoch * self.schedule.records <= position <= last
 
-    def rest(self, number: int, position: int) -> StreamOptions:
-        """Return the options of what is left of an iteration from a position on, which lies in it."""
+    def rest(self, number: int, position: int) -> Schedule:
+        """Return the schedule of what is left of an iteration from a position on, which lies in it."""
         return replace(self.whole(number, 0), start=position)
 
 
@@ -146,8 +141,8 @@ class EpochCursor(Generic[T]):
         self._prepare = prepare
         self._number = self._iterations.first
         """The number of the present iteration."""
-        self._options = self._iterations.rest(self._number, reader.options.start)
-        """The options of the present iteration."""
+        self._schedule = self._iterations.rest(self._number, reader.schedule.start)
+        """The schedule of the present iteration."""
         self._restored: int | None = None
         """The position of the state that the present iteration goes on from; None if there is none."""
         self._left_early = 0
@@ -155,21 +150,21 @@ class EpochCursor(Generic[T]):
 
     @property
     def _iterations(self) -> Iterations:
-        return Iterations(self.stream.options)
+        return Iterations(self.stream.schedule)
 
     @property
     def _is_endless(self) -> bool:
-        return self.stream.options.is_endless
+        return self.stream.schedule.is_endless
 
     @property
     def reader(self) -> StepReader:
         """The reader of the present iteration: of what is left of it, if it began at a state."""
-        return replace(self.stream, options=self._options)
+        return replace(self.stream, schedule=self._schedule)
 
     @property
     def begin(self) -> int:
         """The position at which the first step of the present iteration begins."""
-        return self._options.steps.next_start(self._options.start)
+        return self._schedule.next_start(self._schedule.start)
 
     @property
     def position(self) -> int:
@@ -186,11 +181,11 @@ class EpochCursor(Generic[T]):
         """True if the present iteration has handed out its last item."""
         if self.cursor is None or not self._has_begun:
             return False
-        return self.cursor.has_ended or replace(self._options, start=self.position).item_count == 0
+        return self.cursor.has_ended or replace(self._schedule, start=self.position).item_count == 0
 
     def __len__(self) -> int:
         """Return the number of items of a whole iteration; raise TypeError if the stream has no end."""
-        return self.stream.options.item_count if self._is_endless else self._iterations.steps
+        return self.stream.schedule.item_count if self._is_endless else self._iterations.steps
 
     def started(self) -> Cursor[T]:
         """Return the cursor of the next epoch, or of the one that was left early; if there is no end, the only one."""
@@ -207,7 +202,7 @@ class EpochCursor(Generic[T]):
         """Forget the cursor of the present iteration, which was left early: the next one begins where it began."""
         self.cursor = None
         self._left_early += 1
-        order = self._options.order
+        order = self._schedule.order
         if self._left_early == 3 and order.shuffle and order.reshuffle:
             warn(
                 f"loops over epoch {self._number} end before its last item, and each begins this epoch again: call "
@@ -217,26 +212,26 @@ class EpochCursor(Generic[T]):
 
     def begin_next(self) -> None:
         """Go to the iteration after the present one, whether or not anything was asked of this one."""
-        self._number, self._options = self._following()
+        self._number, self._schedule = self._following()
         self.cursor = self._restored = None
         self._left_early = 0
 
-    def _following(self) -> tuple[int, StreamOptions]:
-        """Return the number and the options of the iteration after the present one."""
+    def _following(self) -> tuple[int, Schedule]:
+        """Return the number and the schedule of the iteration after the present one."""
         iterations = self._iterations
         number = self._number + 1 if iterations.epochs else 0
         return number, iterations.whole(number, self.position)
 
-    def _go_to(self, number: int, options: StreamOptions, stream: StepReader) -> None:
+    def _go_to(self, number: int, schedule: Schedule, stream: StepReader) -> None:
         """Make an iteration of a stream the present one; it was not asked for an item yet."""
         if self.cursor is not None and not self._has_begun:
             # A loop may have begun already: it goes there too.
-            self.cursor.go_to(self._prepare(replace(stream, options=options)), options.start)
+            self.cursor.go_to(self._prepare(replace(stream, schedule=schedule)), schedule.start)
         else:
             self.cursor = None
         self.stream = stream
         self._number = number
-        self._options = options
+        self._schedule = schedule
         self._left_early = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -251,7 +246,7 @@ class EpochCursor(Generic[T]):
         if position is not None and self._iterations.contains(number, position):
             self._go_to(number, self._iterations.rest(number, position), self.stream)
         else:
-            self._go_to(number, self._iterations.whole(number, self.stream.options.start), self.stream)
+            self._go_to(number, self._iterations.whole(number, self.stream.schedule.start), self.stream)
 
     # States.
 
@@ -259,8 +254,8 @@ class EpochCursor(Generic[T]):
         """Return the state after the last item; after a loop, the next iteration follows."""
         if self.cursor is None or not self.cursor.has_ended or self._is_endless:
             return self.state_within()
-        number, options = self._following()
-        return self._state(number, options.steps.next_start(options.start))
+        number, schedule = self._following()
+        return self._state(number, schedule.next_start(schedule.start))
 
     def state_within(self) -> dict[str, Any]:
         """Return the state within the present iteration: at its end, nothing of it follows."""
@@ -268,20 +263,20 @@ class EpochCursor(Generic[T]):
 
     def _state(self, number: int, position: int) -> dict[str, Any]:
         reader = self.stream if self.cursor is None else self.cursor.reader
-        epoch = position // self.stream.options.steps.records if self._is_endless else number
+        epoch = position // self.stream.schedule.records if self._is_endless else number
         return state_of_loops(reader.state(position), epoch)
 
     def restore(self, state: Any) -> None:
         """Begin the next iteration at a state of any stream of the same records in the same order."""
-        num_epochs = self.stream.options.steps.num_epochs
-        reader, position = restore_reader(self.stream.over_epochs(None), state)
-        reader = reader.over_epochs(num_epochs)
-        if reader.options.steps.earlier and not self._is_endless:
+        num_epochs = self.stream.schedule.num_epochs
+        reader, position = restore_reader(self.stream.with_schedule(num_epochs=None), state)
+        reader = reader.with_schedule(num_epochs=num_epochs)
+        if reader.schedule.earlier and not self._is_endless:
             raise StateError(
                 "the state has advanced to more records, which epochs that are iterated over again and again do not: "
                 "restore it with iter()"
             )
-        iterations = Iterations(reader.options)
+        iterations = Iterations(reader.schedule)
         epoch = epoch_of(state)
         is_known = epoch is not None and iterations.contains(epoch, position)
         number = epoch if epoch is not None and is_known else iterations.number_at(position)
@@ -300,4 +295,4 @@ class EpochCursor(Generic[T]):
         reader = advance_reader(self.stream, newer, cursor.position)
         cursor.advance_to(newer)
         self.stream = reader
-        self._options = replace(reader.options, start=cursor.position)
+        self._schedule = replace(reader.schedule, start=cursor.position)

@@ -42,7 +42,7 @@ class Epochwise(Generic[T]):
         self._iterator_of = iterator_of
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._cursor.stream.records!r}, {self._cursor.stream.options})"
+        return f"{type(self).__name__}({self._cursor.stream.records!r}, {self._cursor.stream.schedule})"
 
     def __iter__(self) -> StreamIterator[T]:
         """Iterate over the next epoch, or the one that was left early; if there is no end, go on."""
@@ -159,15 +159,15 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
     """
 
     def __init__(self, reader: StepReader) -> None:
-        steps = reader.options.steps
+        schedule = reader.schedule
         # Streams have one epoch by default, so 1 does not limit the epochs here.
-        self._reader = reader.over_epochs(None) if steps.num_epochs == 1 else reader
-        first = reader.options.start // max(1, steps.records)
-        self._cursor: EpochCursor[T] = EpochCursor(reader.over_epochs(first + 1))
+        self._reader = reader.with_schedule(num_epochs=None) if schedule.num_epochs == 1 else reader
+        first = schedule.start // max(1, schedule.records)
+        self._cursor: EpochCursor[T] = EpochCursor(reader.with_schedule(num_epochs=first + 1))
         self._is_new = True
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._reader.records!r}, {self._reader.options})"
+        return f"{type(self).__name__}({self._reader.records!r}, {self._reader.schedule})"
 
     def __identity__(self) -> Any:
         return self._reader.__identity__(), self.get_state()["position"]
@@ -179,8 +179,8 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         if not self._is_new:
             self._cursor.begin_next()
         self._is_new = False
-        steps = self._reader.options.steps
-        if steps.records == 0 or (steps.end is not None and self._cursor.begin >= steps.end):
+        schedule = self._reader.schedule
+        if schedule.records == 0 or (schedule.end is not None and self._cursor.begin >= schedule.end):
             raise StopIteration
         return StreamIterator(self._cursor.started())
 

@@ -41,7 +41,7 @@ class StreamIterator(Iterator[T]):
 
     def __repr__(self) -> str:
         reader = self._cursor.reader
-        return f"{type(self).__name__}({reader.records!r}, {reader.options}, position={self.position})"
+        return f"{type(self).__name__}({reader.records!r}, {reader.schedule}, position={self.position})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._cursor.copied(),)
@@ -198,7 +198,7 @@ class StreamIterator(Iterator[T]):
         """
         from cachelayer.streams.checkpoint import save_state
 
-        return save_state(self.get_state(), directory, writes=self._cursor.reader.options.shard_index == 0)
+        return save_state(self.get_state(), directory, writes=self._cursor.reader.schedule.shard_index == 0)
 
     def load(self, directory: Any) -> Awaited:
         """Continue from a state that :meth:`save` wrote, on any number of shards, at once; Orbax calls this too.

@@ -24,9 +24,8 @@ from typing import Any
 
 from cachelayer.errors import StateError
 from cachelayer.protocols import Digests
-from cachelayer.streams.order.orders import VERSIONS, Order
-from cachelayer.streams.steps import MOST_POSITIONS, Phase
-from cachelayer.streams.stream_options import StreamOptions
+from cachelayer.streams.order.orders import MOST_POSITIONS, VERSIONS, Order
+from cachelayer.streams.schedule import Phase, Schedule
 from cachelayer.user_warnings import warn
 
 FORMAT = 1
@@ -48,10 +47,9 @@ _NOT_COMPARED = ("dataset", "original", "left_out", "segments")
 _OF_RECORDS = {"digest", "records"}
 
 
-def state_of(digests: Digests, name: str, options: StreamOptions, position: int) -> dict[str, Any]:
+def state_of(digests: Digests, name: str, schedule: Schedule, position: int) -> dict[str, Any]:
     """Return the state of a stream whose next step begins at a position."""
-    order = options.order
-    steps = options.steps
+    order = schedule.order
     state: dict[str, Any] = {"format": FORMAT}
     if name:
         state["dataset"] = name
@@ -61,17 +59,17 @@ def state_of(digests: Digests, name: str, options: StreamOptions, position: int)
     state["position"] = position
     if digests.original != digests.rows:
         state["original"] = digests.original
-    if steps.left_out:
-        state["left_out"] = [list(ends) for ends in steps.left_out]
-    if steps.earlier:
-        state["segments"] = [list(phase) for phase in steps.earlier]
+    if schedule.left_out:
+        state["left_out"] = [list(ends) for ends in schedule.left_out]
+    if schedule.earlier:
+        state["segments"] = [
+            [phase.begin, phase.order.length, phase.epoch, phase.first, phase.digest] for phase in schedule.earlier
+        ]
     return state
 
 
-def restore(
-    digests: Digests, name: str, options: StreamOptions, state: Any, workers: int = 1
-) -> tuple[StreamOptions, int]:
-    """Return the options of the stream that goes on from a state of the same records and order, and its position.
+def restore(digests: Digests, name: str, schedule: Schedule, state: Any, workers: int = 1) -> tuple[Schedule, int]:
+    """Return the schedule that goes on from a state of the same records and order, and its position.
 
     Its steps leave out what the state leaves out, and have the phases of the state; the caller checks the digests of
     these. Its order has the sizes of blocks of the state, where the user has left them open. Grain's ``workers`` take
@@ -82,8 +80,9 @@ def restore(
     """
     state = _of_stream(_as_json(state))
     _check_known(state)
-    options = replace(options, order=options.order.with_sizes_of(state["order"].get("blocks")))
-    mine = _as_json(state_of(digests, name, options, 0))
+    order = schedule.order.with_sizes_of(state["order"].get("blocks"))
+    schedule = replace(schedule, order=order)
+    mine = _as_json(state_of(digests, name, schedule, 0))
     saved_digest = state.get("digest")
     saved_original = state.get("original", saved_digest)
     is_planned = saved_digest == digests.planned != digests.rows
@@ -92,23 +91,22 @@ def restore(
         saved_digest = saved_original = digests.original
     # Records that were erased leave the numbers and the order as they are.
     differs_in_erased = saved_original == digests.original and saved_digest != digests.rows
-    _check_same_stream(options.order, mine, state, compares_digest=not (is_planned or differs_in_erased))
+    _check_same_stream(order, mine, state, compares_digest=not (is_planned or differs_in_erased))
     position = _count(state["position"], 0, "position")
     if position > MOST_POSITIONS:
         raise StateError(f"position {_text(position)} of the state is past 2**62, the largest position")
-    _check_past(options.order, position, state)
+    _check_past(order, position, state)
     saved_workers = _count(state.get("workers", 1), 1, "workers")
     # Before it starts its workers, Grain takes their states from an undivided dataset.
-    is_begin = saved_workers == 1 and position == options.steps.next_start(options.start)
+    is_begin = saved_workers == 1 and position == schedule.next_start(schedule.start)
     if saved_workers != workers and not is_begin:
         raise StateError(
             f"the state was saved with {saved_workers} workers and is restored with {workers}: use the same number, or "
             "continue with ref.stream(start=<the number of records consumed so far>)"
         )
     left_out = [[_count(end, 0, "left_out") for end in ends] for ends in _lists(state, "left_out", 2)]
-    phases = _phases_of(state, options.steps.records)
-    steps = replace(options.steps, earlier=tuple(phases)).without(left_out)
-    why_invalid = steps.why_invalid(position)
+    restored = replace(schedule, earlier=tuple(_phases_of(state, order))).without(left_out)
+    why_invalid = restored.why_invalid(position)
     if why_invalid is not None:
         raise StateError(f"the state cannot be continued: {why_invalid}")
     if differs_in_erased:
@@ -117,7 +115,7 @@ def restore(
             "only erased records differ, so numbers and order are the same. An erased record raises an "
             'ErasedRecordError; map(fn, on_error="replace") has another stand in for it'
         )
-    return replace(options, steps=steps), position
+    return restored, position
 
 
 def _check_known(state: Any) -> None:
@@ -175,23 +173,23 @@ def _check_past(order: Order, position: int, state: Mapping[str, Any]) -> None:
             )
 
 
-def _phases_of(state: Mapping[str, Any], all_records: int) -> list[Phase]:
-    """Return the phases that a state has advanced through, the last of which ends with the last record of all."""
+def _phases_of(state: Mapping[str, Any], order: Order) -> list[Phase]:
+    """Return the phases that a state has advanced through, the last of which ends with the last record of an order."""
     phases: list[Phase] = []
     for *numbers, digest in _lists(state, "segments", 5):
         begin, records, epoch, first = (_count(number, 0, "segments") for number in numbers)
         if phases:
             before = phases[-1]
-            known = before.first + before.records
-            follows = begin > before.begin and (begin - before.begin) % before.records == 0
+            known = before.first + before.order.length
+            follows = begin > before.begin and (begin - before.begin) % before.order.length == 0
         else:
             known = 0
             follows = begin == 0
         # A phase has the new records by themselves, or all records that there are by then.
         if not (follows and records and first in (0, known) and first + records >= known):
             raise StateError(f"not a sampler state: its segments are {_text(state['segments'])}")
-        phases.append(Phase(begin, records, epoch, first, str(digest)))
-    if phases and phases[-1].first + phases[-1].records != all_records:
+        phases.append(Phase(begin, order.over(records), epoch, first, str(digest)))
+    if phases and phases[-1].first + phases[-1].order.length != order.length:
         raise StateError(f"not a sampler state: its segments are {_text(state['segments'])}")
     return phases
 

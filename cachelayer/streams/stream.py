@@ -16,10 +16,10 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordInde
 from cachelayer.protocols import Sources, T
 from cachelayer.streams.cursor import ChunksWithStates, Cursor
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.reading.chunk_plan import plan_step
+from cachelayer.streams.reading.chunk_plan import plan_of, ranges_with
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.step_reader import Learned, StepReader
-from cachelayer.streams.stream_options import StreamOptions
+from cachelayer.streams.schedule import Schedule
 from cachelayer.user_warnings import warn
 
 if TYPE_CHECKING:
@@ -134,12 +134,12 @@ class Stream(Generic[T]):
 
         if self._reader.batch_maps:
             raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")
-        if rng and self._options.order.seed is None:
+        if rng and self._schedule.order.seed is None:
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
         generators: Callable[..., Any] | None = None
         if rng == "torch" or boolean("rng", rng):
             drawing_before = sum(function.generators is not None for function in self._reader.maps)
-            generators = partial(keyed_generators, self._options.order.seed or 0, drawing_before)
+            generators = partial(keyed_generators, self._schedule.order.seed or 0, drawing_before)
         if rng == "torch":
             # Frameworks are imported by adapters alone, when one is asked for.
             generators = partial(import_module("cachelayer.adapters.torch").keyed_generators, generators)
@@ -170,7 +170,7 @@ class Stream(Generic[T]):
                 "map_batches(on_error='replace'): nobody knows which element of a batch failed: do what may fail in "
                 "map(fn, on_error='replace')"
             )
-        if not self._options.batched:
+        if not self._schedule.batched:
             raise InvalidArgumentError(
                 "map_batches() needs batches: pass a global_batch_size to stream(), or use map()"
             )
@@ -200,9 +200,9 @@ class Stream(Generic[T]):
         """
         from cachelayer.streams.epochs import Iterations
 
-        one = replace(self._options, start=0, steps=replace(self._options.steps, num_epochs=1))
-        options = Iterations(one).whole(integer("epoch", epoch, 0), 0)
-        return StreamIterator(Cursor(replace(self._reader, options=options)))
+        one = replace(self._schedule, start=0, num_epochs=1)
+        schedule = Iterations(one).whole(integer("epoch", epoch, 0), 0)
+        return StreamIterator(Cursor(replace(self._reader, schedule=schedule)))
 
     def epochs(self) -> Epochs[T]:
         """Return an iterator over epochs: ``for epoch in stream.epochs(): for batch in epoch: ...``.
@@ -222,8 +222,8 @@ class Stream(Generic[T]):
         return Epochs(self._reader)
 
     def _warn_once(self) -> None:
-        order = self._options.order
-        has_one_epoch = self._options.steps.num_epochs == 1
+        order = self._schedule.order
+        has_one_epoch = self._schedule.num_epochs == 1
         draws = any(function.generators is not None for function in self._reader.maps)
         if self._warned:
             return
@@ -238,15 +238,15 @@ class Stream(Generic[T]):
             warn(f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)")
 
     @property
-    def _options(self) -> StreamOptions:
-        return self._reader.options
+    def _schedule(self) -> Schedule:
+        return self._reader.schedule
 
     # Without batches there are more steps than items in this shard, so reversed() would be wrong.
     __reversed__ = None
 
     def __len__(self) -> int:
         """Return how many items a new iterator of this shard hands out, from ``start`` on."""
-        return self._options.item_count
+        return self._schedule.item_count
 
     def __getitem__(self, step: int) -> T:
         """Return the batch of a step, counted from ``start``; the element if the stream has no batches.
@@ -259,9 +259,9 @@ class Stream(Generic[T]):
             >>> batch.tolist(), mask.tolist()
             ([8, 9, 9, 9], [True, True, False, False])
         """
-        found = self._options.step(step)
-        if not (self._options.batched or len(plan_step(self._options, found).numbers)):
-            raise RecordIndexError(f"step {step} has no element for shard {self._options.shard_index}")
+        found = self._schedule.step(step)
+        if not (self._schedule.batched or len(plan_of(self._schedule, found).numbers)):
+            raise RecordIndexError(f"step {step} has no element for shard {self._schedule.shard_index}")
         return cast(T, self._reader.item(found))
 
     def record_numbers(self, step: int) -> NDArray[np.int64]:
@@ -275,7 +275,7 @@ class Stream(Generic[T]):
             >>> stream.record_numbers(1).tolist(), stream[1].tolist()
             ([5, 1, 6, 4], [50, 10, 60, 40])
         """
-        return plan_step(self._options, self._options.step(step)).numbers
+        return plan_of(self._schedule, self._schedule.step(step)).numbers
 
     def sources(self, step: int) -> Sources:
         """Return the stored records that the batch of a step was made of: which datasets, and which numbers in them.
@@ -319,17 +319,18 @@ class Stream(Generic[T]):
         for name, chosen in (("steps", steps), ("records", records)):
             if not isinstance(chosen, Iterable):
                 raise InvalidTypeError(f"{name} {chosen!r}: pass a list of numbers, or range(a, b)")
-        ranges: list[tuple[int, int]] = [self._options.step(integer("a step", step)) for step in steps]
+        found = [self._schedule.step(integer("a step", step)) for step in steps]
+        ranges = [(step.begin, step.end) for step in found]
         if len(records):
             numbers = np.array([integer("a record", record) for record in records], np.int64)
-            ranges += self._options.ranges_of(numbers)
-        rest = self._options.steps.without(ranges)
+            ranges += ranges_with(self._schedule, numbers)
+        rest = self._schedule.without(ranges)
         if len(rest.left_out) > _MOST_LEFT_OUT:
             raise InvalidArgumentError(
                 f"without() of {len(rest.left_out)} ranges of steps: a state carries at most {_MOST_LEFT_OUT}; leave "
                 "records out of all epochs with ref.exclude([...])"
             )
-        return type(self)(self._reader.with_options(steps=rest))
+        return type(self)(replace(self._reader, schedule=rest))
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state of an iterator before a step: for programs that keep the number of steps, and no state.
@@ -348,8 +349,9 @@ class Stream(Generic[T]):
             RecordIndexError: if the stream has fewer steps.
         """
         before = integer("step", step, 0)
-        end_of_last = self._options.step(before - 1).end if before else self._options.start
-        return self._reader.state(self._options.steps.next_start(end_of_last))
+        schedule = self._schedule
+        position = schedule.step(before - 1).following if before else schedule.next_start(schedule.start)
+        return self._reader.state(position)
 
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
         """Return an iterator over pairs of a batch and the state after it, for consumers that buffer batches.
@@ -363,7 +365,7 @@ class Stream(Generic[T]):
         return StreamIterator(Cursor(self._reader, ChunksWithStates, finished=self._note_finished))
 
     def __repr__(self) -> str:
-        return f"Stream({self._reader.records!r}, {self._options})"
+        return f"Stream({self._reader.records!r}, {self._schedule})"
 
 
 class BatchStream(Stream[B], Generic[T, B]):
@@ -400,7 +402,7 @@ class BatchStream(Stream[B], Generic[T, B]):
 
 def stream_of(reader: StepReader) -> Stream[Any]:
     """Return the stream of a reader."""
-    return (BatchStream if reader.options.batched else Stream)(reader)
+    return (BatchStream if reader.schedule.batched else Stream)(reader)
 
 
 def _failures_to_replace(on_error: Any, max_failures: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The options of a stream: their defaults and their checks, and what they say of steps and rows.
+"""The options of a stream: their defaults and their checks, which give a :class:`Schedule`.
 
 :func:`make_options` has the names and the defaults. Methods such as :meth:`cachelayer.View.stream` take them over
 with :func:`takes_stream_options`; :class:`StreamArguments` repeats the names for type checkers.
@@ -6,22 +6,19 @@ with :func:`takes_stream_options`; :class:`StreamArguments` repeats the names fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache, wraps
 from inspect import signature
 from math import gcd
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, check_options, integer
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
-from cachelayer.streams.order.orders import ExactOrder, Order
-from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.step_numbers import count_steps, nth_step, step_with
-from cachelayer.streams.steps import MOST_POSITIONS, RULES, EpochSlice, Phase, Remainder, Step, Steps
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
+from cachelayer.streams.order.orders import MOST_POSITIONS, ExactOrder, Order
+from cachelayer.streams.schedule import REMAINDERS, Remainder, Schedule
 from cachelayer.user_warnings import warn
 
 if TYPE_CHECKING:
@@ -36,18 +33,6 @@ are fewer lanes than shards, it is always more than this."""
 
 M = TypeVar("M", bound=Callable[..., Any])
 Shuffle: TypeAlias = "bool | Literal['blocks'] | Blocks"
-_SEARCHED = 1 << 18
-"""Places of an epoch that are searched for records at once."""
-_DEFAULTS = {
-    "shuffle": False,
-    "reshuffle": True,
-    "num_epochs": 1,
-    "shard": (0, 1),
-    "remainder": "keep",
-    "start": 0,
-    "left_out": (),
-}
-"""The arguments that the ``repr`` of a stream leaves out."""
 
 
 class MixtureArguments(TypedDict, total=False):
@@ -69,130 +54,6 @@ class StreamArguments(MixtureArguments, total=False):
     buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None
 
 
-@dataclass(frozen=True)
-class StreamOptions:
-    """The steps of a stream, the order of its records, and what one shard takes of them; all of it checked."""
-
-    batched: bool
-    """Whether the stream hands out batches, or elements."""
-    steps: Steps
-    """The steps of all shards."""
-    order: Order
-    """The order of the records in every epoch."""
-    shard_index: int
-    start: int
-    """The position where iterators begin."""
-    prefetch: int
-    """The number of chunks that are read ahead."""
-    rows: Callable[[int], Indices] | None = None
-    """Given the number of rows of a global batch, returns the rows to read; None for the rows of the shard."""
-    arranges: bool = True
-    """Whether an order in blocks arranges the rows of a step by lanes; not if steps are groups of elements."""
-
-    def rows_of(self, size: int) -> Indices:
-        """Return the rows that are read of a step with ``size`` records; rows from ``size`` on fill it up."""
-        if self.rows is not None:
-            return self.rows(self.steps.row_count(size))
-        return np.arange(*self.steps.rows_of_shard(size, self.shard_index))
-
-    @property
-    def item_count(self) -> int:
-        """The number of items of this shard, from ``start`` on; raises an InvalidTypeError if there is no end."""
-        from cachelayer.streams.order.weighted import WeightedOrder
-
-        # Without batches a shard skips the steps that are too short to have an element for it.
-        offset = 0 if self.batched else self.shard_index
-        count = count_steps(self.steps, self.start, offset)
-        if count is not None:
-            return count
-        if isinstance(self.order, WeightedOrder):
-            raise InvalidTypeError("a weighted sample has no end, and so no length: take as many batches as you need")
-        if self.steps.records >= MOST_POSITIONS:
-            raise InvalidTypeError("a mixture has no end, and so no length: take as many batches from it as you need")
-        raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
-
-    @property
-    def is_endless(self) -> bool:
-        """True if the stream has no end."""
-        return self.steps.end is None
-
-    def step(self, number: int) -> Step:
-        """Return a step of all shards, counted from ``start``, or from the end if the number is negative."""
-        index = integer("step", number)
-        total = count_steps(self.steps, self.start)
-        if index < 0:
-            if total is None:
-                raise RecordIndexError(f"step {index}: an endless stream has no last step")
-            index += total
-        found = None if index < 0 else nth_step(self.steps, self.start, index)
-        if found is None:
-            raise RecordIndexError(f"step {number}: the stream has {total} steps")
-        if found.end > MOST_POSITIONS:
-            raise RecordIndexError(f"step {number} ends past 2**62, the largest position")
-        return found
-
-    def order_of(self, phase: Phase) -> Order:
-        """Return the order of the epochs of a phase."""
-        return self.order if phase is self.steps.phases[-1] else order_over(self.order, phase.records)
-
-    def ranges_of(self, records: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return the begins and ends of the steps that have some of these records, from ``start`` on.
-
-        Without batches, only the positions of the records are returned, and the other shards keep theirs.
-        """
-        steps = self.steps
-        if steps.last_position is None:
-            raise InvalidArgumentError("without(records=...) of a stream that has no end: pass num_epochs=, or steps=")
-        wrong = records[(records < 0) | (records >= self.order.records)]
-        if len(wrong):
-            raise RecordIndexError(f"record {wrong[0]}: there are {self.order.records} records")
-        ranges: list[tuple[int, int]] = []
-        begin = self.start
-        stop = steps.last_position
-        while begin < stop:
-            for epoch_slice in steps.by_epoch(begin, stop):
-                ranges += self._ranges_in(epoch_slice, records)
-            begin = stop
-            rest = steps.without(ranges)
-            if rest.last_position is not None and rest.at(self.start) is not None:
-                # With "wrap", the last step takes other positions in place of what is left out, from further on: they
-                # may have some of these records too.
-                stop = rest.last_position
-        return ranges
-
-    def _ranges_in(self, epoch_slice: EpochSlice, records: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        steps = self.steps
-        for begin in range(epoch_slice.begin, epoch_slice.end, _SEARCHED):
-            end = min(begin + _SEARCHED, epoch_slice.end)
-            numbers = self.order.at(epoch_slice.epoch, np.arange(begin, end))
-            first_position = epoch_slice.epoch * steps.records + begin
-            for position in (np.flatnonzero(np.isin(numbers, records)) + first_position).tolist():
-                step = step_with(steps, position, self.start) if self.batched else (position, position + 1)
-                if step is not None:
-                    yield step[0], step[1]
-
-    def __str__(self) -> str:
-        """Return what differs from the defaults, as the arguments of a call."""
-        described = self.order.described
-        order = {name: value for name, value in described.items() if name not in ("kind", "version")}
-        if described["kind"] == "blocks":
-            from cachelayer.streams.order.blocks import Blocks
-
-            order["shuffle"] = Blocks(**order.pop("blocks"))
-        elif "blocks" in order:
-            order["shuffle"] = "blocks"
-        arguments = {
-            "global_batch_size": self.steps.global_batch if self.batched else None,
-            **order,
-            "num_epochs": self.steps.num_epochs,
-            "shard": (self.shard_index, self.steps.shard_count),
-            "remainder": self.steps.remainder,
-            "start": self.start,
-            "left_out": self.steps.left_out,
-        }
-        return ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != _DEFAULTS.get(name))
-
-
 def make_options(
     records: int,
     global_batch_size: int | None = None,
@@ -209,8 +70,8 @@ def make_options(
     start: int = 0,
     prefetch: int = 2,
     buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None = None,
-) -> StreamOptions:
-    """Return the checked options of a stream; :meth:`cachelayer.View.stream` explains the keywords.
+) -> Schedule:
+    """Return the schedule of a stream, from its checked options; :meth:`cachelayer.View.stream` explains the keywords.
 
     Args:
         records: the number of records.
@@ -237,32 +98,34 @@ def make_options(
     if remainder is None:
         # A ShardOptions of Grain may say it.
         remainder = "drop" if getattr(shard, "drop_remainder", False) is True else "keep"
-    if not isinstance(remainder, str) or remainder not in RULES:
-        raise InvalidArgumentError(f"remainder {remainder!r}: it is one of {', '.join(map(repr, RULES))}, or None")
-    rule = RULES[remainder]
-    if rule.fill is not None and global_batch_size is None:
+    if not isinstance(remainder, str) or remainder not in REMAINDERS:
+        raise InvalidArgumentError(f"remainder {remainder!r}: it is one of {', '.join(map(repr, REMAINDERS))}, or None")
+    schedule = Schedule(
+        order=order,
+        global_batch=batch,
+        batched=global_batch_size is not None,
+        remainder=remainder,
+        num_epochs=epochs,
+        shard_index=shard_index,
+        shard_count=shard_count,
+        start=position,
+        prefetch=integer("prefetch", prefetch, 0),
+    )
+    if schedule.pads and not schedule.batched:
         raise InvalidArgumentError(f"remainder={remainder!r} fills up batches: pass a global_batch_size")
     largest = records if table is None else max(table.sizes)
-    may_skip = rule.drops or global_batch_size is None
+    may_skip = schedule.drops or not schedule.batched
     if epochs is None and (records == 0 or (may_skip and largest < batch)):
         raise InvalidArgumentError(
             f"num_epochs=None over {largest} records in steps of {batch}: a shard may wait for its first record "
             "for ever; pass a number of epochs, or smaller steps"
         )
-    if rule.drops and epochs and 0 < largest < batch:
+    if schedule.drops and epochs and 0 < largest < batch:
         warn(
             f"remainder='drop' leaves out all {largest} records, which are fewer than a step of {batch}, so the stream "
             "has no step: pass remainder='keep', or smaller steps"
         )
-    options = StreamOptions(
-        batched=global_batch_size is not None,
-        steps=Steps(records, batch, shard_count, remainder, epochs),
-        order=order,
-        shard_index=shard_index,
-        start=position,
-        prefetch=integer("prefetch", prefetch, 0),
-    )
-    return options if table is None else _in_buckets(options, table)
+    return schedule if table is None else _in_buckets(schedule, table)
 
 
 def _global_batch(global_batch_size: int | None, shard_count: int) -> int:
@@ -291,36 +154,22 @@ def _check_positions(records: int, epochs: int | None, start: int) -> None:
         raise InvalidArgumentError(f"start {start} is past the end, {end}: pass a larger num_epochs")
 
 
-@lru_cache(maxsize=16)
-def order_over(order: Order, records: int) -> Order:
-    """Return an order of the same kind over another number of records: exact, or in blocks of the same sizes."""
-    if isinstance(order, ExactOrder):
-        return replace(order, records=records)
-    from cachelayer.streams.order.blocks import BlockOrder, Blocks, block_order
-
-    if isinstance(order, BlockOrder):
-        over = block_order(Blocks(**order.sizes), records, 1, seed=order.seed, reshuffle=order.reshuffle)
-        return replace(over, asked=order.asked)
-    raise InvalidArgumentError("only a stream of one dataset, in an exact order or in blocks, has more records")
-
-
-def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
-    """Return the options of a stream in which the records of a step come from one bucket."""
+def _in_buckets(schedule: Schedule, table: BucketTable) -> Schedule:
+    """Return the schedule in which the records of a step come from one bucket."""
     from cachelayer.streams.order.buckets import BucketOrder
 
-    order = options.order
-    steps = options.steps
+    order = schedule.order
     if order.in_blocks:
         raise InvalidArgumentError(
             "buckets and shuffle in blocks: blocks hold records of all lengths, so pass shuffle=True, or leave buckets "
             "out"
         )
-    bucket_order = BucketOrder(table, steps.global_batch, order.shuffle, order.seed, order.reshuffle)
-    bucket_steps = replace(steps, cuts=bucket_order.cuts)
-    why_invalid = bucket_steps.why_invalid(options.start)
+    bucket_order = BucketOrder(table, schedule.global_batch, order.shuffle, order.seed, order.reshuffle)
+    in_buckets = replace(schedule, order=bucket_order)
+    why_invalid = in_buckets.why_invalid(schedule.start)
     if why_invalid is not None:
-        raise InvalidArgumentError(f"buckets, remainder {steps.remainder!r}, start {options.start}: {why_invalid}")
-    return replace(options, steps=bucket_steps, order=bucket_order)
+        raise InvalidArgumentError(f"buckets, remainder {schedule.remainder!r}, start {schedule.start}: {why_invalid}")
+    return in_buckets
 
 
 def takes_stream_options(**refused: str) -> Callable[[M], M]:

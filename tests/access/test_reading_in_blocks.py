@@ -118,7 +118,7 @@ def test_a_worker_fetches_each_block_of_its_own_steps_once(requests: Requests, w
     steps = WorkerSteps(stream._reader, workers)
     turns = range(2, len(stream), workers)
     for number in turns:
-        steps.item(stream._reader.options.step(number))
+        steps.item(stream._reader.schedule.step(number))
     asked = requests.of_records()
     assert len(set(asked)) == len(asked) <= min(1.1 * MANY / BLOCK, 8 * len(turns))
 
@@ -185,7 +185,7 @@ def test_views_of_views_are_read_in_blocks(
 def test_a_block_is_one_range_and_is_fetched_once_in_an_epoch(requests: Requests, start: int, prefetch: int) -> None:
     ref = published(uniform(RECORDS), shard_bytes=1 << 30)
     stream = in_blocks(ref, 32, start=start, prefetch=prefetch)
-    order: Any = stream._reader.options.order
+    order: Any = stream._reader.schedule.order
     ref.read([0])
     requests.ranges.clear()
     assert sum(len(batch["n"]) for batch in stream) == RECORDS - start

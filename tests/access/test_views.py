@@ -401,7 +401,7 @@ def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_rest
         # Workers that take turns, and one that is asked out of turn at last.
         steps = WorkerSteps(stream._reader, 3)
         for number in [*range(worker, len(whole), 3), 1]:
-            assert columns(steps.item(stream._reader.options.step(number))) == whole[number]
+            assert columns(steps.item(stream._reader.schedule.step(number))) == whole[number]
     for shards in (3, 8):
         iterators = [iter(make(24, shard=(shard, shards), prefetch=0)) for shard in range(shards)]
         assert joined([list(itertools.islice(iterator, STEPS)) for iterator in iterators]) == whole

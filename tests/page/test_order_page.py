@@ -13,7 +13,7 @@ from view_client import Client, cards
 
 import cachelayer
 from cachelayer.page.order_page import MOST_SORTED, PAGE
-from cachelayer.streams.steps import RULES
+from cachelayer.streams.schedule import REMAINDERS
 
 CLASSES = ["cat", "dog", "<b>emu</b>"]
 RECORDS = 5000
@@ -108,7 +108,7 @@ def test_a_state_shows_where_it_stands_and_what_comes_next(client: Client, stora
         assert cards(text) == stream.record_numbers(3).tolist()
 
 
-@pytest.mark.parametrize("remainder", sorted(RULES))
+@pytest.mark.parametrize("remainder", sorted(REMAINDERS))
 def test_a_state_shows_the_batches_that_its_iterator_hands_out(
     client: Client, storage: cachelayer.Storage, remainder: Any
 ) -> None:

@@ -56,7 +56,7 @@ def alarms() -> Iterator[None]:
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_program_goes_on_from_the_state_after_the_last_item_that_it_has(ref: Any, name: str, ahead: int) -> None:
     stream = STREAMS[name](ref, ahead)
-    size = stream._reader.options.steps.global_batch
+    size = stream._reader.schedule.global_batch
     iterator, seen, raised = iter(stream), list[Any](), 0
     state = iterator.get_state()
     with alarms():

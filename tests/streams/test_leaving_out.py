@@ -16,7 +16,6 @@ from samples import examples
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError
-from cachelayer.streams.step_numbers import step_sizes
 
 N = 50
 
@@ -72,7 +71,7 @@ def test_what_is_left_out_is_the_same_on_any_shards_and_after_any_restore(
     assert [rows(item) for item in alone] == [[row for part in parts for row in rows(part)] for parts in of_steps]
     if case.remainder == "keep":
         sizes = {len(records) for step, (_, records) in enumerate(case.steps()) if step not in left}
-        assert sizes <= step_sizes(rest._reader.options.steps, case.start)
+        assert sizes <= rest._reader.schedule.step_sizes(case.start)
 
 
 @pytest.mark.parametrize(("batch", "remainder"), [(None, "keep"), (5, "wrap"), (8, "keep"), (8, "wrap")])

@@ -14,9 +14,7 @@ from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, Blocks, Buckets
-from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.failures import ReadContext
-from cachelayer.streams.steps import RULES, Rule
 
 N, BATCH = 61, 6
 SPEC = {"n": ArraySpec(np.int64), "s": ArraySpec(str), "v": ArraySpec(np.int64, (None,))}
@@ -76,28 +74,10 @@ def test_steps_read_together_are_those_read_alone(
         options["num_epochs"] = 4
         start = 0 if "buckets" in options else min(start, 3 * len(VIEWS[view](ref)))
     reader = VIEWS[view](ref).stream(BATCH, start=start, **options)._reader
-    position = reader.options.start
-    while position < 5 * N and (plan := plan_chunk(reader.options, position, count)) is not None:
-        position = plan.after[-1]
-        together, error = reader.read(plan, ReadContext())
+    position = reader.schedule.start
+    while position < 5 * N and (steps := reader.schedule.at(position, count)) is not None:
+        position = steps.following
+        together, error = reader.read(steps, ReadContext())
         assert error is None
-        alone = [reader.item(plan.steps[number]) for number in range(len(plan.steps))]
+        alone = [reader.item(steps[number]) for number in range(len(steps))]
         assert list(map(shown, together)) == list(map(shown, alone))
-
-
-@pytest.mark.parametrize("order", [{}, {"shuffle": True, "seed": 5}, {"shuffle": Blocks(4, 16, 8), "seed": 5}], ids=str)
-def test_another_rule_for_the_last_step_takes_one_entry(
-    ref: Any, order: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(RULES, "repeat", Rule(fill=lambda rows, size: rows % size))
-    options: dict[str, Any] = {**order, "remainder": "repeat", "num_epochs": 2}
-    stream, keeping = ref.stream(BATCH, **options), ref.stream(BATCH, **{**options, "remainder": "keep"})
-    wanted = [np.resize(batch["n"], BATCH).tolist() for batch in keeping]
-    calls: list[int] = []
-    mapped = stream.map(lambda element: calls.append(element["n"]) or element["n"])
-    parts = [ref.stream(BATCH, **options, shard=(shard, 2)) for shard in range(2)]
-    assert len(stream) == len(keeping)
-    assert [batch["n"].tolist() for batch in stream] == wanted
-    assert [batch.tolist() for batch in mapped] == wanted
-    assert [[*one["n"], *other["n"]] for one, other in zip(*parts, strict=True)] == wanted
-    assert sorted(calls) == sorted([*range(N)] * 2)

@@ -25,7 +25,7 @@ def batches(ref: DataRef[Any]) -> GlobalBatches[Any]:
 
 def rows_of(made: GlobalBatches[Any]) -> Iterator[Any]:
     """Yield each row of batches of arrays."""
-    records = made._cursor.reader.options.steps.records
+    records = made._cursor.reader.schedule.records
     for number, batch in enumerate(made):
         assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(batch))
         for row in range(min(BATCH, records - number * BATCH)):

@@ -31,11 +31,10 @@ from cachelayer.locks import ProcessLock
 from cachelayer.protocols import DatasetRows, Held, StoredSource, takes_requests
 from cachelayer.streams.ahead.background import Background, Task
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf, plan_chunk, plan_step
+from cachelayer.streams.reading.chunk_plan import HeldOf, plan_of
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.step_numbers import next_step_of_worker
-from cachelayer.streams.steps import Step, StepRange
+from cachelayer.streams.schedule import Schedule, StepRange
 from cachelayer.user_warnings import warn
 
 Fetched = Mapping[StoredSource, Any]
@@ -108,8 +107,8 @@ def fetch(records: DatasetRows[Any], numbers: Indices, readers: int) -> Fetched:
     return {source: source.fetch_block(some) for source, some in needed.items()}
 
 
-def _find_needs(plan: ChunkPlan) -> _Needs:
-    begin_of, end_of, last_of = plan.blocks()
+def _find_needs(schedule: Schedule, steps: StepRange) -> _Needs:
+    begin_of, end_of, last_of = plan_of(schedule, steps).blocks()
     last_positions, firsts, block_of_row = np.unique(last_of, return_index=True, return_inverse=True)
     return _Needs(last_positions.tolist(), begin_of[firsts].tolist(), end_of[firsts].tolist(), block_of_row)
 
@@ -125,17 +124,17 @@ class BlockFeed:
 
     def __init__(self, reader: StepReader, workers: int = 1, at_once: int = 1) -> None:
         self._records = reader.records
-        self._options = reader.options
+        self._schedule = reader.schedule
         self._record_nbytes = max(1, reader.records.info.record_nbytes)
-        self._steps_at_once = at_once if reader.options.batched else _ELEMENTS_AT_ONCE
+        self._steps_at_once = at_once if reader.schedule.batched else _ELEMENTS_AT_ONCE
         self._workers = workers
-        is_whole = reader.rows_per_step == reader.options.steps.global_batch
+        is_whole = reader.rows_per_step == reader.schedule.global_batch
         # All of so small an epoch is on the way at once, and whole shards take fewer requests.
         self._readers = workers if is_whole and len(reader.records) * self._record_nbytes <= AHEAD_NBYTES else 0
         self._most_ahead = 0
         """The most positions by which the horizon is ahead: at most an epoch, so that few blocks are fetched twice."""
-        if reader.options.prefetch:
-            records_of_shard = MOST_AHEAD * reader.options.steps.global_batch // max(1, reader.rows_per_step)
+        if reader.schedule.prefetch:
+            records_of_shard = MOST_AHEAD * reader.schedule.global_batch // max(1, reader.rows_per_step)
             self._most_ahead = min(len(reader.records), records_of_shard)
         self._worker: Background | None = None
         # Several threads may share an iterator.
@@ -193,36 +192,34 @@ class BlockFeed:
             self._nbytes -= request.nbytes
             request.outcome.drop()
 
-    def load(self, plan: ChunkPlan) -> BlockRows:
-        """Return the blocks of the rows of a chunk; fetch those that are not on the way, and those that come next."""
+    def load(self, steps: StepRange) -> BlockRows:
+        """Return the blocks of the rows of some steps; fetch those not on the way, and those that come next."""
         with self._lock.of_process():
-            needs = self._needs.pop(plan.steps, None) or _find_needs(plan)
+            needs = self._needs.pop(steps, None) or _find_needs(self._schedule, steps)
             for last in needs.last_positions:
                 request = self._requests.get(last)
                 if request is not None and request.outcome.error is not None:
                     self._drop(last)
-            self._fetch(needs, plan.steps.begins[0])
+            self._fetch(needs, steps.begin)
             requests = [self._requests[last] for last in needs.last_positions]
-            self._horizon = max(self._horizon, self._after(plan))
+            self._horizon = max(self._horizon, self._after(steps))
             self._fetch_ahead()
             return BlockRows(requests, needs.block_of_row)
 
-    def _after(self, plan: ChunkPlan) -> int:
+    def _after(self, steps: StepRange) -> int:
         """Return where this worker's next steps begin."""
-        if self._workers > 1:
-            return next_step_of_worker(plan.options.steps, plan.steps[0], self._workers)
-        return plan.after[-1]
+        return self._schedule.next_of_worker(steps, self._workers) if self._workers > 1 else steps.following
 
     def _fetch_ahead(self) -> None:
         """Fetch the blocks that come next, as far as there is room."""
         end = self._reached + self._most_ahead
         while self._horizon < end and self._nbytes < self._most_held + AHEAD_NBYTES:
-            plan = plan_chunk(self._options, self._horizon, self._steps_at_once)
-            if plan is None:
+            steps = self._schedule.at(self._horizon, self._steps_at_once)
+            if steps is None:
                 return
-            needs = self._needs[plan.steps] = _find_needs(plan)
-            self._fetch(needs, plan.steps.begins[0])
-            self._horizon = self._after(plan)
+            needs = self._needs[steps] = _find_needs(self._schedule, steps)
+            self._fetch(needs, steps.begin)
+            self._horizon = self._after(steps)
 
     def _fetch(self, needs: _Needs, first: int) -> None:
         """Fetch the blocks that are neither here nor on the way, for steps from ``first`` on; a tail's together."""
@@ -251,8 +248,8 @@ class BlockFeed:
 
 def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed | None:
     """Return the feed of a stream; None if its order has no blocks, or its records are read where they lie."""
-    options = reader.options
-    if options.steps.records == 0 or not options.order.in_blocks or not takes_requests(reader.records):
+    schedule = reader.schedule
+    if schedule.records == 0 or not schedule.order.in_blocks or not takes_requests(reader.records):
         return None
     return BlockFeed(reader, workers, at_once)
 
@@ -274,19 +271,18 @@ class WorkerSteps:
         self._workers = workers
         self._feed = feed_of(reader, workers)
 
-    def item(self, step: Step) -> Any:
+    def item(self, step: StepRange) -> Any:
         return self._reader.item(step, self._held_of(step))
 
-    def item_and_failures(self, step: Step) -> tuple[Any, tuple[Failure, ...]]:
+    def item_and_failures(self, step: StepRange) -> tuple[Any, tuple[Failure, ...]]:
         """Return the item of a step, and the failed elements that stand-ins replaced in it, without a warning."""
         return self._reader.item_and_failures(step, self._held_of(step))
 
-    def _held_of(self, step: Step) -> HeldOf:
-        plan = plan_step(self._reader.options, step)
+    def _held_of(self, step: StepRange) -> HeldOf:
         if self._feed is None:
-            return self._reader.preparing(plan, self._workers)
+            return self._reader.preparing(step, self._workers)
         self._feed.reached(step.begin)
-        return self._feed.load(plan).held
+        return self._feed.load(step).held
 
 
 def warn_of_workers(reader: StepReader, workers: int, fix: str) -> None:

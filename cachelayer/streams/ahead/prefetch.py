@@ -25,10 +25,10 @@ from cachelayer.counting import of_thread
 from cachelayer.protocols import T, takes_requests
 from cachelayer.stalls import wait_until
 from cachelayer.streams.ahead.background import Background, Task
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, read_in_place
+from cachelayer.streams.reading.chunk_plan import read_in_place
 from cachelayer.streams.reading.failures import Dropped, Failure, ReadContext, clear_callers
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.steps import StepRange
+from cachelayer.streams.schedule import StepRange
 
 if TYPE_CHECKING:
     from cachelayer.streams.ahead.block_feed import BlockFeed
@@ -96,10 +96,10 @@ class Chunk(Generic[T]):
         return Chunk(self._begin, self._after, map(change, self.items, self._after), self.failure, self.failures)
 
 
-def read_chunk(reader: StepReader, begin: int, plan: ChunkPlan, held: HeldOf, context: ReadContext) -> Chunk[Any]:
+def read_chunk(reader: StepReader, begin: int, steps: StepRange, held: HeldOf, context: ReadContext) -> Chunk[Any]:
     """Read a chunk that is asked for by the position ``begin``; keep the items before an error that ends it."""
-    after = plan.after
-    items, failure = reader.read(plan, context, held)
+    after = steps.after
+    items, failure = reader.read(steps, context, held)
     if failure is not None:
         clear_callers(failure)
     try:
@@ -117,7 +117,7 @@ class _Planned(NamedTuple, Generic[T]):
 
     begin: int
     """The position that the chunk is asked for by."""
-    plan: ChunkPlan
+    steps: StepRange
     context: ReadContext
     task: Task[Chunk[T]]
 
@@ -138,10 +138,10 @@ class Prefetcher(Generic[T]):
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
-        self._depth = reader.options.prefetch
+        self._depth = reader.schedule.prefetch
         self._steps_at_once = steps_at_once(reader)
         self._feed: BlockFeed | None = None
-        if reader.options.order.in_blocks and takes_requests(reader.records):
+        if reader.schedule.order.in_blocks and takes_requests(reader.records):
             from cachelayer.streams.ahead.block_feed import feed_of
 
             self._feed = feed_of(reader, at_once=self._steps_at_once)
@@ -175,7 +175,7 @@ class Prefetcher(Generic[T]):
     def reread(self) -> None:
         """Have the steps that an error ended read again when they are next asked for; those behind them stay."""
         if self._ahead:
-            self._failed = self._ahead.popleft().plan.steps
+            self._failed = self._ahead.popleft().steps
 
     def chunk(self, position: int) -> Chunk[T] | None:
         """Return the chunk at a position; None at the end."""
@@ -185,17 +185,17 @@ class Prefetcher(Generic[T]):
         if self._feed is not None:
             self._feed.reached(position)
         if self._depth == 0:
-            plan = plan_chunk(self._reader.options, position, self._steps_at_once)
-            return None if plan is None else self._read_here(position, plan)
+            steps = self._reader.schedule.at(position, self._steps_at_once)
+            return None if steps is None else self._read_here(position, steps)
         if self._failed is not None:
-            steps = self._failed
+            failed = self._failed
             self._failed = None
-            self._submit_rest(steps, position)
+            self._submit_rest(failed, position)
         while self._ahead and self._ahead[0].begin != position:
             self._ahead.popleft().task.drop()
         if not self._ahead and not self._submit(position, 1):
             return None
-        while len(self._ahead) <= self._depth and self._submit(self._ahead[-1].plan.after[-1], self._steps_at_once):
+        while len(self._ahead) <= self._depth and self._submit(self._ahead[-1].steps.following, self._steps_at_once):
             pass
         first = self._ahead[0]
         if not first.task.has_ended:
@@ -204,7 +204,7 @@ class Prefetcher(Generic[T]):
             return first.task.result()
         except (CancelledError, Dropped):
             # The program ends, and so do the threads.
-            return self._read_here(position, first.plan)
+            return self._read_here(position, first.steps)
 
     def _wait_for(self, first: _Planned[T]) -> None:
         """Wait for the first chunk; meanwhile, read those that no thread has claimed."""
@@ -226,42 +226,42 @@ class Prefetcher(Generic[T]):
 
         wait_until(first.task.wait, "streams", describe)
 
-    def _read_here(self, position: int, plan: ChunkPlan) -> Chunk[T]:
+    def _read_here(self, position: int, steps: StepRange) -> Chunk[T]:
         """Read a chunk in the caller's thread."""
         context = self._context()
         of_thread().awaited = context.clock
-        return read_chunk(self._reader, position, plan, self._held_of(plan), context)
+        return read_chunk(self._reader, position, steps, self._held_of(steps), context)
 
     def _context(self, closed: Event | None = None) -> ReadContext:
         """Return the context of a chunk; ``closed`` is set when nobody waits for it any longer."""
         return ReadContext(closed, self._function_threads.submit if self._reader.threads > 1 else None)
 
-    def _held_of(self, plan: ChunkPlan) -> HeldOf:
+    def _held_of(self, steps: StepRange) -> HeldOf:
         """Have the blocks of a chunk fetched, unless its records are read where they lie; return what holds them."""
         if self._feed is not None:
-            return self._feed.load(plan).held
-        return self._reader.preparing(plan) if self._takes_requests else read_in_place
+            return self._feed.load(steps).held
+        return self._reader.preparing(steps) if self._takes_requests else read_in_place
 
-    def _read_in_background(self, position: int, plan: ChunkPlan) -> _Planned[T]:
+    def _read_in_background(self, position: int, steps: StepRange) -> _Planned[T]:
         context = self._context(self._background.closed)
-        read = partial(read_chunk, self._reader, position, plan, self._held_of(plan), context)
-        return _Planned(position, plan, context, self._background.submit(read))
+        read = partial(read_chunk, self._reader, position, steps, self._held_of(steps), context)
+        return _Planned(position, steps, context, self._background.submit(read))
 
     def _submit(self, position: int, most: int) -> bool:
         """Have the chunk at a position read; return False at the end."""
-        plan = plan_chunk(self._reader.options, position, most)
-        if plan is None:
+        steps = self._reader.schedule.at(position, most)
+        if steps is None:
             return False
-        self._ahead.append(self._read_in_background(position, plan))
+        self._ahead.append(self._read_in_background(position, steps))
         return True
 
-    def _submit_rest(self, steps: StepRange, position: int) -> None:
+    def _submit_rest(self, failed: StepRange, position: int) -> None:
         """Have some of the steps read, from a position on, in front of the chunks that are read ahead."""
-        if steps.begins[0] <= position < steps.end:
-            most = -(-(steps.end - position) // self._reader.options.steps.global_batch)
-            plan = plan_chunk(self._reader.options, position, most)
-            if plan is not None and plan.steps.end == steps.end:
-                self._ahead.appendleft(self._read_in_background(position, plan))
+        if failed.begin <= position < failed.end:
+            most = -(-(failed.end - position) // self._reader.schedule.global_batch)
+            steps = self._reader.schedule.at(position, most)
+            if steps is not None and steps.end == failed.end:
+                self._ahead.appendleft(self._read_in_background(position, steps))
 
 
 def steps_at_once(reader: StepReader) -> int:
@@ -275,10 +275,10 @@ def steps_at_once(reader: StepReader) -> int:
     if reader.batch_maps:
         # A function may make any number of bytes of a batch.
         most_records = 1
-    if reader.options.prefetch == 0 and (reader.maps or records.info.reading_cost != "stored"):
+    if reader.schedule.prefetch == 0 and (reader.maps or records.info.reading_cost != "stored"):
         # A consumer that reads itself waits for every item of a chunk.
         most_records = 1
-    if reader.options.prefetch:
+    if reader.schedule.prefetch:
         # Each thread that calls functions gets an element.
         most_records = max(most_records, reader.threads)
     return max(1, -(-most_records // max(1, reader.rows_per_step)))

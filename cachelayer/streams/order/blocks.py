@@ -169,6 +169,11 @@ class BlockOrder(Order):
         order = block_order(sizes, self.records, 1, seed=self.seed, reshuffle=self.reshuffle)
         return replace(order, asked=self.asked)
 
+    def over(self, records: int) -> BlockOrder:
+        """Return the order over another number of records, in blocks of the same sizes."""
+        order = block_order(Blocks(**self.sizes), records, 1, seed=self.seed, reshuffle=self.reshuffle)
+        return replace(order, asked=self.asked)
+
     @property
     def described(self) -> Mapping[str, Any]:
         return describe("blocks", self, blocks=self.sizes)

@@ -155,7 +155,7 @@ class BucketOrder(Order):
         whole = int(self._steps_before[-1]) * self.global_batch
         return whole + np.cumsum([0, *(self._sizes[self._short] % self.global_batch)])
 
-    @property
+    @cached_property
     def cuts(self) -> tuple[int, ...]:
         """The places where the whole steps end, and where each short one ends."""
         return tuple(self._short_begins.tolist())

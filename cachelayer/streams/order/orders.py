@@ -11,18 +11,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from cachelayer.errors import StateError
 from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at, round_keys
 
 VERSIONS = {"exact": 1, "blocks": 1, "buckets": 1, "weighted": 1, "mixture": 1}
 """The version of each kind of order, under which its permutations never change."""
 
+MOST_POSITIONS = 1 << 62
+"""Positions are added and multiplied as signed 64-bit integers."""
 GROUP = 64
 """The number of places of an epoch, one of which stands in for another."""
 _STAND_IN_EPOCH = 3 << 62
@@ -104,10 +107,19 @@ class Order(PickledByFields, ABC):
         """Return the order with the ``blocks`` of a state in place of sizes that follow from the version."""
         return self
 
+    def over(self, records: int) -> Self:  # noqa: ARG002
+        """Return the order of the same kind over another number of records, for a stream that advances to more."""
+        raise StateError(f"a stream in an order of kind {self.described['kind']!r} does not advance to more records")
+
     @property
     def length(self) -> int:
         """Number of places of an epoch."""
         return self.records
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The places of an epoch at which a step begins, besides the first, such as the borders of buckets."""
+        return ()
 
     def at(self, epoch: int, places: Indices | range) -> Indices:
         """Return the record number at each place of an epoch, an array or a range: int64 ``[len(places)]``.
@@ -184,6 +196,9 @@ class ExactOrder(Order):
     def described(self) -> Mapping[str, Any]:
         return describe("exact", self)
 
+    def over(self, records: int) -> ExactOrder:
+        return replace(self, records=records)
+
     def compute(self, epoch: int, places: Indices) -> Indices:
         if not self.shuffle:
             return places
@@ -222,23 +237,22 @@ def arrange_rows(sort_keys: Indices) -> Indices:
     return words
 
 
-def stand_ins(order: Order, length: int, position: int) -> Iterator[int]:
-    """Yield the records that may stand in at a position, in the order in which they are tried.
+def stand_ins(order: Order, epoch: int, place: int) -> Iterator[int]:
+    """Yield the records that may stand in at a place of an epoch, in the order in which they are tried.
 
-    They are the other records of an aligned group of 64 places; the last group ends with the epoch, which has
-    ``length`` places. A hash of seed and position chooses the first one, and the others follow in cyclic order. So
+    They are the other records of an aligned group of 64 places; the last group ends with the epoch. A hash of seed and
+    position chooses the first one, and the others follow in cyclic order. So
     neither the batch size nor the number of shards changes what stands in. With groups of 4, at place 5::
 
         places      | 0 1 2 3 | 4 5 6 7 | 8 9 ...
         records     | 3 0 8 7 | 5 1 6 4 |
         stand-ins             6, 4, 5                if the hash chooses place 6
     """
-    epoch, place = divmod(position, length)
-    end = min(place - place % GROUP + GROUP, length)
+    end = min(place - place % GROUP + GROUP, order.length)
     begin = max(0, end - GROUP)
     records = order.at(epoch, range(begin, end)).tolist()
     first, second, *_ = round_keys(order.seed or 0, _STAND_IN_EPOCH)
-    start = mix(mix(position + first & MASK) ^ second) * len(records) >> 64
+    start = mix(mix(epoch * order.length + place + first & MASK) ^ second) * len(records) >> 64
     others = dict.fromkeys(records[start:] + records[:start])
     del others[records[place - begin]]
     yield from others

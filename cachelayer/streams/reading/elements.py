@@ -59,7 +59,7 @@ class Elements:
         self._firsts: Sequence[int] = range(len(plan.positions))
         """The row of the chunk in which each element comes first."""
         elements_of_rows = None
-        if reader.options.steps.rule.fill is not None or reader.options.rows is not None:
+        if reader.schedule.pads or reader.schedule.rows is not None:
             # Rows that fill up a step have the positions of others. An element is made for each position.
             _, firsts, inverse = np.unique(plan.positions, return_index=True, return_inverse=True)
             ascending = np.sort(firsts)
@@ -151,18 +151,15 @@ class Elements:
 
     def _stand_in(self, row: int, error: BaseException) -> tuple[Any, int]:
         """Return the element that stands in for that of a row, and its record; raise if all candidates fail."""
-        options = self._reader.options
         number = int(self._rows.numbers[row])
         position = int(self._rows.positions[row])
-        [at_position] = options.steps.by_epoch(position, position + 1)
-        phase = at_position.phase
-        position_in_phase = at_position.epoch * phase.records + at_position.begin
-        candidates = stand_ins(options.order_of(phase), phase.records, position_in_phase)
+        stretch = next(self._reader.schedule.stretches(position))
+        candidates = stand_ins(stretch.order, stretch.epoch, position - stretch.origin)
         # In the shape of its bucket, if there are buckets.
         records = self._reader.records.padded_as(number)
         tried = [number]
         for attempts, candidate in enumerate(candidates, 1):
-            tried.append(candidate + phase.first)
+            tried.append(candidate + stretch.first)
             rows = Rows(np.array(tried[-1:]), np.array([position]), attempts)
             made = self._apply_functions(records.try_elements(rows.numbers, stops=False), rows)
             if made.ended:

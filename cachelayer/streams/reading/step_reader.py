@@ -22,9 +22,9 @@ import numpy as np
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetRows, Stacker, identity_of_records, takes_requests
-from cachelayer.streams.order.orders import GROUP
+from cachelayer.streams.order.orders import GROUP, MOST_POSITIONS
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_step, read_in_place
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_of, read_in_place
 from cachelayer.streams.reading.failures import (
     Failure,
     ReadContext,
@@ -34,9 +34,8 @@ from cachelayer.streams.reading.failures import (
     too_many,
     warn_of_failure,
 )
+from cachelayer.streams.schedule import Schedule, StepRange
 from cachelayer.streams.state import state_of
-from cachelayer.streams.steps import MOST_POSITIONS, Step
-from cachelayer.streams.stream_options import StreamOptions
 
 if TYPE_CHECKING:
     from cachelayer.streams.reading.chunk_plan import HeldOf
@@ -62,7 +61,7 @@ class StepReader:
     """Reads the steps of one shard."""
 
     records: DatasetRows[Any]
-    options: StreamOptions
+    schedule: Schedule
     """Which records to read, and in which order."""
     maps: tuple[ElementMap, ...] = ()
     """Functions of elements, in the order in which they are called."""
@@ -76,7 +75,7 @@ class StepReader:
     @property
     def rows_per_step(self) -> int:
         """The number of rows that are read of a whole step."""
-        return len(self.options.rows_of(self.options.steps.global_batch))
+        return len(self.schedule.rows_of(self.schedule.global_batch))
 
     @property
     def max_failures(self) -> int | None:
@@ -105,8 +104,8 @@ class StepReader:
         return {
             "records": digest,
             "elements": spec,
-            "stream": str(self.options),
-            **self.options.order.past(MOST_POSITIONS),
+            "stream": str(self.schedule),
+            **self.schedule.order.past(MOST_POSITIONS),
             "maps": [[each.generators is not None, each.max_failures] for each in self.maps],
         }
 
@@ -118,24 +117,20 @@ class StepReader:
     def __identity__(self) -> Any:
         return self.facts, self.functions
 
-    def with_options(self, **changes: Any) -> StepReader:
-        """Return the reader of a stream with other :class:`StreamOptions`, which are taken as they are."""
-        return replace(self, options=replace(self.options, **changes))
-
-    def over_epochs(self, num_epochs: int | None) -> StepReader:
-        """Return the reader of as many epochs; None for no end."""
-        return self.with_options(steps=replace(self.options.steps, num_epochs=num_epochs))
+    def with_schedule(self, **changes: Any) -> StepReader:
+        """Return the reader of a stream whose :class:`Schedule` differs in some fields, which are taken as they are."""
+        return replace(self, schedule=replace(self.schedule, **changes))
 
     def starting_at(self, position: int) -> StepReader:
         """Return the reader of a stream that begins at a position."""
-        return self if position == self.options.start else self.with_options(start=position)
+        return self if position == self.schedule.start else self.with_schedule(start=position)
 
     def state(self, position: int) -> dict[str, Any]:
         """Return the state of a stream whose next step begins at a position.
 
         The first call takes a while if the records were chosen one by one: only then is their digest computed.
         """
-        return state_of(self.records.origins.digests, self.records.info.name, self.options, position)
+        return state_of(self.records.origins.digests, self.records.info.name, self.schedule, position)
 
     def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:
         """Return the reader of some rows of each global batch, for a process that holds part of a sharded array.
@@ -144,13 +139,13 @@ class StepReader:
             rows: given the number of rows of a global batch, returns the rows to read, in any order. With remainder
                 "pad" that number is ``global_batch_size`` at every step, else the number of records in the step.
         """
-        if not self.options.batched or self.options.steps.shard_count > 1:
+        if not self.schedule.batched or self.schedule.shard_count > 1:
             raise InvalidArgumentError(
                 "rows are those of a global batch: pass a global_batch_size and no shard to stream()"
             )
-        return self.with_options(rows=rows)
+        return self.with_schedule(rows=rows)
 
-    def item(self, step: Step, held: HeldOf = read_in_place) -> Any:
+    def item(self, step: StepRange, held: HeldOf = read_in_place) -> Any:
         """Return the batch of a step, with its mask if there is one; without batches, the element of this shard."""
         item, failures = self.item_and_failures(step, held)
         limit = self.max_failures
@@ -161,10 +156,10 @@ class StepReader:
             warn_of_failure(failures[0], "Further ones in this process are not reported")
         return item
 
-    def item_and_failures(self, step: Step, held: HeldOf = read_in_place) -> tuple[Any, tuple[Failure, ...]]:
+    def item_and_failures(self, step: StepRange, held: HeldOf = read_in_place) -> tuple[Any, tuple[Failure, ...]]:
         """Return the item of a step, and the failed elements that stand-ins replaced in it, without a warning."""
         context = ReadContext()
-        items, error = self.read(plan_step(self.options, step), context, held)
+        items, error = self.read(step, context, held)
         if error is not None:
             clear_callers(error)
             try:
@@ -174,8 +169,8 @@ class StepReader:
                 del error
         return items[0], tuple(context.failures)
 
-    def preparing(self, plan: ChunkPlan, workers: int = 1) -> HeldOf:
-        """Return what has stores prepare records of a chunk, and of later steps, before they are read where they lie.
+    def preparing(self, steps: StepRange, workers: int = 1) -> HeldOf:
+        """Return what has stores prepare records of some steps, and of later ones, before they are read where they lie.
 
         Only a stream that reads whole epochs does this: copies of all shards on each of many hosts that share an epoch
         would multiply its bytes.
@@ -183,35 +178,38 @@ class StepReader:
         Args:
             workers: the number of processes that take turns at the steps.
         """
-        steps = self.options.steps
-        if self.options.order.in_blocks or self.rows_per_step < steps.global_batch or not takes_requests(self.records):
+        schedule = self.schedule
+        is_part = self.rows_per_step < schedule.global_batch
+        if schedule.order.in_blocks or is_part or not takes_requests(self.records):
             return read_in_place
 
         def prepare(rows: slice) -> None:
             # Ever more sparsely, up to an epoch ahead.
-            distances = (steps.global_batch << power for power in range(64))
-            begins = (plan.after[-1] + each for each in takewhile(lambda each: each < steps.records, distances))
-            plans = [plan_chunk(self.options, begin, 1) for begin in begins]
-            numbers = [plan.numbers[:0], *(each.numbers for each in plans if each is not None)]
+            distances = (schedule.global_batch << power for power in range(64))
+            begins = (steps.following + each for each in takewhile(lambda each: each < schedule.records, distances))
+            plans = [plan_chunk(schedule, begin, 1) for begin in begins]
+            these = plan_of(schedule, steps).numbers[rows]
+            numbers = [these[:0], *(each.numbers for each in plans if each is not None)]
             later = self.records.needed(np.unique(np.concatenate(numbers)))
-            for source, needed in self.records.needed(plan.numbers[rows]).items():
+            for source, needed in self.records.needed(these).items():
                 source.prepare(needed, later.get(source, needed[:0]), workers)
 
         return prepare
 
     def read(
-        self, plan: ChunkPlan, context: ReadContext, held: HeldOf = read_in_place
+        self, steps: StepRange, context: ReadContext, held: HeldOf = read_in_place
     ) -> tuple[list[Any], BaseException | None]:
-        """Return the items of the steps of a chunk, and the error in place of the step after them, if there is one."""
+        """Return the items of some steps, and the error in place of the step after them, if there is one."""
         items = list[Any]()
         context.clock.enter("reading")
-        ended_by, error = context.attempt(self._append, items, plan, context, held)
+        ended_by, error = context.attempt(self._append, items, steps, context, held)
         context.clock.enter("hand_over")
         return items, error or ended_by
 
-    def _append(self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf) -> BaseException | None:
-        """Append the items of a chunk to a list; an error is raised or returned in place of the step after them."""
-        append = self._append_batches if self.options.batched else self._append_elements
+    def _append(self, items: list[Any], steps: StepRange, context: ReadContext, held: HeldOf) -> BaseException | None:
+        """Append the items of some steps to a list; an error is raised or returned in place of the step after them."""
+        plan = plan_of(self.schedule, steps)
+        append = self._append_batches if self.schedule.batched else self._append_elements
         with self._watching():
             return append(items, plan, context, held)
 
@@ -280,9 +278,9 @@ class StepReader:
             else:
                 yield next(together)
 
-    def _plan_of_first_row(self, step: Step) -> ChunkPlan:
+    def _plan_of_first_row(self, step: StepRange) -> ChunkPlan:
         """Return the plan of the first row of a step, which may be another shard's."""
-        return plan_step(replace(self.options, rows=lambda _: np.arange(1)), step)
+        return plan_of(replace(self.schedule, rows=lambda _: np.arange(1)), step)
 
     # What functions of elements pass on.
     #
@@ -305,7 +303,7 @@ class StepReader:
             # What a declared spec says is batched so, and no function behind the last one changes it.
             if not varying or self.maps[-1].declared is not None:
                 self.learned.passed_on = varying
-        return self.options.steps.next_start(0) if self.learned.passed_on is None else None
+        return self.schedule.next_start(0) if self.learned.passed_on is None else None
 
     def _passed_on(self, elements: Elements, context: ReadContext) -> Mapping[str, Any]:
         """Return the specs of the leaves that functions pass on, by their paths in what they make."""
@@ -316,20 +314,21 @@ class StepReader:
 
     def _decided(self, context: ReadContext) -> Mapping[str, Any]:
         """Return what functions pass on of the first element of the stream, or of the first that does not fail."""
-        steps = self.options.steps
-        position = steps.next_start(0)
+        schedule = self.schedule
+        position = schedule.next_start(0)
         tried = 0
         while True:
             try:
-                first = self._first_row(Step(position, position + 1), context, position)
+                alone = StepRange(range(position, position + 1), position + 1, position + 1)
+                first = self._first_row(alone, context, position)
                 return cast(Mapping[str, Any], first.passed_on)
             except Exception as error:
                 tried += 1
-                position = steps.next_start(position + 1)
-                if tried == GROUP or not is_of_element(error) or steps.at(position) is None:
+                position = schedule.next_start(position + 1)
+                if tried == GROUP or not is_of_element(error) or schedule.at(position) is None:
                     raise
 
-    def _first_row(self, step: Step, context: ReadContext, deciding: int | None = None) -> Elements:
+    def _first_row(self, step: StepRange, context: ReadContext, deciding: int | None = None) -> Elements:
         """Return the element in the first row of a step, which may be another shard's; raise its error if it fails."""
         from cachelayer.streams.reading.elements import Elements
 
@@ -362,12 +361,11 @@ class StepReader:
                 begin = plan.steps.begins[number]
                 raise returned_none("map_batches()", f"of the batch at position {begin}", None)
             batch = changed
-        steps = self.options.steps
-        item = (batch, plan.mask(number)) if steps.rule.masks else batch
+        item = (batch, plan.masks[number]) if self.schedule.pads else batch
         if self.convert is None:
             return item
         context.check()
         context.clock.enter("hand_over")
-        converted = self.convert(item, steps.row_count(steps.size(plan.steps[number])))
+        converted = self.convert(item, self.schedule.row_count(plan.sizes[number]))
         context.clock.enter("reading")
         return converted

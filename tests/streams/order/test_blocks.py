@@ -104,7 +104,7 @@ def test_the_warning_says_how_many_shards_read_a_block(shards: int, lanes: int, 
     with pytest.warns(cachelayer.CacheLayerWarning, match=f"read by up to about {readers} of them") as all_:
         stream = ref.stream(batch, shuffle=Blocks(16, 4 * lanes, lanes), seed=1, shard=(0, shards))
     assert len(all_) == 1
-    order: Any = stream._reader.options.order
+    order: Any = stream._reader.schedule.order
     assert 0.9 * float(readers) <= blocks_read(order, shards, batch) <= float(readers)
 
 

@@ -16,9 +16,9 @@ from test_golden import Numbered
 from cachelayer import Blocks, Buckets, InvalidArgumentError, StateError
 from cachelayer.protocols import Digests
 from cachelayer.streams.order.buckets import BucketOrder
+from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.state import restore, state_of
-from cachelayer.streams.step_numbers import count_steps, nth_step
-from cachelayer.streams.stream_options import StreamOptions, make_options
+from cachelayer.streams.stream_options import make_options
 
 DIGESTS = Digests.of("0")
 SEEDS = st.none() | st.integers(0, 2**64 - 1)
@@ -27,21 +27,21 @@ SEEDS = st.none() | st.integers(0, 2**64 - 1)
 TABLES = st.lists(st.integers(0, 30), min_size=1, max_size=5).map(lambda sizes: Numbered(tuple(sizes)))
 
 
-def options_of(table: Any, batch: int, seed: int | None = None, **options: Any) -> StreamOptions:
+def options_of(table: Any, batch: int, seed: int | None = None, **options: Any) -> Schedule:
     options = {"shuffle": seed is not None, "seed": seed} | options
     return make_options(sum(table.sizes), batch, 1, table, **options)
 
 
-def steps_of(options: StreamOptions) -> list[tuple[int, int, list[int]]]:
+def steps_of(schedule: Schedule) -> list[tuple[int, int, list[int]]]:
     """The begin, the bucket and the records of every step, one after another."""
-    found, position, records = [], options.start, max(1, options.steps.records)
-    order = options.order
+    found, position, records = [], schedule.start, max(1, schedule.records)
+    order = schedule.order
     assert isinstance(order, BucketOrder)
-    while (step := options.steps.at(position)) is not None:
+    while (step := schedule.at(position, 1)) is not None:
         epoch, place = divmod(step.begin, records)
         numbers = order.at(epoch, range(place, place + step.end - step.begin)).tolist()
         found.append((step.begin, int(order.locate(epoch, np.array([place]))[0][0]), numbers))
-        position = options.steps.next_start(step.end)
+        position = step.following
     return found
 
 
@@ -50,8 +50,8 @@ def steps_of(options: StreamOptions) -> list[tuple[int, int, list[int]]]:
 def test_steps_are_those_that_the_page_specifies_and_any_is_found_at_once(
     table: Numbered, batch: int, seed: int | None, epochs: int, reshuffle: bool, remainder: str
 ) -> None:
-    options = options_of(table, batch, seed, num_epochs=epochs, reshuffle=reshuffle, remainder=remainder)
-    found, steps, expected = steps_of(options), options.steps, []
+    schedule = options_of(table, batch, seed, num_epochs=epochs, reshuffle=reshuffle, remainder=remainder)
+    found, expected = steps_of(schedule), []
     for epoch in range(epochs):
         position = epoch * sum(table.sizes)
         for bucket, records in reference().steps_of_buckets(table.records, batch, seed, epoch if reshuffle else 0):
@@ -60,11 +60,11 @@ def test_steps_are_those_that_the_page_specifies_and_any_is_found_at_once(
             position += len(records)
     assert found == expected
     begins = [begin for begin, _, _ in found]
-    assert [step and step.begin for step in (nth_step(steps, 0, k) for k in range(len(found) + 1))] == [*begins, None]
+    assert [step and step.begin for step in (schedule.nth(0, k) for k in range(len(found) + 1))] == [*begins, None]
     for number, begin in enumerate(begins):
-        assert count_steps(steps, begin) == len(begins) - number
-        assert nth_step(steps, begin, len(begins) - number - 1) == nth_step(steps, 0, len(begins) - 1)
-        assert steps_of(replace(options, start=begin)) == found[number:]
+        assert schedule.count(begin) == len(begins) - number
+        assert schedule.nth(begin, len(begins) - number - 1) == schedule.nth(0, len(begins) - 1)
+        assert steps_of(replace(schedule, start=begin)) == found[number:]
 
 
 @given(TABLES.filter(lambda table: sum(table.sizes)), st.integers(1, 9), SEEDS)
@@ -95,7 +95,7 @@ def test_only_starts_of_steps_are_valid_positions(table: Numbered, batch: int, s
     ],
     ids=["batch size", "bounds", "leaves", "order"],
 )
-def test_a_state_of_another_batch_size_or_other_buckets_is_refused_by_name(options: StreamOptions, named: str) -> None:
+def test_a_state_of_another_batch_size_or_other_buckets_is_refused_by_name(options: Schedule, named: str) -> None:
     mine = options_of(Numbered((10, 5)), 4, 1)
     state = state_of(DIGESTS, "", mine, 8)
     assert state["order"]["buckets"] == {"leaves": ["tokens"], "bounds": [1, 2], "global_batch_size": 4}
@@ -120,4 +120,4 @@ def test_a_state_of_another_batch_size_or_other_buckets_is_refused_by_name(optio
 def test_buckets_that_cannot_be_are_refused(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
-    assert count_steps(options_of(Numbered((3, 3, 3)), 4, 1, num_epochs=None).steps, 0) is None
+    assert options_of(Numbered((3, 3, 3)), 4, 1, num_epochs=None).count(0) is None
