@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset_view import DatasetView
 from cachelayer.access.table import Table
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
@@ -205,7 +204,9 @@ class DataRef(View[T], Generic[T]):
             >>> ref[0]["image"].shape, ref.raw()[0]["image"][:11]
             ((2, 4, 3), b'P6 4 2 255 ')
         """
-        return DataRef(cast(DatasetView, self._readable.undecoded()))
+        records = self._readable.undecoded()
+        assert records is not None  # noqa: S101 - they are stored
+        return DataRef(records)
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""
