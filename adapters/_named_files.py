@@ -66,14 +66,15 @@ def imported(kind: str, files: list[str]) -> FileSource:
     read: Callable[..., FileSource] = getattr(import_module(f"cachelayer.adapters.{module}"), function)
     if kind in _FOLDERS:
         return read(files[0])
-    is_url_of_file = "://" in files[0] and _by_name(files[0]) is not None
-    if len(files) == 1 and not is_url_of_file and is_folder(files[0]):
-        files = [file.name for _, file in _data_files(files[0])]
-    if kind in _OF_ONE:
-        return read(files[0])
-    if kind != "tfrecord":
+    if kind not in {*_OF_ONE, "tfrecord"}:
         return read(files)
-    compressed = {file.endswith(".gz") for file in files}
+    is_url_of_file = "://" in files[0] and _by_name(files[0]) is not None
+    names = files
+    if len(files) == 1 and not is_url_of_file and is_folder(files[0]):
+        names = [file.name for _, file in _data_files(files[0])]
+    if kind in _OF_ONE:
+        return read(names[0])
+    compressed = {name.endswith(".gz") for name in names}
     if len(compressed) > 1:
         raise InvalidArgumentError("some TFRecord files end in .gz and some do not: import them separately")
     return read(files, compression_type="GZIP" if compressed == {True} else None)

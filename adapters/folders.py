@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from cachelayer.adapters.sources.files import File, Folder, Options, is_hidden, reading
 from cachelayer.arguments import explains_options
-from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch, PlacedBatch
+from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileSource
+from cachelayer.builds.source_files import FileFacts, FileSource
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local import located
@@ -153,31 +153,49 @@ def _source(root: str, leaf: str, spec: Tree, listing: Callable[[], Listing]) ->
 
     def opened(_: Tree | None) -> Source:
         files, metadata = listing()
-        read = partial(_read, leaf, list(enumerate(files)))
-        starts = range(len(files))
-        return Source("files", read, element_spec=spec, length=len(files), starts=starts, metadata=metadata)
+        elements = _Elements(leaf, files)
+        return Source(
+            "files",
+            elements.read,
+            elements.take,
+            lambda record: files[record][0].name,
+            element_spec=spec,
+            length=len(files),
+            starts=range(len(files)),
+            files=[file.facts for file, _ in files],
+            files_now=facts,
+            metadata=metadata,
+        )
 
-    return FileSource([root], opened, lambda: [file.facts for file, _ in listing()[0]])
+    def facts() -> list[FileFacts]:
+        return [file.facts for file, _ in listing()[0]]
 
-
-Numbered = tuple[int, tuple[File, dict[str, Any]]]
-
-
-def _read(leaf: str, files: list[Numbered], start: int, stop: int | None) -> Iterator[Batch]:
-    """Yield files in batches, of which several are read at the same time."""
-    coming = files[start:stop]
-    with Pool(_READERS, "cachelayer-folders") as pool:
-        while coming:
-            count = nbytes = 0
-            while count < min(len(coming), _FILES_AT_ONCE) and nbytes < BATCH_NBYTES:
-                nbytes += coming[count][1][0].facts.nbytes
-                count += 1
-            elements = ElementBatch(list(pool.map(partial(_element, leaf), coming[:count])))
-            yield PlacedBatch(elements, [file.name for _, (file, _) in coming[:count]].__getitem__)
-            del coming[:count]
+    return FileSource([root], opened, facts)
 
 
-def _element(leaf: str, numbered: Numbered) -> dict[str, Any]:
-    record, (file, others) = numbered
-    with reading(file.name, f"cannot be read, at record {record}"), file.open() as opened:
-        return {leaf: opened.read(), **others}
+@dataclass(frozen=True)
+class _Elements:
+    """Elements with the bytes of a file as one leaf, and other leaves; several files are read at the same time."""
+
+    leaf: str
+    files: Sequence[tuple[File, dict[str, Any]]]
+
+    def read(self, start: int, stop: int | None) -> Iterator[Batch]:
+        end = len(self.files) if stop is None else min(stop, len(self.files))
+        with Pool(_READERS, "cachelayer-folders") as pool:
+            while start < end:
+                count = nbytes = 0
+                while count < min(end - start, _FILES_AT_ONCE) and nbytes < BATCH_NBYTES:
+                    nbytes += self.files[start + count][0].facts.nbytes
+                    count += 1
+                yield ElementBatch([*pool.map(self._element, range(start, start + count))])
+                start += count
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        with Pool(_READERS, "cachelayer-folders") as pool:
+            return ElementBatch([*pool.map(self._element, numbers)])
+
+    def _element(self, record: int) -> dict[str, Any]:
+        file, others = self.files[record]
+        with reading(file.name, f"cannot be read, at record {record}"), file.open() as opened:
+            return {self.leaf: opened.read(), **others}

@@ -21,7 +21,7 @@ from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches
 from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 from cachelayer.arguments import explains_options
-from cachelayer.builds.source import Source, source_of_items
+from cachelayer.builds.source import Source, read_once, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,
@@ -74,7 +74,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return source_of_items(obj, convert=_refuse_none, by_number=True)
     elements = _elements_of_map(obj) if is_map else _elements_of_iterator(obj)
     given = _batches_with_warnings(elements) if unbatch else elements
-    source = Source("grain", elements=lambda _: given, endless=endless)
+    source = Source("grain", read_once(given), endless=endless)
     return unbatched(source, declared=element_spec) if unbatch else source
 
 

@@ -26,7 +26,7 @@ from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.arguments import explains_options
 from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import Source, read_once
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.extras import packages_of
 from cachelayer.protocols import DatasetRows, records_of
@@ -102,7 +102,7 @@ def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Sour
         # The files of images and sounds may be elsewhere, and of any size.
         nbytes = max(nbytes, len(dataset) * BATCH_NBYTES // _FILES_AT_ONCE)
     fetch = partial(_rows_of_dataset, dataset.with_format("arrow"))
-    columns = partial(columns_of, spec, leaves, None)
+    columns = partial(columns_of, leaves, None)
     return source_of_rows("datasets", len(dataset), nbytes, fetch, columns, spec, _kept(dataset.features))
 
 
@@ -151,8 +151,8 @@ def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | N
         first = list(islice(rows, needs_first_row(features, declared)))
         rows = chain(first, rows)
         _, spec = leaves_and_spec(features, declared, first[0] if first else None)
-        return Source("datasets", elements=lambda _: rows, element_spec=spec, metadata=_kept(features))
-    return Source("datasets", elements=lambda _: map(with_files, rows), as_json=True)
+        return Source("datasets", read_once(rows), element_spec=spec, metadata=_kept(features))
+    return Source("datasets", read_once(map(with_files, rows)), as_json=True)
 
 
 def _unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> datasets.IterableDataset:

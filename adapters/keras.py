@@ -20,7 +20,7 @@ import numpy as np
 from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_no_videos, check_stream
 from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import snapshot
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import Source, read_once
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,
@@ -68,7 +68,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return None
     endless = "give the PyDataset a __len__" if _batch_count(obj) is None else ""
     batches = (snapshot(_without_weight(batch)) for batch in _epoch(obj))
-    return unbatched(Source("keras", elements=lambda _: batches, endless=endless), declared=element_spec)
+    return unbatched(Source("keras", read_once(batches), endless=endless), declared=element_spec)
 
 
 def _batch_count(dataset: Any) -> int | None:

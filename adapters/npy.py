@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters.sources.files import File, Files, Options, reading, source_of_files
+from cachelayer.adapters.sources.files import File, Files, Options, file_source, reading
 from cachelayer.arguments import explains_options
 from cachelayer.builds.array_source import array_source
 from cachelayer.builds.batches import Batch
@@ -96,20 +96,14 @@ def _source(
     load: Callable[[Iterator[File]], Tree],
     options: Mapping[str, Any],
 ) -> FileSource:
-    files = Files(names, storage_options)
-
-    def arrays() -> Tree:
-        matches = files.find()
-        if len(matches) > len(names):
+    def opened(files: Sequence[File], declared: Tree | None) -> Source:
+        if len(files) > len(names):
             raise InvalidArgumentError(f"{without_credentials(names[0])} names several files: pass one")
-        return load(iter(matches))
-
-    def opened(declared: Tree | None) -> Source:
         with reading(names[0]):
-            rows = _Rows(lambda: array_source(arrays(), declared))
-            return replace(rows.source, kind=kind, read=rows.read, table=None)
+            rows = _Rows(lambda: array_source(load(iter(files)), declared))
+            return replace(rows.source, kind=kind, read=rows.read, take=rows.take, nbytes=None)
 
-    return source_of_files(files, opened, options)
+    return file_source(Files(names, storage_options), opened, options)
 
 
 class _Rows:
@@ -123,7 +117,11 @@ class _Rows:
         return self._make()
 
     def read(self, start: int, stop: int | None) -> Iterator[Batch]:
-        return self.source.batches(start, stop)
+        return self.source.read(start, stop)
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        assert self.source.take is not None  # noqa: S101 - arrays are taken
+        return self.source.take(numbers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_make": self._make}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +77,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     some = obj[:: max(1, len(obj) // _FIRST_OBJECTS)]
     nbytes = _nbytes(some) * len(obj) // max(1, len(some))
     metadata = schema_metadata(_schema_of(obj))
-    columns = partial(_columns, spec)
-    return source_of_rows("pandas", len(obj), nbytes, obj.iloc.__getitem__, columns, spec, metadata, _nbytes)
+    return source_of_rows("pandas", len(obj), nbytes, obj.iloc.__getitem__, _columns, spec, metadata, _nbytes)
 
 
 @explains_options
@@ -141,9 +139,13 @@ def _check_names(frame: pd.DataFrame) -> None:
 def _nbytes(frame: pd.DataFrame) -> int:
     """Return the approximate size of a frame, in which each row has its own value of a category."""
     total = 0
-    for column in map(frame.__getitem__, frame):
-        if not isinstance(column.dtype, pd.CategoricalDtype):
-            total += column.memory_usage(index=False, deep=column.dtype == object)
+    for name, dtype in frame.dtypes.items():
+        if isinstance(dtype, np.dtype) and dtype.kind != "O":
+            total += len(frame) * dtype.itemsize
+            continue
+        column = frame[name]
+        if not isinstance(dtype, pd.CategoricalDtype):
+            total += column.memory_usage(index=False, deep=dtype.kind == "O")
             continue
         sizes = [len(value) if isinstance(value, (str, bytes)) else 8 for value in column.cat.categories]
         codes = column.cat.codes.to_numpy()
@@ -204,7 +206,7 @@ def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> Columns:
     series = {name: rows[name] for name in spec}
     typed = {name: _array(name, column) for name, column in series.items() if column.dtype != object}
     batch = pa.RecordBatch.from_arrays(list(typed.values()), list(typed))
-    whole = columns_of({name: spec[name] for name in typed}, {}, None, batch)
+    whole = columns_of({}, None, {name: spec[name] for name in typed}, batch)
     typed_leaves = iter(whole.leaves)
     leaves: list[Column] = []
     nulls = dict(whole.nulls)

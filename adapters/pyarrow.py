@@ -21,7 +21,7 @@ from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.arrow_arrays import table_of
 from cachelayer.adapters.sources.arrow_columns import is_list
 from cachelayer.adapters.sources.arrow_source import ArrowPart, first_rows, source_of_parts, source_of_table
-from cachelayer.adapters.sources.files import File, Files, Paths, reading, source_of_files
+from cachelayer.adapters.sources.files import File, Files, Paths, file_source, reading
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
 from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, MAX_STACKED_RECORDS, batch_records
@@ -258,18 +258,18 @@ def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = No
         ({'id': np.int64(1), 'scores': array([0.5, 1. ])}, {'id': np.int64(2), 'scores': None})
     """
     files = Files(paths, storage_options)
-    return source_of_files(files, partial(json_lines, files, schema), {"schema": schema})
+    return file_source(files, partial(json_lines, schema), {"schema": schema})
 
 
 def _source(
     kind: str, files: Files, part: Callable[[File], ArrowPart], options: Mapping[str, Any], *, casts: bool
 ) -> FileSource:
-    def opened(declared: Tree | None) -> Source:
+    def opened(found: Sequence[File], declared: Tree | None) -> Source:
         with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
-            parts = list(pool.map(part, files.find()))
+            parts = list(pool.map(part, found))
         return source_of_parts(kind, parts, declared, casts=casts)
 
-    return source_of_files(files, opened, options)
+    return file_source(files, opened, options)
 
 
 def _settings(options: Any) -> dict[str, Any] | None:

@@ -191,7 +191,7 @@ class _PipelineReader:
 
     def _encoded(self, batch: Any) -> Batch:
         columns = [_column(spec, parts) for spec, parts in zip(self._leaves, batch, strict=True)]
-        return EncodedBatch(self._codec.encode(Columns(columns, int(batch[0][0].shape[0]))))
+        return EncodedBatch(self._codec.encode(Columns(columns, int(batch[0][0].shape[0]))), self.element_spec)
 
 
 def _without_graph_rewrites(dataset: Any) -> Any:

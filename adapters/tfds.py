@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.as_source import Adapted
-from cachelayer.builds.source import Source, ranges_to_read, source_of_items
+from cachelayer.builds.source import Source, source_of_items
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.extras import packages_of
 from cachelayer.records import tree
@@ -99,19 +99,17 @@ def _source_of_examples(data: BaseDataSource, declared: Tree | None) -> Source:
     info = data.dataset_info
     names = dict(_class_names(info.features, ""))
     metadata = {METADATA: {"dataset": info.full_name, "split": str(data.split), "class_names": names}}
-    elements = partial(_examples_from, data)
-    return replace(source_of_items(data, elements=elements), kind="tfds", element_spec=spec, metadata=metadata)
+    source = source_of_items(data, fetch=partial(_examples_of, data), at_once=_RECORDS_AT_ONCE)
+    return replace(source, kind="tfds", element_spec=spec, metadata=metadata)
 
 
-def _examples_from(data: BaseDataSource, start: int) -> Iterator[Any]:
-    """Yield examples from one on, and read many at a time."""
-    for numbers in ranges_to_read(start, len(data), _RECORDS_AT_ONCE):
-        try:
-            examples = data.__getitems__(list(numbers))
-        except Exception:  # noqa: BLE001
-            # Reading one by one raises at the example that fails.
-            examples = (data[number] for number in numbers)
-        yield from examples
+def _examples_of(data: BaseDataSource, numbers: Sequence[int]) -> Iterable[Any]:
+    try:
+        examples: Iterable[Any] = data.__getitems__(list(numbers))
+    except Exception:  # noqa: BLE001
+        # Reading one by one raises at the example that fails.
+        examples = (data[number] for number in numbers)
+    return examples
 
 
 def _spec_of(source: Any) -> Tree | None:

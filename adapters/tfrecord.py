@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -12,9 +12,10 @@ from typing import Any
 
 import google_crc32c
 
-from cachelayer.adapters.sources.files import File, Files, Options, Paths, source_of_files
+from cachelayer.adapters.sources.files import File, Files, Options, Paths, PlacedReader, file_source
 from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import Batch
+from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.credentials_in_urls import as_cause, without_credentials_in
@@ -66,7 +67,7 @@ def from_tfrecord(
     files = Files(paths, storage_options)
     compression = compression_type or None
     if features is None:
-        return source_of_files(files, partial(_source_of_bytes, files, compression))
+        return file_source(files, partial(_source_of_bytes, compression))
     if not isinstance(features, Mapping) or not features or not all(isinstance(name, str) for name in features):
         raise InvalidTypeError(
             f"features={features!r}: pass a dict such as {{'label': tf.io.FixedLenFeature((), tf.int64)}}, or None for "
@@ -74,44 +75,57 @@ def from_tfrecord(
         )
     with packages_of("tensorflow", "features need TensorFlow"):
         import tensorflow  # noqa: F401, ICN001
-    examples = _Examples(files, compression, dict(features))
-    return source_of_files(files, examples.source, {"features": dict(features)})
+    return file_source(files, partial(_source_of_examples, compression, dict(features)), {"features": dict(features)})
 
 
-def _source_of_bytes(files: Files, compression: str | None, declared: Tree | None) -> Source:
+def _source_of_bytes(compression: str | None, files: Sequence[File], declared: Tree | None) -> Source:
     spec = declared or ArraySpec(bytes)
-    return Source("tfrecord", elements=lambda _: _records(files, compression), element_spec=spec)
+    readers = [PlacedReader(file.name, "record", partial(_numbered, file, compression)) for file in files]
+    sources = [Source("tfrecord", each.read, place=each.place, element_spec=spec) for each in readers]
+    return source_of_files("tfrecord", sources, spec)
+
+
+def _numbered(file: File, compression: str | None) -> Iterator[tuple[int, bytes]]:
+    return enumerate(_records_of(file, compression))
+
+
+def _source_of_examples(
+    compression: str | None, features: dict[str, Any], files: Sequence[File], declared: Tree | None
+) -> Source:
+    examples = [_Examples(file, compression, features, declared) for file in files]
+    spec = examples[0].parsed(lambda: iter(())).element_spec
+    sources = [Source("tfrecord", each.read, place=each.place, element_spec=spec) for each in examples]
+    return source_of_files("tfrecord", sources, spec)
 
 
 @dataclass(frozen=True)
 class _Examples:
-    """The parsed examples of files."""
+    """The parsed examples of a file, in the spec that a user declares, or in that of the features."""
 
-    files: Files
+    file: File
     compression: str | None
     features: dict[str, Any]
+    declared: Tree | None
 
-    def source(self, declared: Tree | None) -> Source:
-        """Return the source, with the element spec that a user declares."""
-        spec = self._parsed(lambda: iter(()), declared).element_spec
-        return Source("tfrecord", partial(self._read, declared), element_spec=spec)
-
-    def _read(self, declared: Tree | None, _: int, stop: int | None) -> Iterator[Batch]:
+    def read(self, start: int, stop: int | None) -> Iterator[Batch]:
         damage: list[SourceError] = []
         try:
-            yield from self._parsed(partial(self._chunks, damage), declared).batches(0, stop)
+            yield from self.parsed(partial(self._chunks, damage)).batches(start, stop)
         except SourceError:
             self._raise_located()
             raise
         if damage:
             raise damage[0]
 
+    def place(self, record: int) -> str:
+        return f"{self.file.name}, record {record}"
+
     def _chunks(self, damage: list[SourceError]) -> Iterator[list[bytes]]:
         """Yield the records in lists; end before one that is damaged, and add the error to a list."""
 
         def undamaged() -> Iterator[bytes]:
             try:
-                yield from _records(self.files, self.compression)
+                yield from _records_of(self.file, self.compression)
             except SourceError as error:
                 damage.append(error)
 
@@ -122,14 +136,14 @@ class _Examples:
         """Parse the records one by one, and raise at the one that fails."""
         import tensorflow as tf
 
-        for file in self.files.find():
-            for number, record in enumerate(_records_of(file, self.compression)):
-                try:
-                    tf.io.parse_single_example(record, self.features)
-                except tf.errors.OpError as error:
-                    raise SourceError(f"{file.name} failed at its record {number}: {error.message}") from error
+        for number, record in enumerate(_records_of(self.file, self.compression)):
+            try:
+                tf.io.parse_single_example(record, self.features)
+            except tf.errors.OpError as error:
+                raise SourceError(f"{self.file.name} failed at its record {number}: {error.message}") from error
 
-    def _parsed(self, chunks: Callable[[], Iterator[list[bytes]]], declared: Tree | None) -> Source:
+    def parsed(self, chunks: Callable[[], Iterator[list[bytes]]]) -> Source:
+        """Return the source of the examples in lists of records."""
         import tensorflow as tf
 
         from cachelayer.adapters.tensorflow import source_of_pipeline, unbatched
@@ -145,11 +159,7 @@ class _Examples:
             )
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"TensorFlow does not take features={self.features!r}: {error}") from error
-        return source_of_pipeline(unbatched(parsed) if is_batched else parsed, declared)
-
-
-def _records(files: Files, compression: str | None) -> Iterator[bytes]:
-    return (record for file in files.find() for record in _records_of(file, compression))
+        return source_of_pipeline(unbatched(parsed) if is_batched else parsed, self.declared)
 
 
 def _records_of(file: File, compression: str | None) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 from cachelayer.arguments import explains_options, integer
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
-from cachelayer.builds.source import Source, length_of, source_of_items
+from cachelayer.builds.source import Source, length_of, read_once, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.extras import packages_of
@@ -84,14 +84,14 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         if not unbatch and obj.batch_size is not None:
             shuffle = ["shuffle=True"] if isinstance(obj.sampler, data.RandomSampler) else []
             warn_of_steps("DataLoader", [*shuffle, f"batch_size={obj.batch_size} (pass batch_size=None)"])
-        source = Source("torch", elements=lambda _: items, length=batches)
+        source = Source("torch", read_once(items), length=batches)
         if unbatch and obj.batch_size is None and isinstance(obj.dataset, _RefDataset):
             raise InvalidTypeError(
                 "unbatch=True: a list in batches of to_torch() may be rows or columns: pass the DataRef itself"
             )
     elif isinstance(obj, data.IterableDataset):
         items = map(_copied, obj)
-        source = Source("torch", elements=lambda _: items, length=length_of(obj))
+        source = Source("torch", read_once(items), length=length_of(obj))
     elif _is_image_folder(obj):
         source = _source_of_image_folder(obj)
     elif isinstance(obj, data.Dataset):

@@ -8,34 +8,28 @@ import io
 import lzma
 import re
 import tarfile
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import IO, Any
 
 import numpy as np
 
 from cachelayer.adapters.npy import read_array
-from cachelayer.adapters.sources.files import Files, Options, Paths, source_of_files
+from cachelayer.adapters.sources.files import File, Files, Options, Paths, PlacedReader, file_source
 from cachelayer.arguments import explains_options
-from cachelayer.builds.batches import Batch, PlacedBatch
-from cachelayer.builds.source import Source, element_batches
+from cachelayer.builds.parts import source_of_files
+from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.credentials_in_urls import as_cause, without_credentials_in
-from cachelayer.errors import (
-    CacheLayerError,
-    ElementError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    SourceError,
-)
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.extras import packages_of
 from cachelayer.records import tree
 from cachelayer.records.infer import infer_spec
 from cachelayer.records.media import undeclared_image
-from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec, describe_leaf
+from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import BadValue
 
 with packages_of("webdataset", "this needs webdataset"):
     from webdataset.shardlists import expand_urls
@@ -90,10 +84,10 @@ def from_webdataset(
     expanded = [one for path in given for one in (expand_urls(path) if isinstance(path, str) else [path])]
     files = Files(expanded, storage_options)
     chosen = None if suffixes is None else _checked(suffixes)
-    return source_of_files(files, partial(_source, files, chosen), {"suffixes": chosen})
+    return file_source(files, partial(_source, chosen), {"suffixes": chosen})
 
 
-def _source(files: Files, suffixes: list[str] | None, declared: Tree | None) -> Source:
+def _source(suffixes: list[str] | None, files: Sequence[File], declared: Tree | None) -> Source:
     if declared is None:
         spec: Any = _spec(files, suffixes)
     elif not isinstance(declared, dict) or not all(isinstance(leaf, LeafSpec) for leaf in declared.values()):
@@ -103,18 +97,18 @@ def _source(files: Files, suffixes: list[str] | None, declared: Tree | None) -> 
     else:
         spec = declared
     takes_all = suffixes is None and declared is None
-
-    def read(start: int, stop: int | None) -> Iterator[Batch]:
-        places = deque[str]()
-        for batch in element_batches(_elements(files, spec, places, takes_all=takes_all), start, stop):
-            yield PlacedBatch(batch, [places.popleft() for _ in range(len(batch))].__getitem__)
-
-    return Source("webdataset", read, element_spec=spec)
+    sources = [_source_of_file(file, spec, takes_all=takes_all) for file in files]
+    return source_of_files("webdataset", sources, spec)
 
 
-def _spec(files: Files, suffixes: list[str] | None) -> dict[str, LeafSpec | None]:
+def _source_of_file(file: File, spec: Tree, *, takes_all: bool) -> Source:
+    reader = PlacedReader(file.name, "sample", partial(_elements, file, spec, takes_all=takes_all))
+    return Source("webdataset", reader.read, place=reader.place, element_spec=spec)
+
+
+def _spec(files: Sequence[File], suffixes: list[str] | None) -> dict[str, LeafSpec | None]:
     """Return the spec that the suffixes imply, in which arrays have the shape of the first sample."""
-    sample = next(_samples(files), {})
+    sample = next(chain.from_iterable(map(_samples, files)), {})
     names = sample if suffixes is None else suffixes
     spec: dict[str, LeafSpec | None] = {KEY: ArraySpec(str)}
     spec |= {name: _SPECS.get(_kind(name)) for name in names if not name.startswith("__")}
@@ -122,51 +116,47 @@ def _spec(files: Files, suffixes: list[str] | None) -> dict[str, LeafSpec | None
         if isinstance(leaf, ImageSpec) and name in sample:
             spec[name] = undeclared_image(f"[{name!r}]", sample[name])
     if None in spec.values():
-        first = islice(_elements(files, spec, deque[str](), takes_all=suffixes is None), _LOOK_AHEAD)
+        samples = islice(chain.from_iterable(map(_samples, files)), _LOOK_AHEAD)
+        values = ({name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()} for sample in samples)
+        first = (
+            {name: None if isinstance(value, BadValue) else value for name, value in row.items()} for row in values
+        )
         inferred: Any = infer_spec(first, {name: leaf for name, leaf in spec.items() if leaf is not None})
         spec = {name: inferred[name] for name in spec}
     return spec
 
 
-def _elements(
-    files: Files, spec: Mapping[str, LeafSpec | None], places: deque[str], *, takes_all: bool
-) -> Iterator[dict[str, Any]]:
-    """Yield the samples, and add the file and the key of each to ``places``."""
-    for record, sample in enumerate(_samples(files)):
-        places.append(f"{sample['__url__']}, sample {sample[KEY]!r}")
+def _elements(file: File, spec: Mapping[str, LeafSpec | None], *, takes_all: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the key and the element of each sample."""
+    for sample in _samples(file):
+        key = sample[KEY]
         extra = [name for name in sample if name not in spec and not name.startswith("__")]
         if extra and takes_all:
-            hint = f"{sample[KEY]!r} has {extra[0]!r} too: pass suffixes= with all suffixes to read."
-            got = f"{list(sample)[2:]}"
-            place = str(sample["__url__"])
-            raise ElementError(f"the suffixes {list(spec)[1:]}", got, record=record, hint=hint, place=place)
-        try:
-            yield {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}
-        except ElementError as error:
-            raise error.at(record=record, place=places[-1], hint="element_spec= may say bytes or str.") from error
+            yield key, BadValue(f"{key!r} has {extra[0]!r} too: pass suffixes= with all suffixes to read")
+        else:
+            yield key, {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}
 
 
-def _samples(files: Files) -> Iterator[dict[str, Any]]:
+def _samples(file: File) -> Iterator[dict[str, Any]]:
     record = 0
-    for file in files.find():
-        try:
-            with file.open() as opened:
-                keys: set[str] = set()
-                for sample in group_by_keys(_members(opened, file.name)):
-                    if sample[KEY] in keys:
-                        raise SourceError(
-                            f"the files of sample {sample[KEY]!r} do not follow each other, as those of a sample must: "
-                            "pack them in the order of their names (tar --sort=name)"
-                        )
-                    keys.add(sample[KEY])
-                    yield sample
-                    record += 1
-        except Exception as error:  # noqa: BLE001
-            # webdataset adds more arguments to the errors that it raises.
-            reason = error.args[0] if error.args else ""
-            if not isinstance(error, CacheLayerError):
-                reason = without_credentials_in(f"{type(error).__name__}: {reason}")
-            raise SourceError(f"{file.name} failed at record {record} or the next: {reason}") from as_cause(error)
+    try:
+        with file.open() as opened:
+            keys: set[str] = set()
+            for sample in group_by_keys(_members(opened, file.name)):
+                if sample[KEY] in keys:
+                    raise SourceError(
+                        f"the files of sample {sample[KEY]!r} do not follow each other, as those of a sample must: "
+                        "pack them in the order of their names (tar --sort=name)"
+                    )
+                keys.add(sample[KEY])
+                yield sample
+                record += 1
+    except Exception as error:  # noqa: BLE001
+        # webdataset adds more arguments to the errors that it raises.
+        reason = error.args[0] if error.args else ""
+        if not isinstance(error, CacheLayerError):
+            reason = without_credentials_in(f"{type(error).__name__}: {reason}")
+        raise SourceError(f"{file.name} failed at record {record} or the next: {reason}") from as_cause(error)
 
 
 def _members(file: IO[bytes], url: str) -> Iterator[dict[str, Any]]:
@@ -207,6 +197,7 @@ def _kind(name: str) -> str:
 
 
 def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
+    """Return the value of a file of a sample; one that cannot be read is refused with its record."""
     if data is None or name == KEY or (leaf is not None and leaf.dtype is bytes):
         return data
     try:
@@ -215,10 +206,9 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
         if leaf is None:
             return data
         return data.decode() if leaf.dtype is str else _number(data.decode().strip(), np.dtype(leaf.dtype))
-    except (ValueError, OverflowError) as error:
-        expected = "a numpy array" if leaf is None else describe_leaf(leaf)
+    except (ValueError, OverflowError):
         got = repr(data) if len(data) < _SHOWN else tree.describe(data)
-        raise ElementError(expected, got, path=f"[{name!r}]") from error
+        return BadValue(f"{got} (element_spec= may say bytes or str)")
 
 
 def _number(text: str, dtype: np.dtype[Any]) -> Any:

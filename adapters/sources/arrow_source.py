@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,8 +21,9 @@ from cachelayer.adapters.sources.arrow_columns import (
     with_declared,
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, PlacedBatch, batch_records
-from cachelayer.builds.source import Source, Table
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, batch_records, cut
+from cachelayer.builds.parts import source_of_files
+from cachelayer.builds.source import Source, errors_named, failure_at
 from cachelayer.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.errors import (
     CacheLayerError,
@@ -42,23 +44,44 @@ with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa
 
 
+ColumnsOf = Callable[[Tree, Any], Columns]
+"""Returns the columns of some rows, for a spec; its errors name the leaf."""
+
+
 @dataclass(frozen=True, eq=False)
 class TableRows:
     """Rows of a table, whose columns are made when they are asked for."""
 
     table: Any
     """A table, batch or frame; ``table[start:stop]`` are some of its rows."""
-    columns_of: Callable[[Any], Columns]
-    """Returns the columns of some rows; its errors name the leaf."""
+    spec: Tree
+    """The spec of a row."""
+    columns_of: ColumnsOf
 
     def __len__(self) -> int:
         return len(self.table)
 
-    def columns(self, codec: Codec) -> Columns:  # noqa: ARG002
-        return self.columns_of(self.table)
+    def __getitem__(self, rows: slice, /) -> TableRows:
+        return TableRows(self.table[rows], self.spec, self.columns_of)
 
-    def __getitem__(self, rows: slice) -> TableRows:
-        return TableRows(self.table[rows], self.columns_of)
+    def columns(self, codec: Codec) -> Columns:
+        if codec.spec != self.spec:
+            _refuse_other_columns(self.spec, codec.spec)
+        return self.columns_of(codec.spec, self.table)
+
+
+def _refuse_other_columns(own: Tree, wanted: Tree) -> None:
+    """Raise if columns cannot be stored as those of an earlier part, whose spec the version has."""
+    mine = dict(tree.leaves(own))
+    others = dict(tree.leaves(wanted))
+    change = next((f"it lacks {path}" for path in others if path not in mine), "")
+    change = change or next((f"it has {path} too" for path in mine if path not in others), "")
+    try:
+        with_declared(own, wanted)
+    except InvalidArgumentError as error:
+        change = change or str(error)
+    if change:
+        raise SourceError(f"its columns are not those of the first part: {change}: cast them to the same types")
 
 
 def source_of_rows(
@@ -66,7 +89,7 @@ def source_of_rows(
     length: int,
     nbytes: int,
     fetch: Callable[[slice | Sequence[int]], Any],
-    columns_of: Callable[[Any], Columns],
+    columns_of: ColumnsOf,
     element_spec: Tree,
     metadata: Mapping[str, Any],
     nbytes_of: Callable[[Any], int] | None = None,
@@ -80,19 +103,23 @@ def source_of_rows(
     def read(start: int, stop: int | None) -> Iterator[Batch]:
         end = length if stop is None else min(length, stop)
         for first in range(start, end, most):
-            some = fetch(slice(first, min(first + most, end)))
-            size = batch_records((nbytes_of or rows_nbytes)(some) / max(1, len(some)), MAX_STACKED_RECORDS)
-            for row in range(0, len(some), size):
-                yield TableRows(some[row : row + size], columns_of)
+            rows = take(range(first, min(first + most, end)))
+            size = batch_records((nbytes_of or rows_nbytes)(rows.table) / max(1, len(rows)), MAX_STACKED_RECORDS)
+            yield from cut(rows, size)
 
-    table = Table(element_spec, length, nbytes, lambda rows: TableRows(fetch(rows), columns_of))
+    def take(numbers: Sequence[int]) -> TableRows:
+        rows = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
+        with errors_named(failure_at(numbers[0])):
+            return TableRows(fetch(rows), element_spec, columns_of)
+
     return Source(
         kind,
         read,
+        take,
         element_spec=element_spec,
         length=length,
         starts=range(length),
-        table=table,
+        nbytes=nbytes,
         metadata=metadata,
     )
 
@@ -100,11 +127,9 @@ def source_of_rows(
 def source_of_table(kind: str, table: pa.Table, declared: Tree | None) -> Source:
     """Return the source of a table of Arrow."""
     spec = spec_of_schema(table.schema, declared, {})
-    columns = partial(columns_of, spec, {}, None)
-    annotations = schema_metadata(table.schema)
-    return source_of_rows(
-        kind, len(table), rows_nbytes(table), partial(rows_of_table, table), columns, spec, annotations
-    )
+    fetch = partial(rows_of_table, table)
+    columns = partial(columns_of, {}, None)
+    return source_of_rows(kind, len(table), rows_nbytes(table), fetch, columns, spec, schema_metadata(table.schema))
 
 
 def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
@@ -143,23 +168,44 @@ def source_of_parts(
 ) -> Source:
     """Return the source of record batches. An element is a dict whose keys are the column names.
 
-    If all parts have starts, it can be read from each of them. Metadata stand in place of the types of the columns. If
-    it ``casts``, because a user declares types, each batch is cast to the schema of its part.
+    If all parts have starts, it can be read from each of them; else each is a part of the build. Metadata stand in
+    place of the types of the columns. If it ``casts``, because a user declares types, each batch is cast to the schema
+    of its part.
     """
     for part in parts:
         _check_schema(parts[0], part.name, part.schema)
     schema = parts[0].schema
     spec = spec_of_schema(schema, declared, leaves or {}, parts[0].name)
     annotations = schema_metadata(schema) if metadata is None else metadata
-    counts = [part.rows for part in parts if part.rows is not None]
-    length = sum(counts) if len(counts) == len(parts) else None
-    read = partial(_read, parts, spec, leaves or {}, casts)
-    source = Source(kind, read, element_spec=spec, length=length, metadata=annotations)
     if any(part.starts is None for part in parts):
-        return source
-    starts = [first + row for part, first in zip(parts, first_rows(counts), strict=True) for row in part.starts or ()]
-    record_nbytes = sum(part.nbytes for part in parts) / max(1, sum(counts))
+        sources = [_source_of(kind, [part], spec, leaves or {}, annotations, casts=casts) for part in parts]
+        return source_of_files(kind, sources, spec, metadata=annotations)
+    source = _source_of(kind, parts, spec, leaves or {}, annotations, casts=casts)
+    firsts = first_rows([part.rows or 0 for part in parts])
+    starts = [first + row for part, first in zip(parts, firsts, strict=True) for row in part.starts or ()]
+    record_nbytes = sum(part.nbytes for part in parts) / max(1, source.length or 0)
     return replace(source, starts=starts, record_nbytes=record_nbytes, workers_make="parts")
+
+
+def _source_of(
+    kind: str, parts: Sequence[ArrowPart], spec: Tree, leaves: FileLeaves, metadata: Mapping[str, Any], *, casts: bool
+) -> Source:
+    """Return the source of parts whose rows are counted, or of one part."""
+    counts = [part.rows for part in parts if part.rows is not None]
+    return Source(
+        kind,
+        partial(_read, parts, spec, leaves, casts),
+        place=partial(_place_of, [part.name for part in parts], first_rows(counts) or [0]),
+        element_spec=spec,
+        length=sum(counts) if len(counts) == len(parts) else None,
+        metadata=metadata,
+    )
+
+
+def _place_of(names: Sequence[str], firsts: Sequence[int], record: int) -> str:
+    """Return the file and the row of a record, given the first record of each file; "" if there are no files."""
+    number = bisect_right(firsts, record) - 1
+    return f"{names[number]}, row {record - firsts[number]}" if names[number] else ""
 
 
 def first_rows(counts: Sequence[int]) -> list[int]:
@@ -175,23 +221,16 @@ def _read(
         if part.rows is not None and record + part.rows <= start:
             record += part.rows
             continue
-        columns = partial(columns_of, spec, leaves, part.schema if casts else None)
-        first = record
+        columns = partial(columns_of, leaves, part.schema if casts else None)
         row = max(0, start - record)
         record += row
         for batch in resized(_pulled(part, row, record, casts=casts)):
             wanted = batch if stop is None else batch[: max(0, stop - record)]
             if len(wanted):
-                rows = TableRows(wanted, columns)
-                yield PlacedBatch(rows, partial(_place_of, part.name, record - first)) if part.name else rows
+                yield TableRows(wanted, spec, columns)
             record += len(batch)
             if stop is not None and record >= stop:
                 return
-
-
-def _place_of(file: str, first: int, number: int) -> str:
-    """Return the file and the row of an element of a batch; ``first`` is the row of its first element."""
-    return f"{file}, row {first + number}"
 
 
 def _pulled(part: ArrowPart, row: int, record: int, *, casts: bool) -> Iterator[pa.RecordBatch]:
@@ -231,7 +270,7 @@ def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves,
     return own
 
 
-def columns_of(spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, rows: pa.RecordBatch) -> Columns:
+def columns_of(leaves: FileLeaves, schema: pa.Schema | None, spec: Tree, rows: pa.RecordBatch) -> Columns:
     """Return the columns of some rows, cast to a schema if a user declares types."""
     cast = rows if schema is None else cast_rows(rows, schema)
     wanted = tree.leaves(spec)

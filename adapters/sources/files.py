@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -14,7 +16,8 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from cachelayer.builds.source import Source
+from cachelayer.builds.batches import MAX_BATCH_RECORDS, Batch
+from cachelayer.builds.source import Source, element_batches
 from cachelayer.builds.source_files import FileFacts, FileSource
 from cachelayer.credentials_in_urls import as_cause, without_credentials, without_credentials_in
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
@@ -39,8 +42,8 @@ class File:
     """The file system that holds it."""
     path: str
     """The name in that file system."""
-    listed: Mapping[str, Any] | None = None
-    """The entry of the file in a listing of fsspec; None if the file system must be asked."""
+    info: Mapping[str, Any]
+    """What the file system said of the file when it was found."""
 
     @property
     def is_local(self) -> bool:
@@ -53,15 +56,9 @@ class File:
 
     @property
     def facts(self) -> FileFacts:
-        """The size and modification time of the file: those of the listing, or the current ones."""
-        info = self.listed
-        if info is None:
-            with reading(self.name):
-                # A cached listing may be out of date.
-                self.fs.invalidate_cache(self.path.rpartition("/")[0])
-                info = self.fs.info(self.path)
-        modified = next((str(info[key]) for key in _MODIFIED if info.get(key) is not None), None)
-        return FileFacts(self.name, int(info.get("size") or 0), modified)
+        """The size and modification time of the file when it was found."""
+        modified = next((str(self.info[key]) for key in _MODIFIED if self.info.get(key) is not None), None)
+        return FileFacts(self.name, int(self.info.get("size") or 0), modified)
 
     def open(self) -> IO[bytes]:
         """Open the file for reading."""
@@ -83,58 +80,132 @@ class Files:
         self.storage_options = storage_options
 
     def find(self) -> list[File]:
-        """Return the files: in the order of the list, and by name within a pattern.
+        """Return the files: in the order of the list, and by name within a pattern or a folder.
 
         As in a shell, only a pattern with the dot matches hidden files.
         """
         if not self.paths:
             raise InvalidArgumentError("there is no file: the list of paths is empty")
-        return [file for path in self.paths for file in _matching(path, self.storage_options)]
+        # Here, and not in the threads: fsspec makes a client for each thread that asks for one.
+        places = [_place(path, self.storage_options) for path in self.paths]
+        if len(places) == 1:
+            return _matching(*places[0])
+        with Pool(_REQUESTS, "cachelayer-files") as pool:
+            return [*chain.from_iterable(pool.map(lambda place: _matching(*place), places))]
 
     def facts(self) -> list[FileFacts]:
         """Return the current size and modification time of each file."""
-        with Pool(_REQUESTS, "cachelayer-files") as pool:
-            return list(pool.map(lambda file: file.facts, self.find()))
+        return [file.facts for file in self.find()]
 
 
-def source_of_files(
-    files: Files, make: Callable[[Tree | None], Source], options: Mapping[str, Any] | None = None
+def file_source(
+    files: Files, make: Callable[[Sequence[File], Tree | None], Source], options: Mapping[str, Any] | None = None
 ) -> FileSource:
-    """Return the source of files, which ``make`` opens when it is asked for; with other options, a version is stale."""
-    return FileSource([*map(str, files.paths)], make, files.facts, options or {})
+    """Return the source of files, which ``make`` opens once they are found; with other options, a version is stale."""
+
+    def opened(declared: Tree | None) -> Source:
+        found = files.find()
+        return replace(make(found, declared), files=[file.facts for file in found], files_now=files.facts)
+
+    return FileSource([*map(str, files.paths)], opened, files.facts, options or {})
 
 
-def _matching(path: Any, options: Options) -> list[File]:
+class PlacedReader:
+    """The ``read`` and the ``place`` of a source whose elements come one by one from a file, each with its place in it.
+
+    Args:
+        file: the name of the file.
+        what: what a place is called, such as ``"line"``.
+        elements: yields the place and the value of each element, from the first on.
+    """
+
+    def __init__(self, file: str, what: str, elements: Callable[[], Iterator[tuple[Any, Any]]]) -> None:
+        self._file = file
+        self._what = what
+        self._elements = elements
+        # Asked for is a record of the batch that was read last, or of the one before.
+        self._recent = deque[Any](maxlen=2 * MAX_BATCH_RECORDS)
+        self._count = 0
+
+    def read(self, _: int, stop: int | None) -> Iterator[Batch]:
+        self._count = 0
+        self._recent.clear()
+        return element_batches(self._noted(), 0, stop)
+
+    def _noted(self) -> Iterator[Any]:
+        for place, element in self._elements():
+            self._recent.append(place)
+            self._count += 1
+            yield element
+
+    def place(self, record: int) -> str:
+        back = self._count - record
+        known = 0 < back <= len(self._recent)
+        return f"{self._file}, {self._what} {self._recent[-back]!r}" if known else self._file
+
+
+def _place(path: Any, options: Options) -> tuple[str, fsspec.AbstractFileSystem, str]:
+    """Return a path as text, its file system, and its name in there."""
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidTypeError(f"a path is a str or an os.PathLike, not {path!r}")
     text = os.fspath(path)
     with reading(text):
         fs, inner = _file_system(text, options)
-        is_file = fs.isfile(inner)
-        is_pattern = not is_file and any(sign in text for sign in _PATTERN)
-        matches = _of_pattern(fs, inner) if is_pattern else [inner]
-        files = [inner] if is_file else [name for name in matches if fs.isfile(name)]
-        folder = next((name for name in matches if name not in files and fs.isdir(name)), None)
-    if folder is not None and inner.rpartition("/")[2].strip("*"):
+        # A cached listing may be out of date.
+        fs.invalidate_cache()
+    return text, fs, inner
+
+
+def _matching(text: str, fs: fsspec.AbstractFileSystem, inner: str) -> list[File]:
+    """Return the file at a path, the files in a folder, or those that a pattern matches."""
+    with reading(text):
+        info = _info(fs, inner)
+        is_pattern = info is None and any(sign in text for sign in _PATTERN)
+        infos = {} if info is None else {inner: info}
+        if is_pattern:
+            infos = _of_pattern(fs, inner)
+    folder = next((name for name, info in infos.items() if info["type"] == "directory"), None)
+    if folder is not None and is_pattern and inner.rpartition("/")[2].strip("*"):
         raise InvalidArgumentError(f"{folder!r} is a folder: pass {folder + '/*'!r} for the files in it")
+    if folder is not None and not is_pattern:
+        files = [file for name, file in Folder(fs, folder.rstrip("/")).files() if not is_marker(name)]
+    else:
+        files = [File(fs, name, info) for name, info in infos.items() if info["type"] == "file"]
     if not files:
         raise InvalidArgumentError(f"there is no file {without_credentials(text)!r}")
-    return [File(fs, name) for name in files]
+    return files
 
 
-def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
-    """Return the paths that a pattern matches. If a folder ``run[1]`` exists, ``run[1]/*`` lists that folder."""
+def _info(fs: fsspec.AbstractFileSystem, name: str) -> Mapping[str, Any] | None:
+    """Return what a file system says of a file or folder; None if there is none."""
+    try:
+        info: Mapping[str, Any] = fs.info(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return info
+
+
+def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> dict[str, Mapping[str, Any]]:
+    """Return the paths that a pattern matches, each with what the listing says of it, sorted by path.
+
+    If a folder ``run[1]`` exists, ``run[1]/*`` lists that folder.
+    """
     folder = ""
     while (rest := pattern[len(folder) :]) and "/" in rest.lstrip("/"):
         name = rest[: rest.index("/", len(rest) - len(rest.lstrip("/"))) + 1]
         if any(sign in name for sign in _PATTERN) and not fs.isdir((folder + name).rstrip("/")):
             break
         folder += name
-    matches = sorted(fs.glob(re.sub(r"([*?[])", r"[\1]", folder) + rest))
-    if is_hidden(rest):
-        return matches
-    below = [(name, name.removeprefix(folder)) for name in matches]
-    return [name for name, path in below if not is_hidden(path) and (is_marker(rest) or not is_marker(path))]
+    matches = dict(sorted(fs.glob(re.sub(r"([*?[])", r"[\1]", folder) + rest, detail=True).items()))
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, listed in matches.items():
+        path = name.removeprefix(folder)
+        if is_hidden(rest) or not (is_hidden(path) or (is_marker(path) and not is_marker(rest))):
+            # Of a link, and of what has no size in a listing, only the file system tells more.
+            is_told = listed["type"] == "directory" or (listed["type"] == "file" and listed.get("size") is not None)
+            info = listed if is_told else _info(fs, name)
+            found.update({} if info is None else {name: info})
+    return found
 
 
 def is_hidden(path: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -17,9 +16,9 @@ import pyarrow.csv as pa_csv
 
 from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
-from cachelayer.adapters.sources.files import File, Files, reading
-from cachelayer.builds.batches import Batch, PlacedBatch
-from cachelayer.builds.source import Source, element_batches
+from cachelayer.adapters.sources.files import File, PlacedReader, reading
+from cachelayer.builds.parts import source_of_files
+from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
 from cachelayer.records.schema import completed
@@ -30,8 +29,6 @@ _BOM = b"\xef\xbb\xbf"
 _OPTIONS = ("include_columns", "column_types", "null_values", "decimal_point")
 _PARSED = ("delimiter", "quote_char", "double_quote", "escape_char", "newlines_in_values", "invalid_row_handler")
 _END = "cachelayer-end-of-file"
-Line = tuple[File, int]
-"""A line of a file, by its number, from 1."""
 _LONG_NUMBER = re.compile(rb"[0-9][eE][+-]?[0-9]{3}|[0-9]{300}")
 """What a line holds in which float64 may overflow, or become 0."""
 
@@ -60,46 +57,53 @@ def _refuse_other_encodings(stream: Any, name: str) -> None:
         )
 
 
-def json_lines(files: Files, schema: Any, declared: Tree | None) -> Source:
+def json_lines(schema: Any, files: Sequence[File], declared: Tree | None) -> Source:
     """Return the objects of JSON lines, in the declared spec, that of a schema, or the one that the first lines show.
 
     A line that is no object is refused as a record.
     """
-    rows = partial(_rows, files, None if schema is None else schema.names)
-    lines = deque[Line]()
+    names = None if schema is None else schema.names
     if declared is not None and (schema is not None or not may_lack_keys(declared)):
         spec: Tree = declared
     elif schema is not None:
         spec = spec_of(pa.struct(list(schema)), {})
     else:
-        try:
-            spec = infer_spec(rows(lines), declared, FIRST_ROWS, as_json=True)
-        except ElementError as error:
-            raise error.at(place=_place_of(lines, error.record or 0)) from error.__cause__
-
-    def read(start: int, stop: int | None) -> Iterator[Batch]:
-        lines = deque[Line]()
-        elements = map(partial(completed, spec, fill=True), rows(lines))
-        for batch in element_batches(elements, start, stop):
-            yield PlacedBatch(batch, partial(_place_of, [lines.popleft() for _ in range(len(batch))]))
-
-    return Source("json", read, element_spec=spec)
+        spec = _spec_of_lines(files, declared)
+    return source_of_files("json", [_source_of_lines(file, names, spec) for file in files], spec)
 
 
-def _rows(files: Files, names: list[str] | None, lines: deque[Line]) -> Iterator[Any]:
-    """Yield the value of each line that is not empty, and add the line to ``lines``."""
-    for file in files.find():
-        for number, line in enumerate(_lines(file), 1):
-            if line.strip():
-                lines.append((file, number))
-                row = _parsed(line)
-                is_whole = names is None or isinstance(row, BadValue)
-                yield row if is_whole else {name: row.get(name) for name in names or ()}
+def _spec_of_lines(files: Sequence[File], declared: Tree | None) -> Tree:
+    places: list[tuple[File, int]] = []
+
+    def values() -> Iterator[Any]:
+        for file in files:
+            for number, value in _rows(file, None):
+                places.append((file, number))
+                yield value
+
+    try:
+        return infer_spec(values(), declared, FIRST_ROWS, as_json=True)
+    except ElementError as error:
+        file, number = places[error.record or 0]
+        raise error.at(place=f"{file.name}, line {number}") from error.__cause__
 
 
-def _place_of(lines: Sequence[Line], element: int) -> str:
-    file, number = lines[element]
-    return f"{file.name}, line {number}"
+def _source_of_lines(file: File, names: list[str] | None, spec: Tree) -> Source:
+    reader = PlacedReader(file.name, "line", partial(_elements, file, names, spec))
+    return Source("json", reader.read, place=reader.place, element_spec=spec)
+
+
+def _elements(file: File, names: list[str] | None, spec: Tree) -> Iterator[tuple[int, Any]]:
+    return ((number, completed(spec, value, fill=True)) for number, value in _rows(file, names))
+
+
+def _rows(file: File, names: list[str] | None) -> Iterator[tuple[int, Any]]:
+    """Yield the number of each line that is not empty, from 1, and its value."""
+    for number, line in enumerate(_lines(file), 1):
+        if line.strip():
+            row = _parsed(line)
+            is_whole = names is None or isinstance(row, BadValue)
+            yield number, row if is_whole else {name: row.get(name) for name in names or ()}
 
 
 def _lines(file: File) -> Iterator[bytes]:

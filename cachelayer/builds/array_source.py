@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arguments import refuse_other_index
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, RowBatch, batch_records
-from cachelayer.builds.source import Source, Table
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, RowBatch, batch_records, cut
+from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec, as_nullable, with_nullable_values
@@ -52,21 +52,18 @@ def array_source(arrays: Tree, declared: Tree | None = None) -> Source:
     return Source(
         "arrays",
         partial(_read, rows, batch_records(nbytes / max(1, length), MAX_STACKED_RECORDS)),
+        rows.take,
         element_spec=spec,
         length=length,
         starts=range(length),
-        table=Table(spec, length, nbytes, partial(_take, rows)),
+        nbytes=nbytes,
         # One process makes rows as quickly as several would.
         workers_make="nothing",
     )
 
 
 def _read(rows: RowBatch, size: int, start: int, stop: int | None) -> Iterator[RowBatch]:
-    return rows.cut(start, len(rows) if stop is None else min(stop, len(rows)), size)
-
-
-def _take(rows: RowBatch, wanted: slice | Sequence[int]) -> RowBatch:
-    return rows.take(wanted if isinstance(wanted, slice) else np.asarray(wanted))
+    return cut(rows[start:stop], size)
 
 
 def columns_of(obj: Any) -> Tree | None:

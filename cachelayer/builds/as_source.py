@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,8 +28,15 @@ import numpy as np
 from cachelayer.arguments import refuse_other_index
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import batch_records
-from cachelayer.builds.sharded_source import Sharded, source_of_parts
-from cachelayer.builds.source import Source, errors_named, has_items, length_of, ranges_to_read, source_of_items
+from cachelayer.builds.sharded_source import Sharded, source_of_sharded
+from cachelayer.builds.source import (
+    Source,
+    errors_named,
+    has_items,
+    length_of,
+    read_once,
+    source_of_items,
+)
 from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
@@ -43,6 +50,8 @@ from cachelayer.records.values import Nullable
 from cachelayer.streams.stream import Stream
 
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
+_TELL_THEIR_PLACE = (type(iter([0])), type(iter((0,))), type(iter(range(1))), type(iter("a")))
+"""The types of iterators that tell how many elements they gave; once they have ended, they do not."""
 Adapted = Source | Mapping[str, Any] | None
 """The result of an adapter: a source; or a dict of splits, each a dataset of its own, such as training and test; None
 if the adapter does not know the object."""
@@ -86,11 +95,11 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     obj = at_path(obj)
     refuse_other_index(f"a source of type {type(obj).__name__}", obj)
     if isinstance(obj, Sharded):
-        return source_of_parts(obj, partial(as_source, unbatch=unbatch, element_spec=element_spec))
+        return source_of_sharded(obj, partial(as_source, unbatch=unbatch, element_spec=element_spec))
     if isinstance(obj, (FileSource, Source)):
         if unbatch:
             raise InvalidArgumentError("unbatch=True: what files have are elements already: leave it out")
-        return obj.opened(element_spec) if isinstance(obj, FileSource) else obj
+        return obj.open(element_spec) if isinstance(obj, FileSource) else obj
     adapted: Adapted = sources_by_split(obj) or adapted_source(obj, unbatch=unbatch, element_spec=element_spec)
     if isinstance(adapted, Mapping):
         raise InvalidTypeError(
@@ -138,7 +147,7 @@ def _of_elements(obj: Any) -> Source:
             elements = iter(obj)
         except TypeError as error:
             raise InvalidTypeError(f"a {kind} is not a source: {error}") from error
-    return Source(kind, elements=lambda _: elements, length=length_of(obj))
+    return Source(kind, read_once(elements), length=length_of(obj))
 
 
 def _refuse_no_source(obj: Any) -> None:
@@ -159,7 +168,11 @@ def _refuse_no_source(obj: Any) -> None:
 
 
 def _refuse_if_begun(iterator: Any) -> None:
-    """Raise if elements were taken from a generator before: the build would get only the rest."""
+    """Raise if elements were taken from an iterator before, as far as it tells: the build would get only the rest."""
+    if type(iterator) in _TELL_THEIR_PLACE and iterator.__reduce__()[2:] > (0,):
+        raise InvalidArgumentError(
+            f"the {type(iterator).__name__} has begun, and the elements it gave are lost: {_ONCE}"
+        )
     if inspect.isgenerator(iterator):
         state = inspect.getgeneratorstate(iterator)
         if state == inspect.GEN_CREATED:
@@ -208,12 +221,7 @@ def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | Non
     if has_records(obj) and not unbatch:
         return _of_records(obj, records_of(obj), element_spec)
     if isinstance(obj, Stream):
-        source = _of_stream(obj, element_spec)
-        if unbatch:
-            return _rows_of_stream(obj, source, element_spec)
-        if not obj._reader.schedule.batched:
-            return source
-        return replace(source, elements=lambda start: map(_without_nullable_rows, source.one_by_one(start)))
+        return _rows_of_stream(obj, element_spec) if unbatch else _of_stream(obj, element_spec)
     return None
 
 
@@ -224,14 +232,14 @@ def _of_records(obj: object, records: DatasetRows[Any], declared: Tree | None) -
         source = source_of_items(obj, by_number=True)
         return replace(source, element_spec=declared_spec(records), provenance=base)
     dataset = _files_of(records, declared) or records
-    source = source_of_items(dataset, elements=partial(_elements_from, dataset))
+    source = source_of_items(
+        dataset, fetch=partial(_elements_of, dataset), at_once=batch_records(dataset.info.read_nbytes)
+    )
     return replace(source, kind=kind, element_spec=dataset.element_spec, provenance=base)
 
 
-def _elements_from(dataset: DatasetRows[Any], start: int) -> Iterator[Any]:
-    """Yield the elements from ``start`` on; many are read at once."""
-    for numbers in ranges_to_read(start, len(dataset), batch_records(dataset.info.read_nbytes)):
-        yield from dataset.elements(np.arange(numbers.start, numbers.stop))
+def _elements_of(dataset: DatasetRows[Any], numbers: Sequence[int]) -> Sequence[Any]:
+    return dataset.elements(np.asarray(numbers))
 
 
 def _without_nullable_rows(batch: Any) -> Any:
@@ -245,7 +253,6 @@ def _without_nullable_rows(batch: Any) -> Any:
 
 def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
     reader = stream._reader
-    base = _base(reader.records)
     spec: Tree | None = None
     # The spec of batches, and of what the user's functions return, is seen from the first of them.
     if not (reader.is_mapped or reader.schedule.batched):
@@ -254,26 +261,27 @@ def _of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
             reader = replace(reader, records=stored)
             stream = Stream(reader)
         spec = declared_spec(reader.records)
+    items = map(_without_nullable_rows, stream) if reader.schedule.batched else iter(stream)
+    return replace(_of_items(stream, items), element_spec=spec)
+
+
+def _of_items(stream: Stream[Any], items: Iterator[Any]) -> Source:
+    reader = stream._reader
     endless = "pass num_epochs= to stream()" if reader.schedule.is_endless else ""
     length = None if endless else len(stream)
-    elements = iter(stream)
     return Source(
-        type(stream).__name__,
-        elements=lambda _: elements,
-        element_spec=spec,
-        length=length,
-        endless=endless,
-        provenance=base,
+        type(stream).__name__, read_once(items), length=length, endless=endless, provenance=_base(reader.records)
     )
 
 
-def _rows_of_stream(stream: Stream[Any], source: Source, declared: Tree | None) -> Source:
+def _rows_of_stream(stream: Stream[Any], declared: Tree | None) -> Source:
     """Return the source of the rows of a stream of batches. If functions made them, the first batches show the spec."""
     reader = stream._reader
+    batches = _of_items(stream, iter(stream))
     if reader.is_mapped:
-        return unbatched(source, declared=declared)
+        return unbatched(batches, declared=declared)
     spec = declared_spec(reader.records)
-    return replace(unbatched(source, declared=overlaid(declared, spec)), element_spec=spec)
+    return replace(unbatched(batches, declared=overlaid(declared, spec)), element_spec=spec)
 
 
 def _base(records: DatasetRows[Any]) -> dict[str, Any]:

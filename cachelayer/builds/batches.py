@@ -5,18 +5,17 @@
     ElementBatch   a list of elements                             generators, sequences, datasets
     RowBatch       arrays with a row for each element             arrays, and elements that are alike
     EncodedBatch   records, as the codec of the spec writes them  versions that are rewritten, tf.data
-    PlacedBatch    any of these, with the places of its elements  files of text, and of Arrow
 
 An adapter may yield a form of its own, such as the rows of an Arrow table: whatever has the methods of :class:`Batch`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +46,9 @@ class Batch(Protocol):
 
     def __len__(self) -> int: ...
 
+    def __getitem__(self, rows: slice, /) -> Self:
+        """Return some of the elements."""
+
     def columns(self, codec: Codec) -> Columns:
         """Return the columns of the elements, for the codec to encode.
 
@@ -54,8 +56,15 @@ class Batch(Protocol):
             ElementError: if an element does not fit the spec of the codec.
         """
 
-    def __getitem__(self, rows: slice) -> Batch:
-        """Return the elements from a start to a stop, to find out which of them does not fit."""
+
+B = TypeVar("B", bound=Batch)
+
+
+def cut(batch: B, size: int) -> Iterator[B]:
+    """Yield a batch in batches of ``size`` elements."""
+    if 0 < len(batch) <= size:
+        return iter((batch,))
+    return (batch[first : first + size] for first in range(0, len(batch), size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +76,11 @@ class ElementBatch:
     def __len__(self) -> int:
         return len(self.items)
 
+    def __getitem__(self, rows: slice, /) -> ElementBatch:
+        return ElementBatch(self.items[rows])
+
     def columns(self, codec: Codec) -> Columns:
         return codec.columns(self.items)
-
-    def __getitem__(self, rows: slice) -> ElementBatch:
-        return ElementBatch(self.items[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +95,11 @@ class RowBatch:
     def __len__(self) -> int:
         return self.rows
 
+    def __getitem__(self, rows: slice, /) -> RowBatch:
+        """Return some of the rows, without a copy."""
+        start, stop, _ = rows.indices(self.rows)
+        return RowBatch(tree.map_structure(self.batch, partial(_rows, slice(start, stop))), stop - start)
+
     def columns(self, codec: Codec) -> Columns:
         with suppress(ElementError):
             return codec.batch_columns(self.batch, self.rows)
@@ -96,17 +110,9 @@ class RowBatch:
     def elements(self) -> ElementBatch:
         return ElementBatch(list(map(snapshot, self.views())))
 
-    def __getitem__(self, rows: slice) -> RowBatch:
-        return self.take(rows)
-
     def views(self) -> Iterator[Tree]:
         """Yield the elements, which share the memory of the batch."""
         return (tree.map_structure(self.batch, partial(_row, row)) for row in range(self.rows))
-
-    def cut(self, start: int, stop: int, size: int) -> Iterator[RowBatch]:
-        """Yield the rows from ``start`` to ``stop`` in batches of ``size`` rows."""
-        for first in range(start, stop, size):
-            yield self.take(slice(first, min(first + size, stop)))
 
     def copied(self) -> RowBatch:
         """Return the batch with copies of the arrays that lie in memory of others."""
@@ -116,10 +122,11 @@ class RowBatch:
 
         return RowBatch(tree.map_structure(self.batch, copy), self.rows)
 
-    def take(self, rows: slice | NDArray[Any]) -> RowBatch:
-        """Return some of the rows: a slice of them, without a copy, or the rows with these numbers."""
-        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        return RowBatch(tree.map_structure(self.batch, partial(_rows, rows)), count)
+    def take(self, numbers: Sequence[int]) -> RowBatch:
+        """Return the rows with some numbers, without a copy if they are a range."""
+        if isinstance(numbers, range):
+            return self[numbers.start : numbers.stop]
+        return RowBatch(tree.map_structure(self.batch, partial(_rows, np.asarray(numbers))), len(numbers))
 
 
 def _row(row: int, _path: str, leaf: Any) -> Any:
@@ -173,41 +180,23 @@ class EncodedBatch:
     """Elements that are encoded already: records, as the codec of the source's spec writes them."""
 
     frames: Frames
+    spec: Tree
+    """The spec of the source."""
 
     def __len__(self) -> int:
         return len(self.frames)
+
+    def __getitem__(self, rows: slice, /) -> EncodedBatch:
+        return EncodedBatch(self.frames[rows], self.spec)
 
     def columns(self, codec: Codec) -> Columns:
         frames = self.frames
         return codec.decode(frames.records())
 
-    def __getitem__(self, rows: slice) -> EncodedBatch:
-        return EncodedBatch(self.frames[rows])
 
-
-@dataclass(frozen=True, eq=False)
-class PlacedBatch:
-    """A batch that knows where its elements were read, for the errors of those that do not fit."""
-
-    batch: Batch
-    place_of: Callable[[int], str]
-    """Returns the place of an element of the whole batch, such as its file and line."""
-    first: int = 0
-    """The number of the first element of this batch in the whole batch."""
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    @property
-    def place(self) -> str:
-        """The place of the first element."""
-        return self.place_of(self.first)
-
-    def columns(self, codec: Codec) -> Columns:
-        return self.batch.columns(codec)
-
-    def __getitem__(self, rows: slice) -> PlacedBatch:
-        return PlacedBatch(self.batch[rows], self.place_of, self.first + rows.start)
+def nowhere(_: int) -> str:
+    """Return the place of a record of which only the number is known: none."""
+    return ""
 
 
 def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:

@@ -13,7 +13,7 @@ from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.element_specs import check_fits, known_spec, own_spec
 from cachelayer.builds.extensions import Extension
-from cachelayer.builds.parts import Parts, Ranges, Whole, compared_records, divide
+from cachelayer.builds.parts import Parts, Ranges, SourceParts, Whole, compared_records, divide
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileFacts
@@ -88,7 +88,7 @@ class BuildPlan:
         """Decide how to build a requested version. If the user's source is a function, this calls it."""
         source, options = _source_and_options(request)
         parts = divide(source, options)
-        files = source.files()
+        files = source.files
         recipe = request.recipe.completed(source, files)
         base = request.extension.base
         spec = options.element_spec
@@ -108,7 +108,8 @@ class BuildPlan:
             # Copies of local files have other times on each machine. Remote files have those of their store.
             identity = facts.get("identity", {})
             identity.pop("files_modified", None)
-            if isinstance(parts, Ranges) and not identity.keys() & {"elements", "columns", "records"}:
+            is_known = identity.keys() & {"elements", "columns", "records"}
+            if not is_known and (isinstance(parts, Ranges) or (isinstance(parts, SourceParts) and files)):
                 facts |= compared_records(parts, spec)
         if not options.resume:
             # No other build has this value, so none goes on after this one.

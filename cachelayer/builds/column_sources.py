@@ -41,7 +41,8 @@ def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *,
     """
     plan = {"of": records_of(ref).origins.digests.elements, "batched": batched}
     if not batched:
-        source = source_of_items(ref, elements=partial(_columns_from, ref, function))
+        at_once = batch_records(records_of(ref).info.read_nbytes)
+        source = source_of_items(ref, fetch=partial(_columns_of, ref, function), at_once=at_once)
         return replace(source, kind="columns", plan=plan)
     read = partial(_read, ref, function)
     length = len(records_of(ref))
@@ -55,11 +56,9 @@ def _ranges(ref: HasRecords[Any], start: int, stop: int) -> Iterator[Ints]:
         yield np.arange(first, min(first + size, stop))
 
 
-def _columns_from(ref: Any, function: Callable[[Any], Any], start: int) -> Iterator[Any]:
-    for numbers in _ranges(ref, start, len(records_of(ref))):
-        elements = ref.__getitems__(numbers)
-        for number, element in zip(numbers.tolist(), elements, strict=True):
-            yield _checked(number, function(element))
+def _columns_of(ref: Any, function: Callable[[Any], Any], numbers: Sequence[int]) -> Iterator[Any]:
+    for number, element in zip(numbers, ref.__getitems__(np.asarray(numbers)), strict=True):
+        yield _checked(number, function(element))
 
 
 def _read(ref: HasRecords[Any], function: Callable[[Any], Any], start: int, stop: int | None) -> Iterator[Batch]:
@@ -217,7 +216,7 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
             f"{'one without rows' if spec is None else tree.describe(spec)}"
         )
     codec = codec_for(spec)
-    encoder = Encoder(codec, "raise")
+    encoder = Encoder(codec, "raise", place=source.place)
     frames = Frames.joined(list(map(encoder.encode, batches)))
     nullable = encoder.result.nullable
     rows = join.rows(keys, _keys_of_table(frames, codec.schema.marked(nullable), join.on))
@@ -243,6 +242,7 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
         element_spec=added.spec,
         length=len(rows),
         files=source.files,
+        files_now=source.files_now,
         provenance={"join": facts},
     )
 
@@ -266,4 +266,4 @@ def _read_rows(frames: Frames, added: Codec, rows: Ints, start: int, stop: int |
     size = batch_records(len(frames.buffer) / max(1, len(frames)), max(1, len(rows)))
     for first in range(0, len(rows), size):
         some = rows[first : first + size]
-        yield EncodedBatch(codec.encode(added.decode(records[some])))
+        yield EncodedBatch(codec.encode(added.decode(records[some])), added.spec)

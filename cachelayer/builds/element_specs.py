@@ -31,12 +31,12 @@ def known_spec(source: Source, options: BuildOptions) -> Tree | None:
         options: the options, with the spec that the user declares.
     """
     declared = options.element_spec
+    if source.element_spec is not None:
+        return overlaid(declared, source.element_spec)
     if source.parts is not None:
         # An engine may build the parts where their data is, so with a declared spec no part is opened here.
         is_enough = declared is not None and (options.engine is not None or not needs_elements(declared, options))
         return declared if is_enough else _spec_of_parts(source.parts, declared)
-    if source.element_spec is not None:
-        return overlaid(declared, source.element_spec)
     length = options.expected(source.length)
     if source.starts is None or not length or not needs_elements(declared, options):
         return declared
@@ -51,7 +51,9 @@ def needs_elements(declared: Tree | None, options: BuildOptions) -> bool:
 
 def own_spec(source: Source) -> Tree | None:
     """Return the spec that a source, or its first part, has; None if only elements show it."""
-    return source.element_spec if source.parts is None else source.parts.part(0).source.element_spec
+    if source.element_spec is not None or source.parts is None:
+        return source.element_spec
+    return source.parts.part(0).source.element_spec
 
 
 def _spec_of_parts(parts: Parts, declared: Tree | None) -> Tree | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
@@ -20,10 +20,10 @@ from cachelayer.builds.batches import (
     MAX_BATCH_RECORDS,
     Batch,
     EncodedBatch,
-    PlacedBatch,
+    nowhere,
 )
 from cachelayer.engines.processes import ProcessPool
-from cachelayer.errors import ElementError
+from cachelayer.errors import ElementError, SourceError
 from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
@@ -54,19 +54,31 @@ class Encoder:
             does not decode; ``"skip"`` leaves out such elements.
         first: the number of the first element in the source.
         validate: whether images and sounds are decoded.
+        place: returns where a record was read, such as a file and its line; it is asked for an error that is shown.
     """
 
-    def __init__(self, codec: Codec, on_error: OnError, first: int = 0, *, validate: bool = True) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        on_error: OnError,
+        first: int = 0,
+        *,
+        validate: bool = True,
+        place: Callable[[int], str] = nowhere,
+    ) -> None:
         self.codec = codec
         self._skips = on_error == "skip"
         self._first = first
         self._validates = validate
+        self._place = place
         self.result = PartResult()
         """The result of encoding the elements so far, without shards."""
 
     def encode(self, batch: Batch) -> Frames:
         """Return the records of the next elements of the source, and count these elements."""
         if isinstance(batch, EncodedBatch):
+            if batch.spec != self.codec.spec:
+                raise SourceError(f"its elements are {batch.spec}, and those of the first part {self.codec.spec}")
             self.result = self.result.then(PartResult(elements=len(batch)))
             return batch.frames
         good = list(self._fitting(batch))
@@ -92,8 +104,9 @@ class Encoder:
             frames, result = self._encoded(batch)
         except ElementError as error:
             if len(batch) == 1:
-                place = batch.place if isinstance(batch, PlacedBatch) else ""
-                located = error.at(record=self._first + self.result.elements, place=place)
+                record = self._first + self.result.elements
+                # Of the elements that are left out, the first alone is shown with its place.
+                located = error.at(record=record, place="" if self.result.left_out else self._place(record))
                 if not self._skips:
                     raise located from error.__cause__
                 lines = (_without_values(located),)
@@ -171,6 +184,6 @@ def _most_records(encode_sample: partial[EncodedRange], part: range) -> int:
 
 def encode(source: Source, codec: Codec, start: int, count: int, *, on_error: OnError, validate: bool) -> EncodedRange:
     """Encode ``count`` elements of a source, from the element ``start`` on."""
-    encoder = Encoder(codec, on_error, start, validate=validate)
+    encoder = Encoder(codec, on_error, start, validate=validate, place=source.place)
     frames = [encoder.encode(batch) for batch in source.batches(start, start + count)]
     return frames, encoder.result

@@ -2,9 +2,9 @@
 
 ::
 
-    Ranges          records 0 to 799 | 800 to 1599 | 1600 to 2000    of a source that can be read from there
-    FunctionParts   part 0 of 3      | part 1 of 3 | part 2 of 3     each a source, made by cachelayer.sharded
-    Whole           all records                                      of a source that cannot be divided
+    Ranges        records 0 to 799 | 800 to 1599 | 1600 to 2000    of a source that can be read from there
+    SourceParts   part 0 of 3      | part 1 of 3 | part 2 of 3     each a source: of a file, or of cachelayer.sharded
+    Whole         all records                                      of a source that cannot be divided
 
 Where the parts begin depends on the source and the options alone, never on who builds them. Each part begins a shard.
 So a version has the same shards on any number of processes and hosts.
@@ -13,7 +13,7 @@ So a version has the same shards on any number of processes and hosts.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -168,6 +168,61 @@ class Whole:
         return Part(self.source, 0, self.stop)
 
 
+class SourceParts:
+    """Parts that are sources themselves. Each has a name, because records are numbered within their part.
+
+    Args:
+        kind: what a part is, such as ``"file"``.
+        count: the number of parts.
+        open_part: returns the source of a part; called anew in each process that builds it.
+    """
+
+    def __init__(self, kind: str, count: int, open_part: Callable[[int], Source]) -> None:
+        self.count = count
+        self._kind = kind
+        self._open = open_part
+        self._reading: tuple[Source, int] | None = None
+        """The part that ``read`` has come to, and the number of its first record."""
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        return {"parts": self.count}
+
+    def describe(self, number: int) -> str:
+        return f"{self._kind} {number} of {self.count}"
+
+    def part(self, number: int) -> Part:
+        return Part(self._open(number), name=self.describe(number))
+
+    def source(self, kind: str, **facts: Any) -> Source:
+        """Return the source of the elements of all parts, one part after another."""
+        return Source(kind, self._read, place=self._place, parts=self, workers_make="parts", **facts)
+
+    def _read(self, _: int, stop: int | None) -> Iterator[Batch]:
+        record = 0
+        for part in map(self.part, range(self.count)):
+            self._reading = part.source, record
+            with part_in_errors(part):
+                for batch in part.source.batches(stop=None if stop is None else stop - record):
+                    record += len(batch)
+                    yield batch
+            if record == stop:
+                return
+
+    def _place(self, record: int) -> str:
+        if self._reading is None:
+            return ""
+        source, first = self._reading
+        return source.place(record - first)
+
+
+def source_of_files(kind: str, sources: Sequence[Source], element_spec: Tree, **facts: Any) -> Source:
+    """Return the source of some files, each of which is a part if there are several."""
+    if len(sources) == 1:
+        return sources[0]
+    return SourceParts("file", len(sources), sources.__getitem__).source(kind, element_spec=element_spec, **facts)
+
+
 def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
     """Divide a source into ranges of about a shard each, by a rule that depends on the source and the options alone.
 
@@ -205,20 +260,27 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
     return max(1, int(shard_bytes // (record_nbytes + RECORD_OVERHEAD)))
 
 
-def compared_records(parts: Ranges, spec: Tree) -> dict[str, str]:
+def compared_records(parts: Ranges | SourceParts, spec: Tree) -> dict[str, str]:
     """Return hashes of a few records, spread evenly, that all who build must have alike; none if they are random."""
+    if isinstance(parts, Ranges):
+        starts = parts.source.starts or ()
+        spread = [number * (parts.length - 1) // _COMPARED for number in range(_COMPARED + 1)]
+        begins = sorted({starts[bisect_right(starts, number) - 1] for number in spread})
+        first = {f"record {start}": (parts.source, start) for start in begins}
+    else:
+        numbers = sorted({number * (parts.count - 1) // _COMPARED for number in range(_COMPARED + 1)})
+        first = {parts.describe(number): (parts.part(number).source, 0) for number in numbers}
     codec = codec_for(spec)
-    starts = parts.source.starts or ()
-    spread = [number * (parts.length - 1) // _COMPARED for number in range(_COMPARED + 1)]
     hashes: dict[str, set[str]] = {}
-    for number in sorted({starts[bisect_right(starts, number) - 1] for number in spread}) * 2:
+    # Only code gives other records each time; files do not.
+    for name, (source, start) in [*first.items()] * (2 if isinstance(parts, Ranges) else 1):
         # An element that does not fit is an error, or is left out, when its part is built.
         with suppress(ElementError, SourceError):
-            frames = encode(parts.source, codec, number, 1, on_error="raise", validate=False)[0]
-            hashes.setdefault(f"record {number}", set()).add(stored(hashed(b"".join(map(Frames.memory, frames)))))
-    return (
-        {name: each.pop() for name, each in hashes.items()} if all(len(each) == 1 for each in hashes.values()) else {}
-    )
+            frames = encode(source, codec, start, 1, on_error="raise", validate=False)[0]
+            hashes.setdefault(name, set()).add(stored(hashed(b"".join(map(Frames.memory, frames)))))
+    if any(len(each) > 1 for each in hashes.values()):
+        return {}
+    return {name: each.pop() for name, each in hashes.items()}
 
 
 def divide(source: Source, options: BuildOptions) -> Parts:
@@ -227,12 +289,12 @@ def divide(source: Source, options: BuildOptions) -> Parts:
     Args:
         options: the options, with the spec of the elements.
     """
-    if source.parts is not None:
-        if options.max_records is not None:
-            raise InvalidArgumentError(
-                "max_records: it is unknown which records of a source in parts come first: limit them in the function"
-            )
+    if source.parts is not None and options.max_records is None:
         return source.parts
+    if source.kind == "sharded":
+        raise InvalidArgumentError(
+            "max_records: it is unknown which records of a source in parts come first: limit them in the function"
+        )
     length = options.expected(source.length)
     # A source of length 0 is read whole too: it may have more elements than it says.
     if source.starts is not None and length:

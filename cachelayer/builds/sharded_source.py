@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, overload
 
 from cachelayer.arguments import explains_options, integer
-from cachelayer.builds.batches import Batch
-from cachelayer.builds.parts import Part
+from cachelayer.builds.parts import SourceParts
 from cachelayer.builds.source import Source, errors_named
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import T
@@ -44,57 +44,19 @@ class Sharded(Generic[T]):
         object.__setattr__(self, "count", integer("count", self.count, 1))
 
 
-def source_of_parts(sharded: Sharded[Any], open_part: Callable[[Any], Source]) -> Source:
-    """Return the source of the elements of all parts, one part after another.
-
-    Args:
-        sharded: the source in parts.
-        open_part: returns the source of whatever the function has returned.
-    """
-    parts = FunctionParts(sharded.function, sharded.count, open_part)
-    return Source("sharded", parts.read, parts=parts, workers_make="parts")
+def source_of_sharded(sharded: Sharded[Any], open_part: Callable[[Any], Source]) -> Source:
+    """Return the source of the elements of all parts; ``open_part`` makes one of whatever the function has returned."""
+    return SourceParts("part", sharded.count, partial(_opened, sharded, open_part)).source("sharded")
 
 
-class FunctionParts:
-    """The parts that a function makes, each of which has a name.
-
-    Args:
-        function, count: as in :class:`Sharded`.
-        open_part: returns the source of whatever the function has returned.
-    """
-
-    def __init__(self, function: Callable[[int, int], Any], count: int, open_part: Callable[[Any], Source]) -> None:
-        self.count = count
-        self._function = function
-        self._open_part = open_part
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        return {"parts": self.count}
-
-    def part(self, number: int) -> Part:
-        """Return a part by its number.
-
-        Raises:
-            CacheLayerError: if the function fails, or returns no source.
-        """
-        with errors_named(f"{self.describe(number)}: the function failed"):
-            returned = self._function(number, self.count)
-        try:
-            return Part(self._open_part(returned), name=self.describe(number))
-        except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
-            raise type(error)(f"{self.describe(number)}: {error}") from error
-
-    def describe(self, number: int) -> str:
-        return f"part {number} of {self.count}"
-
-    def read(self, _: int, stop: int | None) -> Iterator[Batch]:
-        """Yield the elements of all parts, one part after another."""
-        left = stop
-        for number in range(self.count):
-            for batch in self.part(number).source.batches(stop=left):
-                left = None if left is None else left - len(batch)
-                yield batch
+def _opened(sharded: Sharded[Any], open_part: Callable[[Any], Source], number: int) -> Source:
+    name = f"part {number} of {sharded.count}"
+    with errors_named(f"{name}: the function failed"):
+        returned = sharded.function(number, sharded.count)
+    try:
+        return open_part(returned)
+    except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
+        raise type(error)(f"{name}: {error}") from error
 
 
 @overload

@@ -2,16 +2,18 @@
 
 ::
 
-    the user's object ──as_source, or an adapter──> Source ──batches(start, stop)──> Batch, Batch, ...
+    the user's object ──as_source, or an adapter──> Source ──read(start, stop)──> Batch, Batch, ...
+                                                           ──take(numbers)──────> Batch
+                                                           ──place(record)──────> "rows.jsonl, line 9"
 
 An adapter is a function that returns a :class:`Source` for an object of its library: :func:`source_of_items` if the
-object has items by number. A source yields batches itself, or yields elements one by one: then :func:`element_batches`
-copies them into batches, and errors name the record.
+object has items by number. A source yields batches, or its elements come one by one: then :class:`ElementReader` copies
+them into batches, and errors name the record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +25,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cachelayer.builds.alike_elements import stack_alike
-from cachelayer.builds.batches import BATCH_NBYTES, BATCH_SECONDS, MAX_BATCH_RECORDS, Batch, ElementBatch, snapshot
+from cachelayer.builds.batches import (
+    BATCH_NBYTES,
+    BATCH_SECONDS,
+    MAX_BATCH_RECORDS,
+    Batch,
+    ElementBatch,
+    nowhere,
+    snapshot,
+)
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.progress import current
 from cachelayer.records.infer import approximate_nbytes
@@ -41,34 +51,24 @@ _NEXT = ("__next__", "next")
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Rows in memory. To take some of them costs little and runs no code of the user, so they can be compared."""
-
-    element_spec: Tree
-    """The spec of a row."""
-    length: int
-    """The number of rows."""
-    nbytes: int
-    """About the bytes of all rows."""
-    take: Callable[[slice | Sequence[int]], Batch]
-    """Returns the rows of a slice, or those with some numbers, in the order of the numbers."""
-
-
-@dataclass(frozen=True, eq=False)
 class Source:
     """Elements in order, and all that a build asks about them.
 
-    It has ``read`` or ``elements``, of which the other is None. What a source does not say has a default that is always
-    right: it is read once, from its beginning, by one process, and its elements show their spec.
+    What a source does not say has a default that is always right: it is read once, from its beginning, by one process,
+    and its elements show their spec.
     """
 
     kind: str
     """The kind of the source, for the provenance, such as ``"list"`` or ``"arrays"``."""
-    read: Callable[[int, int | None], Iterator[Batch]] | None = None
+    read: Callable[[int, int | None], Iterator[Batch]]
     """Yields batches of about ``BATCH_NBYTES`` from a record on, which is one of ``starts``, up to another record, or
     to the end for None. An error names the record."""
-    elements: Callable[[int], Iterator[Any]] | None = None
-    """Yields elements one by one from a record on, which is one of ``starts``."""
+    take: Callable[[Sequence[int]], Batch] | None = None
+    """Returns the elements with some numbers, in the order of the numbers, of which a range is quickest; None if they
+    are found by reading from one of ``starts``."""
+    place: Callable[[int], str] = nowhere
+    """Returns where a record of the last batch was read, such as a file and its line; "" if its number tells enough.
+    It is asked for errors that are shown."""
     element_spec: Tree | None = None
     """The spec of the elements; None if only the elements show it."""
     length: int | None = None
@@ -82,10 +82,13 @@ class Source:
     """What a user does to give the source an end, for an error; "" if it is not known to be endless."""
     items: Any = None
     """The object whose items, by number, are the elements; None if there is none."""
-    table: Table | None = None
-    """The rows, if they are in memory."""
-    files: Callable[[], Sequence[FileFacts]] = list
-    """Returns the listings of the files that are read, as they are now."""
+    nbytes: int | None = None
+    """About the bytes of all rows, if they are in memory: then ``take`` runs no code of the user, and rows can be
+    compared."""
+    files: Sequence[FileFacts] = ()
+    """The files that are read, as they were when the source was made."""
+    files_now: Callable[[], Sequence[FileFacts]] = tuple
+    """Returns the same files as they are now."""
     versions: Sequence[StoredVersion] = ()
     """The versions whose records are copied: if one is deleted or replaced meanwhile, nothing is published."""
     record_nbytes: float | None = None
@@ -113,22 +116,30 @@ class Source:
             raise InvalidArgumentError(f"the source is endless: {self.endless}, or pass max_records=")
         if start and (self.starts is None or start not in self.starts):
             raise InvalidArgumentError(f"a source of {self.kind} cannot be read from record {start}")
-        if self.read is None:
-            most = None if stop is None else stop - start
-            batches = element_batches(self.one_by_one(start), start, most)
-        else:
-            batches = self.read(start, stop)
-        return with_length_check(batches, self.length, start, stop)
+        return with_length_check(self.read(start, stop), self.length, start, stop)
 
-    def one_by_one(self, start: int = 0) -> Iterator[Any]:
-        """Return an iterator over the elements from ``start`` on.
 
-        Raises:
-            InvalidArgumentError: if the source is read in batches.
-        """
-        if self.elements is None:
-            raise InvalidArgumentError(f"unbatch=True: a source of {self.kind} gives elements already: leave it out")
-        return self.elements(start)
+@dataclass(frozen=True, eq=False)
+class ElementReader:
+    """The ``read`` of a source whose elements come one by one.
+
+    Examples:
+        >>> from cachelayer.builds.source import ElementReader
+        >>> read = ElementReader(lambda start, stop: iter("abc"[start:stop]))
+        >>> [batch.batch.tolist() for batch in read(1, None)]
+        [['b', 'c']]
+    """
+
+    elements: Callable[[int, int | None], Iterator[Any]]
+    """Yields elements from a record on, up to another at least, or to the end for None."""
+
+    def __call__(self, start: int, stop: int | None) -> Iterator[Batch]:
+        return element_batches(self.elements(start, stop), start, None if stop is None else stop - start)
+
+
+def read_once(elements: Iterator[Any]) -> ElementReader:
+    """Return the ``read`` of a source that yields what an iterator gives, once."""
+    return ElementReader(lambda _start, _stop: elements)
 
 
 def with_length_check(
@@ -263,17 +274,18 @@ def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record
 def source_of_items(
     items: Any,
     *,
+    fetch: Callable[[Sequence[int]], Iterable[Any]] | None = None,
+    at_once: int | None = None,
     convert: Callable[[Any], Any] | None = None,
-    elements: Callable[[int], Iterator[Any]] | None = None,
     by_number: bool = False,
 ) -> Source:
     """Return the source of the items of an object.
 
     Args:
         items: the object. Its length is the number of elements.
+        fetch: returns the elements with some numbers, if something quicker than ``items[number]`` reads them.
+        at_once: the most elements that ``fetch`` is asked for; None for any number.
         convert: makes an element of an item; None if the items are the elements.
-        elements: returns an iterator over the elements from a number on, if something quicker than ``items[number]``
-            reads them; None if not.
         by_number: whether to ask for ``items[number]`` even if the object has an iterator, which may be quicker.
     """
     length = length_of(items)
@@ -282,23 +294,45 @@ def source_of_items(
             f"a {type(items).__name__} has items by number but no length, so its last item is unknown: give it a "
             "__len__"
         )
-    if elements is None:
-        # Without an iterator of its own, an object is iterated until an IndexError, which may come from a bug.
-        by_number = by_number or getattr(type(items), "__iter__", None) in (None, Sequence.__iter__)
-        elements = partial(_items_from, items, length, convert, by_number)
-    return Source(type(items).__name__, elements=elements, length=length, starts=range(length), items=items)
+    # Without an iterator of its own, an object is iterated until an IndexError, which may come from a bug.
+    has_iterator = getattr(type(items), "__iter__", None) not in (None, Sequence.__iter__)
+    iterates = has_iterator and fetch is None and not by_number
+    every = partial(_items, items, convert, None) if iterates else None
+    fetch = fetch or partial(_items, items, convert)
+    read = ElementReader(partial(_items_from, items, length, fetch, at_once or max(1, length), every))
+    return Source(type(items).__name__, read, partial(_taken, fetch), length=length, starts=range(length), items=items)
+
+
+def _items(items: Any, convert: Callable[[Any], Any] | None, numbers: Sequence[int] | None) -> Iterator[Any]:
+    """Yield the items with some numbers, or all that an iterator gives, as elements."""
+    for item in items if numbers is None else (items[number] for number in numbers):
+        yield item if convert is None else convert(item)
 
 
 def _items_from(
-    items: Any, length: int, convert: Callable[[Any], Any] | None, by_number: bool, start: int
+    items: Any,
+    length: int,
+    fetch: Callable[[Sequence[int]], Iterable[Any]],
+    at_once: int,
+    every: Callable[[], Iterator[Any]] | None,
+    start: int,
+    stop: int | None,
 ) -> Iterator[Any]:
-    iterable = (items[number] for number in range(start, length)) if by_number or start else items
-    for item in iterable:
-        yield item if convert is None else convert(item)
-    if length_of(items) != length:
+    if every is not None and not start:
+        yield from every()
+    else:
+        end = length if stop is None else min(stop, length)
+        for first in range(start, end, at_once):
+            yield from fetch(range(first, min(first + at_once, end)))
+    if stop is None and length_of(items) != length:
         raise SourceError(
             f"the length of the {type(items).__name__} was {length} when the build began, and is {len(items)} now"
         )
+
+
+def _taken(fetch: Callable[[Sequence[int]], Iterable[Any]], numbers: Sequence[int]) -> ElementBatch:
+    elements = (element for some in (numbers,) for element in fetch(some))
+    return ElementBatch([*map(snapshot, with_record_in_errors(elements, iter(numbers)))])
 
 
 def has_items(obj: Any) -> bool:
@@ -322,13 +356,3 @@ def length_of(obj: Any) -> int | None:
         except (TypeError, NotImplementedError):
             # The two ways in which datasets say that their length is unknown.
             return None
-
-
-def ranges_to_read(start: int, stop: int, most: int) -> Iterator[range]:
-    """Yield ranges of elements that are read together, each twice as long as the last: often only one is wanted."""
-    size = 1
-    while start < stop:
-        size = min(size, most, stop - start)
-        yield range(start, start + size)
-        start += size
-        size *= 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,8 @@ class FileSource:
     names: Sequence[str]
     """The paths, patterns or URLs."""
     open: Callable[[Tree | None], Source]
-    """Opens the files, and returns their source. It takes the element spec that the user declares, or None."""
+    """Finds the files, opens them, and returns their source. It takes the element spec that the user declares, or
+    None, and raises a CacheLayerError if they cannot be read, or the declared spec does not fit them."""
     facts: Callable[[], Sequence[FileFacts]]
     """Returns the listings of the files, as they are now."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -62,14 +63,6 @@ class FileSource:
     def is_local(self) -> bool:
         """True if the names of the files are paths of this host."""
         return not any("://" in name or "::" in name for name in self.names)
-
-    def opened(self, declared: Tree | None) -> Source:
-        """Open the files, and return their source.
-
-        Raises:
-            CacheLayerError: if the files cannot be read, or the declared spec does not fit them.
-        """
-        return replace(self.open(declared), files=self.facts)
 
 
 def at_path(obj: Any) -> Any:
@@ -157,7 +150,7 @@ def refuse_changed(before: Sequence[FileFacts], source: Source) -> None:
         source: the source.
     """
     try:
-        listed = {file.name: file for file in source.files()}
+        listed = {file.name: file for file in source.files_now()}
     except CacheLayerError as error:
         raise SourceError(f"files changed while they were read, so nothing was published: {error}") from error
     for file in before:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.as_source import adapted_source, told_by_adapter
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.source import Source, Table
+from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import identity_of_files, local_files
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import has_records, records_of
@@ -106,17 +106,16 @@ def _facts_of_stream(stream: Stream[Any]) -> dict[str, Any]:
 
 def identity_of_source(source: Source) -> Identity:
     """Return the identity of a source that a function has made, if its elements are in memory; else an empty one."""
-    if source.table is not None:
+    if source.nbytes is not None:
         # Columns of images may hold the names of files, which would all be read.
-        leaves = tree.leaves(source.table.element_spec)
-        has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in leaves)
-        return _identity_of_table(source.table, 0 if has_files else MOST_NBYTES)
+        has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(source.element_spec))
+        return _identity_of_table(source, 0 if has_files else MOST_NBYTES)
     if type(source.items) not in _ITEMS:
         return Identity()
     return Identity({"elements": stored(hash_of(source.items, look))})
 
 
-def _identity_of_table(table: Table, most_nbytes: int) -> Identity:
+def _identity_of_table(table: Source, most_nbytes: int) -> Identity:
     columns, sampled_rows = table_hashes(table, most_nbytes)
     if "elements" in columns:
         return Identity(stored(columns), sampled_rows)
@@ -150,8 +149,8 @@ def _length(obj: Any) -> int | None:
         return None
 
 
-def table_of(obj: Any, declared: Tree | None = None) -> Table | None:
-    """Return the rows of arrays, tensors, a frame or a series in memory; None for any other object."""
+def table_of(obj: Any, declared: Tree | None = None) -> Source | None:
+    """Return the source of the rows of arrays, tensors, a frame or a series in memory; None for any other object."""
     if isinstance(obj, tuple) and declared is not None and not isinstance(declared, tuple):
         return None
     try:
@@ -164,19 +163,19 @@ def table_of(obj: Any, declared: Tree | None = None) -> Table | None:
         return _table_of(obj, declared)
 
 
-def _table_of(obj: Any, declared: Tree | None) -> Table | None:
+def _table_of(obj: Any, declared: Tree | None) -> Source | None:
     columns = columns_of(obj)
     if columns is not None:
-        return array_source(columns, declared).table
+        return array_source(columns, declared)
     if hasattr(type(obj), "__len__") and (hasattr(type(obj), "columns") or hasattr(type(obj), "column_names")):
         # Frames and tables of every library have a length and names of columns.
         source = adapted_source(obj, unbatch=False, element_spec=declared)
-        return source.table if isinstance(source, Source) else None
+        return source if isinstance(source, Source) and source.nbytes is not None else None
     return _table_of_tensors(obj, declared)
 
 
-def _table_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
-    """Return the rows of a series, a tensor of any library, or a dataset of tensors; None for any other object."""
+def _table_of_tensors(obj: Any, declared: Tree | None) -> Source | None:
+    """Return the source of a series, a tensor of any library, or a dataset of tensors; None for any other object."""
     # Without asking the object: some objects of libraries answer to any name.
     is_dataset = isinstance(inspect.getattr_static(obj, "tensors", None), tuple)
     if not is_dataset and not hasattr(type(obj), "__array__"):
@@ -185,17 +184,17 @@ def _table_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
     if columns is None:
         return None
     try:
-        return array_source(columns if is_dataset else columns[0], declared).table
+        return array_source(columns if is_dataset else columns[0], declared)
     except (InvalidTypeError, ElementError):
         # A series of objects that are no column is stored element by element.
         return None
 
 
-def table_hashes(table: Table, most_nbytes: int) -> tuple[dict[str, str], str]:
+def table_hashes(table: Source, most_nbytes: int) -> tuple[dict[str, str], str]:
     """Return a hash of each column of a table.
 
     Args:
-        table: the table.
+        table: a source whose rows are in memory.
         most_nbytes: a table of more bytes is hashed by 256 rows that are spread over it.
 
     Returns:
@@ -203,12 +202,13 @@ def table_hashes(table: Table, most_nbytes: int) -> tuple[dict[str, str], str]:
         hashed, in words, or "" if all are.
     """
     spec = table.element_spec
-    length = table.length
-    rows: list[slice | Sequence[int]] = [
-        slice(start, min(start + _ROWS_AT_ONCE, length)) for start in range(0, length, _ROWS_AT_ONCE)
+    length = table.length or 0
+    assert table.take is not None  # noqa: S101 - rows in memory are taken
+    rows: list[Sequence[int]] = [
+        range(length)[start : start + _ROWS_AT_ONCE] for start in range(0, length, _ROWS_AT_ONCE)
     ]
     sampled = ""
-    if table.nbytes > most_nbytes:
+    if (table.nbytes or 0) > most_nbytes:
         most = min(length, _SAMPLED_ROWS)
         rows = [np.unique(np.linspace(0, length - 1, most).astype(np.int64)).tolist()]
         sampled = f"{most:,} of {length:,} rows"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from cachelayer.builds.batches import Batch, ElementBatch, snapshot
+from cachelayer.builds.batches import Batch
 from cachelayer.builds.encode import Encoder
-from cachelayer.builds.source import Source, with_record_in_errors
-from cachelayer.errors import ElementError
+from cachelayer.builds.source import Source
+from cachelayer.errors import ElementError, SourceError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
@@ -51,49 +51,28 @@ class SourceRecords:
             ElementError: if an element does not fit the spec; names its number.
         """
         with self._lock.of_process():
-            if self._source.table is not None or self._source.elements is not None:
-                frames, nulls = self._encoded(self._batch(numbers.tolist()), numbers)
-            else:
-                frames, nulls = self._from_starts(numbers)
+            read = self._from_starts if self._source.take is None else partial(self._taken, self._source.take)
+            frames, nulls = read(numbers.tolist())
         return frames.records(), nulls
 
-    def _batch(self, numbers: list[int]) -> Batch:
-        table = self._source.table
-        if table is not None:
-            return table.take(numbers)
-        return ElementBatch(list(map(snapshot, with_record_in_errors(self._elements(numbers), iter(numbers)))))
-
-    def _elements(self, numbers: Sequence[int]) -> Iterator[Any]:
-        """Yield the elements of these numbers; those in a row are read by one iterator."""
-        following = -1
-        elements: Iterator[Any] = iter(())
-        for number in numbers:
-            if number != following:
-                elements = self._source.one_by_one(number)
-            yield next(elements)
-            following = number + 1
-
-    def _encoded(self, batch: Batch, numbers: Ints) -> tuple[Frames, frozenset[int]]:
-        encoder = Encoder(self._codec, "raise", validate=False)
+    def _taken(self, take: Callable[[Sequence[int]], Batch], numbers: Sequence[int]) -> tuple[Frames, frozenset[int]]:
+        batch = take(numbers)
+        if len(batch) < len(numbers):
+            raise SourceError(f"the source has no record {numbers[len(batch)]}, but its length is {self._length}")
+        encoder = Encoder(self._codec, "raise", validate=False, place=lambda row: self._source.place(numbers[row]))
         try:
             return encoder.encode(batch), encoder.result.nullable
         except ElementError as error:
             if error.record is None:
                 raise
-            raise error.at(record=int(numbers[error.record])) from error.__cause__
+            raise error.at(record=numbers[error.record]) from error.__cause__
 
-    def _from_starts(self, numbers: Ints) -> tuple[Frames, frozenset[int]]:
-        """Return records of a source that is read in batches from its starts."""
+    def _from_starts(self, numbers: Sequence[int]) -> tuple[Frames, frozenset[int]]:
+        """Return records of a source that is read from its starts."""
         frames = list[Frames]()
         nulls = frozenset[int]()
         starts = self._source.starts or ()
-        if isinstance(starts, range):
-            for first, stop in _in_a_row(numbers.tolist()):
-                records, their_nulls = self._read(first, stop)
-                frames.append(records)
-                nulls |= their_nulls
-            return Frames.joined(frames), nulls
-        for number in numbers.tolist():
+        for number in numbers:
             begin = starts[bisect_right(starts, number) - 1]
             records, their_nulls = self._block(begin)
             frames.append(records[number - begin : number - begin + 1])
@@ -107,24 +86,12 @@ class SourceRecords:
             return self._blocks[begin]
         starts = self._source.starts or ()
         after = bisect_right(starts, begin)
-        block = self._read(begin, min(self._length, starts[after]) if after < len(starts) else self._length)
-        self._blocks[begin] = block
-        self._held_nbytes += block[0].buffer.nbytes
+        stop = min(self._length, starts[after]) if after < len(starts) else self._length
+        encoder = Encoder(self._codec, "raise", begin, validate=False, place=self._source.place)
+        frames = Frames.joined([*map(encoder.encode, self._source.batches(begin, stop))])
+        self._blocks[begin] = frames, encoder.result.nullable
+        self._held_nbytes += frames.buffer.nbytes
         while len(self._blocks) > 1 and self._held_nbytes > _MOST_HELD_NBYTES:
-            _, (frames, _) = self._blocks.popitem(last=False)
-            self._held_nbytes -= frames.buffer.nbytes
-        return block
-
-    def _read(self, first: int, stop: int) -> tuple[Frames, frozenset[int]]:
-        encoder = Encoder(self._codec, "raise", first, validate=False)
-        frames = Frames.joined(list(map(encoder.encode, self._source.batches(first, stop))))
-        return frames, encoder.result.nullable
-
-
-def _in_a_row(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first number and the end of each range of consecutive numbers."""
-    first = numbers[0]
-    for number, following in pairwise([*numbers, -1]):
-        if following != number + 1:
-            yield first, number + 1
-            first = following
+            _, (oldest, _) = self._blocks.popitem(last=False)
+            self._held_nbytes -= oldest.buffer.nbytes
+        return self._blocks[begin]

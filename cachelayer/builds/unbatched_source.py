@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from cachelayer.arguments import refuse_other_index
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records, cut
 from cachelayer.builds.source import (
+    ElementReader,
     Source,
     element_batches,
     errors_named,
@@ -23,7 +24,7 @@ from cachelayer.builds.source import (
     with_length_check,
     with_record_in_errors,
 )
-from cachelayer.errors import ElementError
+from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.progress import current
 from cachelayer.records import tree
 from cachelayer.records.infer import approximate_nbytes
@@ -42,28 +43,38 @@ def unbatched(source: Source, rows: int | None = None, *, declared: Tree | None 
         source: a source whose elements are batches.
         rows: the number of rows of all batches; None if it is unknown.
         declared: the spec that the user declares of a row; None for none. Where it says JSON, a list is a column.
+
+    Raises:
+        InvalidArgumentError: if the source does not give elements one by one.
     """
-    read = partial(_read, source, declared)
+    if not isinstance(source.read, ElementReader):
+        raise InvalidArgumentError(f"unbatch=True: a source of {source.kind} gives elements already: leave it out")
+    read = partial(_read, source.read, source.length, declared)
     return Source(source.kind, read, length=rows, endless=source.endless, provenance=source.provenance)
 
 
-def _read(source: Source, declared: Tree | None, start: int, stop: int | None) -> Iterator[Batch]:
+def _read(
+    given: ElementReader, count: int | None, declared: Tree | None, start: int, stop: int | None
+) -> Iterator[Batch]:
+    """Yield the rows of batches, of which there are ``count`` if that is known."""
     record = start
-    for is_stacked, neighbours in groupby(_row_batches(source, declared, stop), _is_stacked):
+    for is_stacked, neighbours in groupby(_row_batches(given, count, declared, stop), _is_stacked):
         for batch in _together(neighbours) if is_stacked else _one_by_one(neighbours, record):
             yield batch
             record += len(batch)
 
 
-def _row_batches(source: Source, declared: Tree | None, stop: int | None) -> Iterator[RowBatch]:
-    """Yield the batches of a source up to the row ``stop``."""
+def _row_batches(
+    given: ElementReader, count: int | None, declared: Tree | None, stop: int | None
+) -> Iterator[RowBatch]:
+    """Yield the batches that a source gives, up to the row ``stop``."""
     # The number of the first row of the next batch, which the errors of the source's iterator name.
     first = 0
-    batches = with_record_in_errors(source.one_by_one(), iter(lambda: first, None))
+    batches = with_record_in_errors(given.elements(0, None), iter(lambda: first, None))
     if stop == 0:
         return
     # Each element of the source is one batch.
-    for batch in with_length_check(batches, source.length, 0, None, lambda _: 1):
+    for batch in with_length_check(batches, count, 0, None, lambda _: 1):
         with errors_named(failure_at(first)):
             try:
                 columns = with_columns(batch, declared)
@@ -89,7 +100,7 @@ def _together(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
     for batch in batches:
         current().drawn += len(batch)
         size = batch_records(approximate_nbytes(batch.batch) / len(batch), MAX_STACKED_RECORDS)
-        yield from batch.cut(0, len(batch), size)
+        yield from cut(batch, size)
 
 
 def _one_by_one(batches: Iterator[RowBatch], record: int) -> Iterator[Batch]:

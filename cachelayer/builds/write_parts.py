@@ -104,4 +104,4 @@ def _encoded_by_workers(
 
 
 def _encoder(codec: Codec, options: BuildOptions, part: Part) -> Encoder:
-    return Encoder(codec, options.on_error, part.first, validate=options.validate)
+    return Encoder(codec, options.on_error, part.first, validate=options.validate, place=part.source.place)

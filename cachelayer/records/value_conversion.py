@@ -30,7 +30,7 @@ from cachelayer.records.spec import (
     VideoSpec,
     with_nullable_values,
 )
-from cachelayer.records.values import NoArray, Nullable, PictureFile, Ragged, Sparse, with_flat_values
+from cachelayer.records.values import BadValue, NoArray, Nullable, PictureFile, Ragged, Sparse, with_flat_values
 from cachelayer.records.video import Video
 
 # Types are looked up by name, so that their modules need not be imported.
@@ -102,6 +102,8 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
         if array.dtype == object and array.shape == () and isinstance(array.item(), (bytes, str)):
             return as_leaf(array.item())
         return array
+    if isinstance(value, BadValue):
+        raise InvalidTypeError("Correct it, or leave it out by on_error='skip'.")
     raise InvalidTypeError(
         f"a {type(value).__name__} is not an array, number, bytes, str or None: convert it{_remedy(value)}"
     )

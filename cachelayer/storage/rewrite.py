@@ -138,7 +138,7 @@ def _read(records: StoredRecords, seed: int | None, count: int, start: int, stop
         next_read = thread.submit(next, frames, None)
         while (read := next_read.result()) is not None:
             next_read = thread.submit(next, frames, None)
-            yield EncodedBatch(read)
+            yield EncodedBatch(read, records.element_spec)
 
 
 def _rows(length: int, seed: int | None, first: int, stop: int) -> Ints:

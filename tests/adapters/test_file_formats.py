@@ -251,7 +251,7 @@ def changed(files: Any, change: Callable[[], Any]) -> Source:
         if stop is None:
             change()
 
-    return replace(source, read=read, elements=None)
+    return replace(source, read=read)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -380,9 +380,11 @@ def test_an_error_begins_with_the_file_and_the_row_in_it(suffix: str, storage: S
     for number in range(2):
         texts = ["1"] * 5 if number == 0 else ["1", "1", "1", "x"]
         write(pa.table({"x": texts}), str(tmp_path / f"{number}.{suffix}"))
-    with pytest.raises(ElementError, match=rf"^\S*1\.{suffix}, row 3, record 8, ") as raised:
+    # Each CSV file is a part, with records of its own.
+    record = 3 if suffix == "csv" else 8
+    with pytest.raises(ElementError, match=rf"\S*1\.{suffix}, row 3, record {record}, ") as raised:
         storage.submit(read(tmp_path / f"*.{suffix}"), "d", "v1", element_spec={"x": "int64"})
-    assert raised.value.record == 8
+    assert raised.value.record == record
 
 
 @pytest.fixture

@@ -168,9 +168,10 @@ def test_what_is_no_path_and_no_compression_is_refused(storage: Storage, tmp_pat
     for features in ({}, 5, {5: FEATURES["label"]}):
         with pytest.raises(InvalidTypeError, match="features="):
             from_tfrecord("a", features)  # type: ignore[arg-type]
+    (tmp_path / "a").touch()
     for feature in (5, tf.io.FixedLenFeature((), tf.int32)):
         with pytest.raises(InvalidArgumentError, match="features="):
-            storage.cache(from_tfrecord("a", {"x": feature}), "d", "v1")
+            storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d", "v1")
     with pytest.raises(InvalidArgumentError, match="there is no file"):
         storage.cache(from_tfrecord("no-*"), "d", "v1")
     for compression in ("gzip", "ZLIB", 5):

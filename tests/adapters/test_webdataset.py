@@ -17,7 +17,16 @@ import webdataset
 from pictures_and_sounds import SOUNDS, wav
 from PIL import Image
 
-from cachelayer import ArraySpec, AudioSpec, CacheLayerError, ElementError, ImageSpec, InvalidArgumentError, Storage
+from cachelayer import (
+    ArraySpec,
+    AudioSpec,
+    CacheLayerError,
+    CacheLayerWarning,
+    ElementError,
+    ImageSpec,
+    InvalidArgumentError,
+    Storage,
+)
 from cachelayer.adapters.webdataset import from_webdataset
 from cachelayer.testing import SourceTests
 
@@ -106,6 +115,16 @@ def test_what_its_suffix_does_not_hold_names_the_sample(
         storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
     spec = {"__key__": str, suffix: bytes}
     assert storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)[1][suffix] == data
+    with pytest.warns(CacheLayerWarning, match=r"1 of 2 records were left out.*sample 'b'") as warned:
+        kept = storage.cache(from_webdataset(tmp_path / "a.tar"), "skipped", "v1", on_error="skip")
+    assert [row["__key__"] for row in kept] == ["a"]
+    assert "BadValue" not in str(warned[0].message)
+
+
+def test_a_sample_with_other_suffixes_is_left_out_if_asked(storage: Storage, tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", [{"__key__": "a", "cls": b"1"}, {"__key__": "b", "cls": b"2", "txt": b"two"}])
+    with pytest.warns(CacheLayerWarning, match="'b' has 'txt' too"):
+        assert len(storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", on_error="skip")) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
@@ -13,8 +14,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import datasets
 import numpy as np
 import parts_child
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from faults import FaultProxy, answer, fault_proxy
 from forks import Fork, is_stopped
@@ -25,6 +30,7 @@ from servers import Server, new_place, new_storage
 
 import cachelayer
 from cachelayer import Storage, sharded
+from cachelayer.adapters.pyarrow import from_parquet
 from cachelayer.errors import BuildRevokedError, InvalidTypeError, SourceError
 from cachelayer.testing.engines import wait_until
 from cachelayer.versions.lease import Leases
@@ -73,6 +79,42 @@ def test_parts_are_whatever_a_storage_caches(storage: Storage) -> None:
 def test_none_in_one_part_marks_the_leaf_in_all(storage: Storage) -> None:
     ref = storage.cache(sharded(lambda index, count: ["text", None][index : index + 1], 2), "d", "v1")
     assert list(ref) == ["text", None]
+
+
+FIRST = {"n": [1, 2], "x": [0.5, 1.5]}
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"x": [2.5], "n": [3]}, ""),
+        ({"n": pa.array([3], pa.int8()), "x": pa.array([2.5], pa.float32())}, ""),
+        ({"n": [3]}, r"part 1 of 2: .*lacks \['x'\]"),
+        ({"n": [3], "x": [2.5], "z": [1]}, r"part 1 of 2: .*has \['z'\] too"),
+        ({"n": [[3]], "x": [2.5]}, "part 1 of 2: .*'n'"),
+        ({"n": [3.5], "x": [2.5]}, r"part 1 of 2, .*record 0, leaf \['n'\]"),
+        ({"n": ["a"], "x": [2.5]}, r"part 1 of 2, .*record 0, leaf \['n'\]"),
+        ({"n": [3], "x": [dt.date(2026, 1, 1)]}, "part 1 of 2.*'x'"),
+    ],
+)
+@pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars", "datasets", "parquet"])
+def test_a_table_with_other_columns_than_the_first_part_is_cast_or_refused(
+    storage: Storage, tmp_path: Path, second: Any, message: str, library: str
+) -> None:
+    def part(number: int, _: int) -> Any:
+        table = pa.table((FIRST, second)[number])
+        if library == "parquet":
+            pq.write_table(table, tmp_path / f"{number}.parquet")
+            return from_parquet(tmp_path / f"{number}.parquet")
+        frames = {"pandas": lambda: table.to_pandas(), "polars": lambda: pl.from_arrow(table)}
+        return frames.get(library, lambda: table if library == "pyarrow" else datasets.Dataset(table))()
+
+    if message:
+        with pytest.raises(cachelayer.CacheLayerError, match=message):
+            storage.cache(sharded(part, 2), "d", "v1")
+    else:
+        rows = storage.cache(sharded(part, 2), "d", "v1")
+        assert list(rows) == [{"n": 1, "x": 0.5}, {"n": 2, "x": 1.5}, {"n": 3, "x": 2.5}]
 
 
 @pytest.mark.parametrize(

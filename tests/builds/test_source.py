@@ -172,6 +172,9 @@ def _after(elements: int, iterator: Any) -> Any:
 SPENT: dict[str, Callable[[], Any]] = {
     "<genexpr> has begun": lambda: _after(1, (number for number in range(10))),
     "<genexpr> has ended": lambda: _after(99, (number for number in range(10))),
+    "list_iterator has begun": lambda: _after(1, iter([7, 8, 9])),
+    "tuple_iterator has begun": lambda: _after(2, iter((7, 8, 9))),
+    "range_iterator has begun": lambda: _after(1, iter(range(10))),
 }
 
 

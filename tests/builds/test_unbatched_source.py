@@ -70,7 +70,7 @@ def test_rows_together_have_the_bytes_of_elements(version: Any, start: int, stop
         # The shapes of images are in no Ragged that is made anew.
         assume(not any(leaf.shape.count(None) > 1 for _, leaf in tree.leaves(spec) if isinstance(leaf, ArraySpec)))
         batch = tree.map_structure(batch, swapped)
-    some = RowBatch(batch, len(elements)).take(slice(start, stop))
+    some = RowBatch(batch, len(elements))[start:stop]
     assert encoded(spec, some) == encoded(spec, ElementBatch(elements[start:stop]))
 
 

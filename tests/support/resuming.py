@@ -34,7 +34,7 @@ def noted(source: Source, fails_after: tuple[int, ...] = ()) -> tuple[Source, li
             given[0] += len(batch)
 
     # A source that is made anew has files that were written anew.
-    return replace(source, read=read, elements=None, files=list), given
+    return replace(source, read=read, files=(), files_now=list), given
 
 
 def assert_resumes(make: Callable[[], Any], folder: Path, records: int, shard_bytes: int) -> None:
