@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from cachelayer.records.values import Nullable, Ragged, with_flat_values
 if TYPE_CHECKING:
     from cachelayer.records.media import Files
 
+_NO_NULLS: Nulls = {}
 _NONE = type(None)
 _DTYPE_KINDS = {bool: "b", int: "iuf", float: "f"}
 """The kinds of dtypes that hold the zero of one of Python's types."""
@@ -93,14 +94,13 @@ class Column:
     """Whether each value within each row is null, as bools; None if the leaf has no nulls within rows."""
 
 
-@dataclass(frozen=True, eq=False)
-class Columns:
+class Columns(NamedTuple):
     """All leaves of many elements, and where they, and dicts around them, are None."""
 
     leaves: Sequence[Column]
     rows: int
     """The number of elements."""
-    nulls: Nulls = field(default_factory=dict)
+    nulls: Nulls = _NO_NULLS
     """In which rows leaves and dicts are None, by their paths; anything in rows in which a dict around them is None."""
 
     @classmethod
@@ -340,10 +340,11 @@ def batch_of(plan: LeafPlan, column: Column, columns: Columns) -> Any:
     batch = plan.codec.batch(column.parts)
     if column.null_values is not None:
         batch = _batch_with_null_values(batch, column.null_values)
-    nulls = columns.nulls.get(plan.leaf.path)
-    if not plan.leaf.spec.nullable and (nulls is None or not nulls.any()):
+    leaf = plan.leaf
+    nulls = columns.nulls.get(leaf.path)
+    if not leaf.spec.nullable and (nulls is None or not nulls.any()):
         return batch
-    absent = rows_in_any(columns.nulls, plan.leaf.lineage)
+    absent = rows_in_any(columns.nulls, leaf.lineage)
     return Nullable(batch, np.ones(columns.rows, np.bool_) if absent is None else ~absent)
 
 

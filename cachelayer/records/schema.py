@@ -238,7 +238,8 @@ class Schema(PickledByFields):
 
     def pack(self, values: Sequence[Any], nulls: Mapping[str, Any] = _NO_NULLS) -> Any:
         """Return the element, or the batch, of what :meth:`split` returns."""
-        return _packed(self.root, values, nulls)
+        root = self.root
+        return dict(zip(root.keys, values)) if root.is_flat else _packed(root, values, nulls)  # noqa: B905
 
     def pack_rows(self, columns: Sequence[list[Any]], nulls: Nulls, count: int) -> list[Any]:
         """Return the elements of what :meth:`split_rows` returns, given how many they are."""
