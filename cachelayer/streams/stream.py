@@ -51,7 +51,7 @@ class Stream(Generic[T]):
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
-        """Reads the steps; it has the records and the options: for adapters."""
+        """Reads the steps; it has the records and the schedule: for adapters."""
         self._iterated_through = False
         self._warned = False
 

@@ -132,7 +132,7 @@ class Prefetcher(Generic[T]):
     chunk is read again, and the chunks behind it stay.
 
     Args:
-        reader: reads the steps. ``prefetch`` of its options is the number of chunks ahead; 0 reads in the caller's
+        reader: reads the steps. ``prefetch`` of its schedule is the number of chunks ahead; 0 reads in the caller's
             thread.
     """
 
