@@ -831,6 +831,21 @@ def compared(row: str, ours: Path, base: Path) -> tuple[str, ...]:
     return row, *rates_shown, ratio(1, 0), ratio(1, 1), rival, ratio(2, 0), beside, str(len(turns))
 
 
+def compile_gather(tree: Path, scratch: Path) -> None:
+    """Compile what copies records, as ``pip install`` does, if the checkout has it."""
+    from setuptools import Distribution, Extension
+
+    source = tree / "cachelayer" / "_gather.c"
+    if not source.exists():
+        return
+    extension = Extension("cachelayer._gather", [str(source)], py_limited_api=True)
+    command: Any = Distribution({"ext_modules": [extension]}).get_command_obj("build_ext")
+    command.build_lib = str(tree)
+    command.build_temp = str(scratch)
+    command.ensure_finalized()
+    command.run()
+
+
 @contextmanager
 def checkout(revision: str) -> Iterator[Path]:
     """Yield the root of a worktree of a revision, or of a checkout that there is already."""
@@ -843,6 +858,7 @@ def checkout(revision: str) -> Iterator[Path]:
         git = ["git", "-C", str(root), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(tree), revision], check=True)
         try:
+            compile_gather(tree, Path(folder))
             yield tree
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
