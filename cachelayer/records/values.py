@@ -352,8 +352,8 @@ class Nullable(NoArray):
             return Nullable(field, self.valid)
         valid = self.valid[rows]
         if valid.ndim:
-            return replace(self, values=_rows_of(self.values, rows), valid=valid)
-        return _rows_of(self.values, rows) if valid else None
+            return replace(self, values=_rows_of(self.values, rows, len(self)), valid=valid)
+        return _rows_of(self.values, rows, len(self)) if valid else None
 
     def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self)))
@@ -413,12 +413,12 @@ class Nullable(NoArray):
         return f"Nullable(rows={len(self)}, null={int(np.count_nonzero(~self.valid))}, values={shown})"
 
 
-def _rows_of(values: Any, rows: Any) -> Any:
-    """Return a row or some rows of a batch."""
+def _rows_of(values: Any, rows: Any, count: int, *, is_within: bool = False) -> Any:
+    """Return a row or some of the ``count`` rows of a batch, or of a part within dicts, tuples and lists of one."""
     if isinstance(values, dict):
-        return {name: _rows_of(child, rows) for name, child in values.items()}
-    if isinstance(values, tuple) or (isinstance(values, list) and any(map(_has_rows, values))):
-        parts = [_rows_of(child, rows) for child in values]
+        return {name: _rows_of(child, rows, count, is_within=True) for name, child in values.items()}
+    if isinstance(values, tuple) or (isinstance(values, list) and is_within and _is_structure(values, count)):
+        parts = [_rows_of(child, rows, count, is_within=True) for child in values]
         return type(values)(*parts) if hasattr(values, "_fields") else type(values)(parts)
     if isinstance(values, Ragged) and isinstance(rows, slice):
         return values.rows(*rows.indices(len(values))[:2])
@@ -427,9 +427,10 @@ def _rows_of(values: Any, rows: Any) -> Any:
     return values[rows]
 
 
-def _has_rows(item: Any) -> bool:
-    """Return whether an item of a list is a part of the structure, such as an array; a row of JSON is not."""
-    return hasattr(item, "__len__") and not isinstance(item, (str, list, dict))
+def _is_structure(values: list[Any], count: int) -> bool:
+    """Return whether a list has parts that have rows, and no rows itself: texts, JSON, or tensors of several lengths."""
+    parts = [item for item in values if hasattr(item, "__len__") and not isinstance(item, (str, bytes, list, dict))]
+    return bool(parts) and (isinstance(parts[0], (np.ndarray, NoArray)) or len(values) != count)
 
 
 def _listed(value: Any) -> Any:
