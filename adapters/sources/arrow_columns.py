@@ -300,8 +300,22 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
     return {name: leaves_of(f"{path}[{name!r}]", inner.of(child), files, whole) for name, child in children}
 
 
+def in_dtype_of(path: str, spec: LeafSpec, lists: Lists) -> Lists:
+    """Return numbers, or texts of numbers or flags, in the dtype of their leaf, and other values as they are."""
+    values = lists.values.storage if isinstance(lists.values, pa.ExtensionArray) else lists.values
+    dtype = spec.dtype
+    if isinstance(spec, JsonSpec) or kinds.is_null(values.type) or not isinstance(dtype, np.dtype):
+        return lists
+    is_flag_in_text = dtype == np.dtype(bool) and is_text(values.type)
+    if dtype.name not in _NUMBERS and not is_flag_in_text:
+        return lists
+    if is_text(values.type):
+        _check_text(path, values)
+    return lists.of(_as_declared(path, values, dtype))
+
+
 def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
-    """Return the values of a leaf as a column of the codec."""
+    """Return the values of a leaf, which are in its dtype, as a column of the codec."""
     if isinstance(spec, JsonSpec):
         return _json_column(path, lists.values)
     if kinds.is_null(lists.values.type) and not lists.levels:
@@ -320,10 +334,6 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
             return codec_for(spec).columns(values.to_pylist()).leaves[0]
         except ElementError as error:
             raise error.at(path=path) from error.__cause__
-    is_flag_in_text = spec.dtype == np.dtype(bool) and is_text(values.type)
-    if isinstance(spec.dtype, np.dtype) and (spec.dtype.name in _NUMBERS or is_flag_in_text):
-        values = _as_declared(path, values, spec.dtype)
-        lists = lists.of(values)
     if not lists.levels:
         is_string = dtypes.is_string(spec.dtype)
         return Column((_strings(values) if is_string else _numbers(values, np.dtype(spec.dtype)),))

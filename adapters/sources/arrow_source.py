@@ -14,6 +14,7 @@ from cachelayer.adapters.sources.arrow_columns import (
     Lists,
     cast_array,
     column_of,
+    in_dtype_of,
     leaves_of,
     plain_nbytes,
     shares_values,
@@ -278,7 +279,8 @@ def columns_of(leaves: FileLeaves, schema: pa.Schema | None, spec: Tree, rows: p
     values_by_path = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves, whole)))
     nulls: dict[str, Flags] = {}
     for path, leaf in wanted:
-        lists = values_by_path[path]
+        # An empty text is null where a number is declared.
+        lists = values_by_path[path] = in_dtype_of(path, leaf, values_by_path[path])
         nulls |= lists.dicts
         # The null of JSON is a value of it.
         are_none = lists.nulls if isinstance(leaf, JsonSpec) else lists.row_nulls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections import deque
@@ -178,10 +179,15 @@ def _matching(text: str, fs: fsspec.AbstractFileSystem, inner: str) -> list[File
 
 def _info(fs: fsspec.AbstractFileSystem, name: str) -> Mapping[str, Any] | None:
     """Return what a file system says of a file or folder; None if there is none."""
+    if "\0" in name:
+        return None
     try:
         info: Mapping[str, Any] = fs.info(name)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except OSError as error:
+        # A text that was no path may be longer than any name.
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno == errno.ENAMETOOLONG:
+            return None
+        raise
     return info
 
 

@@ -428,7 +428,7 @@ def _rows_of(values: Any, rows: Any, count: int, *, is_within: bool = False) -> 
 
 
 def _is_structure(values: list[Any], count: int) -> bool:
-    """Return whether a list has parts that have rows, and no rows itself: texts, JSON, or tensors of several lengths."""
+    """Return whether the parts of a list have rows; else its items are rows: texts, JSON, tensors of any lengths."""
     parts = [item for item in values if hasattr(item, "__len__") and not isinstance(item, (str, bytes, list, dict))]
     return bool(parts) and (isinstance(parts[0], (np.ndarray, NoArray)) or len(values) != count)
 

@@ -18,7 +18,7 @@ from cachelayer.arrayrecord.lengths import encode_lengths
 from cachelayer.provenance.environment import event
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
-from cachelayer.versions.publish import publish
+from cachelayer.versions.publish import NewVersion, publish
 from cachelayer.versions.shard_table import ShardFile
 
 ROWS: dict[str, list[Any]] = {
@@ -67,7 +67,9 @@ def publish_lie(
         files.append(lie)
     storage.delete("d", version, grace=1e9)
     log = Log(storage._catalog.dataset("d"))
-    publish(log, version, replace(stored.manifest.with_files(files), token="lie"), event("publish", version=version))
+    manifest = replace(stored.manifest.with_files(files), token="lie")
+    published = event("publish", version=version)
+    publish(log, NewVersion(version, manifest, published, published["time"]))
     assert storage.fetch("d", version).digest == honest.fetch("d", version).digest
 
 
