@@ -325,6 +325,9 @@ class DocumentRows(BaseDataset):
         return _nbytes(self._added_spec.values())
 
     def needed(self, numbers: Ints) -> Needed:
+        if not len(numbers):
+            # Asked by each stream that begins, to learn whether there are requests: no pieces are made for that.
+            return self.records.needed(numbers)
         return self.records.needed(distinct(self._read_pieces(self.pieces(numbers)).record))
 
     def _read_pieces(self, pieces: Pieces) -> Pieces:

@@ -139,14 +139,14 @@ class Prefetcher(Generic[T]):
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
         self._depth = reader.schedule.prefetch
-        self._steps_at_once = steps_at_once(reader)
+        self._takes_requests = takes_requests(reader.records)
+        self._steps_at_once = _steps_at_once(reader, has_requests=self._takes_requests)
         self._feed: BlockFeed | None = None
-        if reader.schedule.order.in_blocks and takes_requests(reader.records):
+        if reader.schedule.order.in_blocks and self._takes_requests:
             from cachelayer.streams.ahead.block_feed import feed_of
 
             self._feed = feed_of(reader, at_once=self._steps_at_once)
         is_stored = not reader.is_mapped and reader.records.info.reading_cost == "stored"
-        self._takes_requests = takes_requests(reader.records)
         # Requests wait for a network, most of the time. While functions are called in threads of their own, the next
         # chunk is read.
         self._threads = 2 if (is_stored and self._takes_requests) or reader.functions_have_threads else 1
@@ -264,11 +264,11 @@ class Prefetcher(Generic[T]):
                 self._ahead.appendleft(self._read_in_background(position, steps))
 
 
-def steps_at_once(reader: StepReader) -> int:
+def _steps_at_once(reader: StepReader, *, has_requests: bool) -> int:
     """Return the number of steps of a chunk: one, or several that are small."""
     records = reader.records
     most_records = min(records.info.records_per_read, _CHUNK_NBYTES // max(1, records.info.read_nbytes))
-    if takes_requests(records):
+    if has_requests:
         most_records = min(most_records, _REMOTE_RECORDS)
     if reader.is_mapped:
         most_records = min(most_records, _MAPPED_RECORDS)
