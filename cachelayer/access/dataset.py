@@ -112,7 +112,7 @@ class Shards(Protocol):
 
     @property
     def origins(self) -> Origins:
-        """What the records are known by, and where they come from."""
+        """The digests of the records, their segments, and the versions that they come from."""
 
     @property
     def codec(self) -> Codec:

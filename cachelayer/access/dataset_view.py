@@ -86,7 +86,7 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
     def sources(self, numbers: Ints) -> Sources:
         return self.base.sources(self.selection.numbers_of(numbers))
 
-    # What streams, builds and adapters ask.
+    # Questions of streams, builds and adapters.
 
     def batches(self, numbers: Ints, splits: Sequence[int], held: Held | None = None) -> Iterable[Any]:
         rows = [slice(begin, end) for begin, end in pairwise(splits)]
@@ -136,7 +136,7 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
         base = None if leaves is None else leaves.undecoded()
         return None if base is None else self.with_base(base).named_by(ViewCall("raw"))
 
-    # What else is asked of the rows of a view.
+    # Further questions of streams, of the rows of a view alone.
 
     @property
     def is_view(self) -> bool:

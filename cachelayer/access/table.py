@@ -234,7 +234,7 @@ class Table(Stored):
             return self.groups[0].shards.needed(numbers)
         return needed_together(group.shards.needed(numbers) for group in self.groups)
 
-    # The same rows, as other elements.
+    # Other elements of the same rows.
 
     def undecoded(self) -> Table:
         return replace(self, groups=tuple(replace(group, decodes=False, image_sizes=()) for group in self.groups))

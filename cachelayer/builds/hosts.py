@@ -66,7 +66,7 @@ class Hosts:
 
     @property
     def lease_prefix(self) -> str:
-        """What the names of the leases of this host begin with."""
+        """The first part of the names of the leases of this host."""
         return f"{HOST}{self.index:05}-"
 
     def new_lease(self, plan: str) -> str:
@@ -144,9 +144,9 @@ class Team:
             if not missing:
                 return True
             self._refuse_if_collected(missing)
-            taken = () if self._others_build(missing) else self._taken(missing)
-            if taken:
-                self._built |= self._builder.build(self._drawn(taken))
+            chosen = () if self._others_build(missing) else self._next_parts(missing)
+            if chosen:
+                self._built |= self._builder.build(self._still_missing(chosen))
                 self._lease.work_on((), at_once=True)
             else:
                 self.wait("the parts that other hosts build")
@@ -173,14 +173,14 @@ class Team:
         self._others = self._leases.holders(prefix)
         self._others.pop(self._lease.name, None)
 
-    def _taken(self, missing: Sequence[int]) -> Sequence[int]:
+    def _next_parts(self, missing: Sequence[int]) -> Sequence[int]:
         """Return the parts that this host builds next, of those that have no notes; none if others build all of them.
 
         Hosts that have no part in work look for some at the same time: each passes over those of the hosts before it.
         """
         own = [number for number in missing if self._hosts.owns(number, self._count)]
         if own:
-            # Those who help are met by their notes: each host need not read the leases of all.
+            # Hosts that help show in their notes: no host needs to read the leases of all.
             self._look(self._hosts.lease_prefix)
             if not self._others:
                 # The others may help with all but those that are begun.
@@ -192,12 +192,12 @@ class Team:
         free = [number for number in (*own[::-1], *missing[len(own) :]) if number not in in_work]
         size = max(1, len(free) // (2 * (len(self._others) + 1)))
         first = size * sum(not other.parts and name < self._lease.name for name, other in self._others.items())
-        taken = free[first : first + size]
-        if taken:
-            self._lease.work_on(taken, at_once=True)
-        return taken
+        chosen = free[first : first + size]
+        if chosen:
+            self._lease.work_on(chosen, at_once=True)
+        return chosen
 
-    def _drawn(self, part_numbers: Sequence[int]) -> Iterator[int]:
+    def _still_missing(self, part_numbers: Sequence[int]) -> Iterator[int]:
         """Yield the numbers of parts when they are about to be built, unless another host has built them meanwhile."""
         noted: set[int] = set()
         looks_next = time.monotonic() + polls()

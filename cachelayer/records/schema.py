@@ -265,7 +265,9 @@ def rows_in_any(nulls: Nulls, paths: Iterable[str]) -> Flags | None:
 
 def either(one: Flags | None, other: Flags | None) -> Flags | None:
     """Return in which rows one or the other is true; None is false in all rows."""
-    return other if one is None else one if other is None else one | other
+    if one is None:
+        return other
+    return one if other is None else one | other
 
 
 def _chosen(node: Node, numbers: Collection[int]) -> Tree:

@@ -454,12 +454,12 @@ class Schedule(PickledByFields):
             if total is None:
                 raise RecordIndexError(f"step {index}: an endless stream has no last step")
             index += total
-        found = None if index < 0 else self.nth(self.start, index)
-        if found is None:
+        steps = None if index < 0 else self.nth(self.start, index)
+        if steps is None:
             raise RecordIndexError(f"step {number}: the stream has {total} steps")
-        if found.end > MOST_POSITIONS:
+        if steps.end > MOST_POSITIONS:
             raise RecordIndexError(f"step {number} ends past 2**62, the largest position")
-        return found
+        return steps
 
     # Rows and shards.
 

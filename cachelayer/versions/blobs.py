@@ -85,8 +85,10 @@ def copy(
     with working_folder(to.local_path(WORKING)) as folder:
         paths = {blob: folder / Path(blob.name).name for blob in pairs}
         for blob, new in pairs.items():
-            store, name = (source, blob.name) if new.name in wrong else (to, new.name)
-            store.download(name, paths[blob], blob.nbytes)
+            if new.name in wrong:
+                source.download(blob.name, paths[blob], blob.nbytes)
+            else:
+                to.download(new.name, paths[blob], blob.nbytes)
         check(folder)
         for blob, new in pairs.items():
             if new.name in wrong:

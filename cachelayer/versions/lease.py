@@ -118,6 +118,8 @@ class HeldLease:
         """The parts in work."""
         self.token = uuid.uuid4().hex
         self._beat = -1
+        self._told: Collection[int] = ()
+        """The parts that the last beat named."""
         self._expiry = expiry()
         self._putting = threading.Lock()
         self._stopped = threading.Event()

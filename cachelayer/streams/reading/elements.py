@@ -66,21 +66,21 @@ class Elements:
             self._firsts = ascending.tolist()
             self._rows = self._rows.some(ascending)
             elements_of_rows = ascending.searchsorted(firsts[inverse]).tolist()
-        made = self._apply_functions(self._read(held), self._rows)
-        self._put_stand_ins(made)
-        end = self._end_of(made)
+        attempted = self._apply_functions(self._read(held), self._rows)
+        self._put_stand_ins(attempted)
+        end = self._end_of(attempted)
         if elements_of_rows is None:
-            self.values = made.elements[:end]
+            self.values = attempted.elements[:end]
         else:
-            self.values = [made.elements[index] for index in elements_of_rows[:end]]
+            self.values = [attempted.elements[index] for index in elements_of_rows[:end]]
         """The element of each row, up to the step that an error ends."""
-        self.error = made.ended[made.end] if made.ended else None
+        self.error = attempted.ended[attempted.end] if attempted.ended else None
         """The error in place of the step after the elements; None if there is none."""
 
-    def _end_of(self, made: Attempted) -> int:
+    def _end_of(self, attempted: Attempted) -> int:
         """Return the row before which an error ends the chunk: the first of its step. Without errors, all rows."""
         splits = self._plan.splits
-        return splits[bisect_right(splits, self._firsts[made.end]) - 1] if made.ended else splits[-1]
+        return splits[bisect_right(splits, self._firsts[attempted.end]) - 1] if attempted.ended else splits[-1]
 
     # Stages.
 
@@ -89,9 +89,9 @@ class Elements:
         records = self._reader.records
         numbers = self._rows.numbers
         stops = self._reader.max_failures is None
-        made = Attempted.of_rows(len(numbers))
+        attempted = Attempted.of_rows(len(numbers))
         if not len(numbers):
-            return made
+            return attempted
         fetched, error = attempt(held, slice(None))
         if error is None:
             return records.try_elements(numbers, fetched, stops=stops)
@@ -99,54 +99,56 @@ class Elements:
             rows = range(bisect_left(self._firsts, begin), bisect_left(self._firsts, end))
             fetched, error = attempt(held, slice(begin, end))
             if error is not None:
-                made.ended[rows.start] = error
+                attempted.ended[rows.start] = error
             else:
-                made.put(rows, records.try_elements(numbers[rows.start : rows.stop], fetched, stops=stops))
-            if made.ended:
+                attempted.put(rows, records.try_elements(numbers[rows.start : rows.stop], fetched, stops=stops))
+            if attempted.ended:
                 break
-        return made
+        return attempted
 
-    def _apply_functions(self, made: Attempted, rows: Rows) -> Attempted:
+    def _apply_functions(self, attempted: Attempted, rows: Rows) -> Attempted:
         """Return what all functions make of elements; see which leaves of the deciding one they pass on."""
-        passing = [self._reader.stacker.passing(element) for element in self._deciding_in(made, rows)]
+        passing = [self._reader.stacker.passing(element) for element in self._deciding_in(attempted, rows)]
         for function in self._reader.maps:
             self._context.clock.enter("functions")
-            made = _changed(made, rows, partial(function.call, self._context, lambda: self._reader.may_be_none))
+            attempted = _changed(
+                attempted, rows, partial(function.call, self._context, lambda: self._reader.may_be_none)
+            )
             if function.declared is not None:
-                made = _changed(made, rows, partial(function.conform, function.declared))
+                attempted = _changed(attempted, rows, partial(function.conform, function.declared))
                 # The functions behind this one pass on leaves of the spec that it declares, not of the dataset's.
-                passing = [function.declared.passing(element) for element in self._deciding_in(made, rows)]
+                passing = [function.declared.passing(element) for element in self._deciding_in(attempted, rows)]
             self._context.clock.enter("reading")
-        for find_passed_on, element in zip(passing, self._deciding_in(made, rows), strict=False):
+        for find_passed_on, element in zip(passing, self._deciding_in(attempted, rows), strict=False):
             self.passed_on = find_passed_on(element)
-        return made
+        return attempted
 
-    def _deciding_in(self, made: Attempted, rows: Rows) -> list[Any]:
+    def _deciding_in(self, attempted: Attempted, rows: Rows) -> list[Any]:
         """Return the deciding element in a list, which is empty if these rows do not have it, or it has failed."""
         if self._deciding is None:
             return []
         of_position = np.flatnonzero(rows.positions == self._deciding).tolist()
-        return [made.elements[row] for row in of_position if row < made.end and row not in made.failed]
+        return [attempted.elements[row] for row in of_position if row < attempted.end and row not in attempted.failed]
 
-    def _put_stand_ins(self, made: Attempted) -> None:
+    def _put_stand_ins(self, attempted: Attempted) -> None:
         """Put the elements of other records in place of those that have failed."""
-        failed = sorted(row for row in made.failed if row < made.end)
+        failed = sorted(row for row in attempted.failed if row < attempted.end)
         limit = self._reader.max_failures
         if limit is not None and len(failed) > limit:
             splits = self._plan.splits
             step_end = splits[bisect_right(splits, self._firsts[failed[limit]])]
-            listed = [self._failure(row, made.failed[row], -1) for row in failed if self._firsts[row] < step_end]
-            made.ended[failed[limit]] = too_many(listed, limit)
+            listed = [self._failure(row, attempted.failed[row], -1) for row in failed if self._firsts[row] < step_end]
+            attempted.ended[failed[limit]] = too_many(listed, limit)
         failures = list[Failure]()
         for row in failed:
-            if self._firsts[row] >= self._end_of(made):
+            if self._firsts[row] >= self._end_of(attempted):
                 break
-            stand_in, error = self._context.attempt(self._stand_in, row, made.failed[row])
+            stand_in, error = self._context.attempt(self._stand_in, row, attempted.failed[row])
             if error is not None:
-                made.ended[row] = error
+                attempted.ended[row] = error
                 break
-            made.elements[row], number = stand_in
-            failures.append(self._failure(row, made.failed[row], number))
+            attempted.elements[row], number = stand_in
+            failures.append(self._failure(row, attempted.failed[row], number))
         self._context.failures += sorted(failures, key=lambda failure: failure.position)
 
     def _stand_in(self, row: int, error: BaseException) -> tuple[Any, int]:
@@ -161,12 +163,12 @@ class Elements:
         for attempts, candidate in enumerate(candidates, 1):
             tried.append(candidate + stretch.first)
             rows = Rows(np.array(tried[-1:]), np.array([position]), attempts)
-            made = self._apply_functions(records.try_elements(rows.numbers, stops=False), rows)
-            if made.ended:
-                raise made.ended.pop(0)
-            if not made.failed:
-                return made.elements[0], tried[-1]
-            error = made.failed[0]
+            attempted = self._apply_functions(records.try_elements(rows.numbers, stops=False), rows)
+            if attempted.ended:
+                raise attempted.ended.pop(0)
+            if not attempted.failed:
+                return attempted.elements[0], tried[-1]
+            error = attempted.failed[0]
         raise no_stand_in_error(position, tried, error)
 
     def _failure(self, row: int, error: BaseException, stand_in: int) -> Failure:
@@ -175,10 +177,10 @@ class Elements:
         return failure_of(int(self._rows.numbers[row]), int(self._rows.positions[row]), element_error, stand_in)
 
 
-def _changed(made: Attempted, rows: Rows, stage: Stage) -> Attempted:
+def _changed(attempted: Attempted, rows: Rows, stage: Stage) -> Attempted:
     """Return what a stage makes of the elements that have not failed, with the errors so far."""
-    if not made.failed and not made.ended:
-        return stage(made.elements, rows)
-    present = [row for row in range(made.end) if row not in made.failed]
-    made.put(present, stage([made.elements[row] for row in present], rows.some(present)))
-    return made
+    if not attempted.failed and not attempted.ended:
+        return stage(attempted.elements, rows)
+    present = [row for row in range(attempted.end) if row not in attempted.failed]
+    attempted.put(present, stage([attempted.elements[row] for row in present], rows.some(present)))
+    return attempted

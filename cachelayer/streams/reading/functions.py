@@ -73,17 +73,17 @@ class ElementMap:
         # Other chunks, which are read at once, may have their elements in the threads of the functions.
         if self.threads < 2 or (len(parts) < 2 and context.closed is None):
             return self._call_here(context, may_be_none, elements, rows)
-        made = Attempted.of_rows(len(elements))
+        attempted = Attempted.of_rows(len(elements))
         slices = [slice(part.start, part.stop) for part in parts]
         calls = [partial(self._call_here, context, may_be_none, elements[some], rows.some(some)) for some in slices]
-        for part, made_of_part in zip(parts, context.run_at_once(calls), strict=True):
-            made.put(part, made_of_part)
-        return made
+        for part, of_part in zip(parts, context.run_at_once(calls), strict=True):
+            attempted.put(part, of_part)
+        return attempted
 
     def _call_here(
         self, context: ReadContext, may_be_none: Callable[[], bool], elements: Sequence[Any], rows: Rows
     ) -> Attempted:
-        made = Attempted.of_rows(len(elements))
+        attempted = Attempted.of_rows(len(elements))
         drawn: Iterable[tuple[Any, ...]] = repeat(())
         if self.generators is not None:
             drawn = zip(self.generators(rows.positions, rows.attempts))
@@ -97,10 +97,10 @@ class ElementMap:
             elif value is None and self.declared is None and element is not None and not may_be_none():
                 error = returned_none("map()", f"at position {rows.positions[row]}", int(rows.numbers[row]))
             if error is None:
-                made.elements[row] = value
-            elif not self._fail(made, row, error):
+                attempted.elements[row] = value
+            elif not self._fail(attempted, row, error):
                 break
-        return made
+        return attempted
 
     def conform(self, declared: Stacker, values: Sequence[Any], rows: Rows) -> Attempted:
         """Convert what the function returned to the declared spec."""
@@ -108,19 +108,19 @@ class ElementMap:
         if error is None:
             return Attempted(conformed, {}, {})
         # Once more one by one, to find the rows that do not fit.
-        made = Attempted.of_rows(len(values))
+        attempted = Attempted.of_rows(len(values))
         for row, value in enumerate(values):
             conformed, error = attempt(declared.conform, [value])
             if error is None:
-                made.elements[row] = conformed[0]
+                attempted.elements[row] = conformed[0]
             else:
-                self._fail(made, row, _misfit(error, int(rows.numbers[row]), int(rows.positions[row])))
-        return made
+                self._fail(attempted, row, _misfit(error, int(rows.numbers[row]), int(rows.positions[row])))
+        return attempted
 
-    def _fail(self, made: Attempted, row: int, error: BaseException) -> bool:
+    def _fail(self, attempted: Attempted, row: int, error: BaseException) -> bool:
         """Note the error of a row; return False if it ends the rows, because no other element may stand in."""
         is_replaced = self.max_failures is not None and is_of_element(error)
-        (made.failed if is_replaced else made.ended)[row] = error
+        (attempted.failed if is_replaced else attempted.ended)[row] = error
         return is_replaced
 
     def _add_notes(self, error: BaseException, position: int) -> None:
