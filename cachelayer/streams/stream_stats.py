@@ -134,8 +134,9 @@ class ConsumerClock:
         reading = functions = 0.0
         if clock is not None:
             share = waited / max(sum(clock.seconds.values()), 1e-9)
-            reading = share * clock.seconds["reading"]
-            functions = share * clock.seconds["functions"]
+            # Rounding may not make a part longer than what is left: counters only grow.
+            reading = min(waited, share * clock.seconds["reading"])
+            functions = min(waited - reading, share * clock.seconds["functions"])
         self.counters.add(
             {
                 "waited_seconds": waited,
