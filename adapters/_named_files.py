@@ -8,8 +8,8 @@ from importlib import import_module
 
 from cachelayer.adapters.sources.files import File, Folder, is_folder, is_marker
 from cachelayer.builds.source_files import FileSource
-from cachelayer.credentials_in_urls import has_user, without_credentials
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.support.credentials_in_urls import has_user, without_credentials
 
 _IMAGES = r"\.(jpe?g|png|ppm|bmp|pgm|tiff?|webp)"
 _SOUNDS = r"\.(wav|flac|mp3|ogg)"

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from cachelayer.adapters.sources.files import File, Folder, Options, is_hidden, reading
-from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileFacts, FileSource
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local import located
-from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
-from cachelayer.records.tree import Tree
-from cachelayer.system_threads import Pool
+from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
+from cachelayer.specs.tree import Tree
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.credentials_in_urls import without_credentials
+from cachelayer.support.system_threads import Pool
 
 __all__ = ["from_audio_folder", "from_files", "from_image_folder"]
 

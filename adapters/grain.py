@@ -17,21 +17,18 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches
 from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
-from cachelayer.arguments import explains_options
 from cachelayer.builds.source import Source, read_once, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,
     RecordIndexError,
 )
-from cachelayer.extras import packages_of
 from cachelayer.provenance.function_code import attributes_of
-from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec
+from cachelayer.specs.tree import Tree
 from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.continuing import restore_reader
@@ -39,7 +36,10 @@ from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import Shuffle
-from cachelayer.user_warnings import warn
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.extras import packages_of
+from cachelayer.support.user_warnings import warn
+from cachelayer.views.view import View
 
 with packages_of("grain", "this needs Grain"):
     import grain

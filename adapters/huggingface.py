@@ -19,19 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.table import Table
-from cachelayer.access.version_records import VersionRecords
-from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
-from cachelayer.arguments import explains_options
 from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.source import Source, read_once
+from cachelayer.datasets.table import Table
+from cachelayer.datasets.version_records import VersionRecords
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.extras import packages_of
 from cachelayer.protocols import DatasetRows, records_of
-from cachelayer.records import tree
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.tree import Tree
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.extras import packages_of
+from cachelayer.views.view import View
 
 with packages_of("huggingface", "this needs Hugging Face datasets"):
     import datasets

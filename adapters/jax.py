@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_no_videos, check_stream
-from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError
-from cachelayer.extras import packages_of
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import end_threads
 from cachelayer.streams.ahead.prefetch import Prefetcher
@@ -24,7 +22,9 @@ from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import Stream
-from cachelayer.user_warnings import warn
+from cachelayer.support.arguments import explains_options, integer
+from cachelayer.support.extras import packages_of
+from cachelayer.support.user_warnings import warn
 
 with packages_of("jax", "this needs JAX"):
     import jax

@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_no_videos, check_stream
-from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import Source, read_once
 from cachelayer.builds.unbatched_source import unbatched
@@ -27,13 +26,14 @@ from cachelayer.errors import (
     InvalidTypeError,
     RecordIndexError,
 )
-from cachelayer.extras import packages_of
-from cachelayer.records import tree
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.tree import Tree
 from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.order.orders import MOST_POSITIONS
 from cachelayer.streams.stream import Stream, stream_of
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.extras import packages_of
 
 with packages_of("keras", "this needs Keras and a backend"):
     import keras

@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.adapters.sources.files import File, Files, Options, file_source, reading
-from cachelayer.arguments import explains_options
 from cachelayer.builds.array_source import array_source
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.locks import cached_property
-from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec
+from cachelayer.specs.tree import Tree
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.credentials_in_urls import without_credentials
+from cachelayer.support.locks import cached_property
 
 __all__ = ["from_npy", "from_npz"]
 

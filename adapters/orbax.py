@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cachelayer.errors import InvalidTypeError
-from cachelayer.extras import packages_of
 from cachelayer.streams.checkpoint import read_state, write_state
+from cachelayer.support.extras import packages_of
 
 with packages_of("orbax", "this needs Orbax"):
     import jax

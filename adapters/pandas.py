@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.view import View
 from cachelayer.adapters.sources.pictures import with_files
-from cachelayer.arguments import explains_options
 from cachelayer.builds.source import Source
 from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
     InvalidTypeError,
 )
-from cachelayer.extras import packages_of
-from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
 from cachelayer.records.leaf_columns import Column, Columns
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable, Ragged
-from cachelayer.user_warnings import warn
+from cachelayer.specs import tree
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import Nullable, Ragged
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.extras import packages_of
+from cachelayer.support.user_warnings import warn
+from cachelayer.views.view import View
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,12 +12,12 @@ from zoneinfo import available_timezones
 
 from numpy.typing import NDArray
 
-from cachelayer.access.view import View
-from cachelayer.arguments import explains_options
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.extras import packages_of
-from cachelayer.records.tree import Tree
+from cachelayer.specs.tree import Tree
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.extras import packages_of
+from cachelayer.views.view import View
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,20 +17,20 @@ from urllib.parse import unquote
 
 from numpy.typing import NDArray
 
-from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.arrow_arrays import table_of
 from cachelayer.adapters.sources.arrow_columns import is_list
 from cachelayer.adapters.sources.arrow_source import ArrowPart, first_rows, source_of_parts, source_of_table
 from cachelayer.adapters.sources.files import File, Files, Paths, file_source, reading
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
-from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, MAX_STACKED_RECORDS, batch_records
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.extras import packages_of
-from cachelayer.records.tree import Tree
-from cachelayer.system_threads import Pool
+from cachelayer.specs.tree import Tree
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.extras import packages_of
+from cachelayer.support.system_threads import Pool
+from cachelayer.views.view import View
 
 with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa

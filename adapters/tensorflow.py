@@ -23,17 +23,17 @@ from cachelayer.errors import (
     InvalidTypeError,
     SourceError,
 )
-from cachelayer.extras import packages_of
-from cachelayer.locks import cached_property
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.composite_codecs import ArrayLeafCodec, RaggedLeafCodec, SparseLeafCodec
 from cachelayer.records.infer import overlaid
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column, Columns, FlatRows
-from cachelayer.records.schema import Schema
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec, is_static
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec, is_static
+from cachelayer.specs.tree import Tree
+from cachelayer.support.extras import packages_of
+from cachelayer.support.locks import cached_property
 
 with packages_of("tensorflow", "this needs TensorFlow"):
     import tensorflow as tf

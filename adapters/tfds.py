@@ -12,11 +12,11 @@ import numpy as np
 from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.source import Source, source_of_items
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.extras import packages_of
-from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, RaggedSpec
-from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import leaf_spec
+from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec, RaggedSpec
+from cachelayer.specs.tree import Tree
+from cachelayer.support.extras import packages_of
 
 with packages_of("tfds", "this needs TensorFlow Datasets"):
     import tensorflow_datasets as tfds

@@ -13,16 +13,16 @@ from typing import Any
 import google_crc32c
 
 from cachelayer.adapters.sources.files import File, Files, Options, Paths, PlacedReader, file_source
-from cachelayer.arguments import explains_options
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
-from cachelayer.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.extras import packages_of
-from cachelayer.records.spec import ArraySpec
-from cachelayer.records.tree import Tree
+from cachelayer.specs.spec import ArraySpec
+from cachelayer.specs.tree import Tree
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.credentials_in_urls import as_cause, without_credentials_in
+from cachelayer.support.extras import packages_of
 
 __all__ = ["from_tfrecord"]
 

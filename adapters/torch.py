@@ -16,30 +16,30 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
 from cachelayer.adapters.sources.pictures import with_files
 from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
-from cachelayer.arguments import explains_options, integer
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import Source, length_of, read_once, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.extras import packages_of
 from cachelayer.objects.local import located
 from cachelayer.protocols import T
-from cachelayer.records.schema import Schema
 from cachelayer.records.selection import record_numbers
-from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec
-from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import as_leaf
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import ArraySpec, ImageSpec, LeafSpec
+from cachelayer.specs.tree import Tree
 from cachelayer.streams.ahead.block_feed import warn_of_workers
 from cachelayer.streams.ahead.prefetch import Prefetcher
 from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.stream import Stream
-from cachelayer.user_warnings import warn
+from cachelayer.support.arguments import explains_options, integer
+from cachelayer.support.extras import packages_of
+from cachelayer.support.user_warnings import warn
+from cachelayer.views.view import View
 
 with packages_of("torch", "this needs PyTorch"):
     import torch

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cachelayer
-from cachelayer.access.mix import Mixture
-from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.extras import packages_of
-from cachelayer.records.spec import ArraySpec
+from cachelayer.specs.spec import ArraySpec
 from cachelayer.streams.stream import Stream
+from cachelayer.support.extras import packages_of
+from cachelayer.views.mix import Mixture
+from cachelayer.views.view import View
 
 with packages_of("torchtitan", "this needs torchtitan 0.3"):
     import torch

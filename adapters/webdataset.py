@@ -17,19 +17,19 @@ import numpy as np
 
 from cachelayer.adapters.npy import read_array
 from cachelayer.adapters.sources.files import File, Files, Options, Paths, PlacedReader, file_source
-from cachelayer.arguments import explains_options
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
-from cachelayer.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.extras import packages_of
-from cachelayer.records import tree
 from cachelayer.records.infer import infer_spec
 from cachelayer.records.media import undeclared_image
-from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import BadValue
+from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import BadValue
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.credentials_in_urls import as_cause, without_credentials_in
+from cachelayer.support.extras import packages_of
 
 with packages_of("webdataset", "this needs webdataset"):
     from webdataset.shardlists import expand_urls

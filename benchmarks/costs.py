@@ -20,7 +20,7 @@ from scale_costs import PIECE, cloud, kind_cost, manifest_cost, seconds, writes_
 from servers import new_bucket
 
 import cachelayer
-from cachelayer.access.sequences.pack_planner import Packing, plan
+from cachelayer.sequences.pack_planner import Packing, plan
 from cachelayer.streams.order.blocks import Blocks, block_order
 from cachelayer.streams.order.permutation import permuted
 

@@ -65,18 +65,18 @@ from cachelayer.errors import (
 )
 
 if TYPE_CHECKING:
-    from cachelayer.access.array_record_source import ArrayRecordDataSource as ArrayRecordDataSource
-    from cachelayer.access.dataref import DataRef as DataRef
-    from cachelayer.access.local_copies import Mirrored as Mirrored
-    from cachelayer.access.mix import Mixture as Mixture, concat as concat, mix as mix
-    from cachelayer.access.sampling import Sampled as Sampled
-    from cachelayer.access.view import Packed as Packed, Padded as Padded, Rolling as Rolling, View as View
-    from cachelayer.access.wrap import wrap as wrap
+    from cachelayer.datasets.array_record_source import ArrayRecordDataSource as ArrayRecordDataSource
+    from cachelayer.views.dataref import DataRef as DataRef
+    from cachelayer.datasets.local_copies import Mirrored as Mirrored
+    from cachelayer.views.mix import Mixture as Mixture, concat as concat, mix as mix
+    from cachelayer.views.sampling import Sampled as Sampled
+    from cachelayer.views.view import Packed as Packed, Padded as Padded, Rolling as Rolling, View as View
+    from cachelayer.views.wrap import wrap as wrap
     from cachelayer.builds.build_options import SubmitOptions as SubmitOptions
     from cachelayer.builds.sharded_source import Sharded as Sharded, sharded as sharded
-    from cachelayer.counting import counters as counters
+    from cachelayer.support.counting import counters as counters
     from cachelayer.protocols import RecordSpan as RecordSpan, Sources as Sources
-    from cachelayer.records.spec import (
+    from cachelayer.specs.spec import (
         ArraySpec as ArraySpec,
         AudioSpec as AudioSpec,
         ImageSpec as ImageSpec,
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
         SparseSpec as SparseSpec,
         VideoSpec as VideoSpec,
     )
-    from cachelayer.records.values import Nullable as Nullable, Ragged as Ragged, Sparse as Sparse
+    from cachelayer.specs.values import Nullable as Nullable, Ragged as Ragged, Sparse as Sparse
     from cachelayer.records.video import Video as Video
     from cachelayer.storage.storage import Storage as Storage, open as open
     from cachelayer.streams.epochwise import Epochs as Epochs
@@ -108,18 +108,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "cachelayer.access.array_record_source": ("ArrayRecordDataSource",),
-    "cachelayer.access.dataref": ("DataRef",),
-    "cachelayer.access.local_copies": ("Mirrored",),
-    "cachelayer.access.mix": ("Mixture", "concat", "mix"),
-    "cachelayer.access.sampling": ("Sampled",),
-    "cachelayer.access.view": ("Packed", "Padded", "Rolling", "View"),
-    "cachelayer.access.wrap": ("wrap",),
+    "cachelayer.datasets.array_record_source": ("ArrayRecordDataSource",),
+    "cachelayer.views.dataref": ("DataRef",),
+    "cachelayer.datasets.local_copies": ("Mirrored",),
+    "cachelayer.views.mix": ("Mixture", "concat", "mix"),
+    "cachelayer.views.sampling": ("Sampled",),
+    "cachelayer.views.view": ("Packed", "Padded", "Rolling", "View"),
+    "cachelayer.views.wrap": ("wrap",),
     "cachelayer.builds.build_options": ("SubmitOptions",),
     "cachelayer.builds.sharded_source": ("Sharded", "sharded"),
-    "cachelayer.counting": ("counters",),
+    "cachelayer.support.counting": ("counters",),
     "cachelayer.protocols": ("RecordSpan", "Sources"),
-    "cachelayer.records.spec": (
+    "cachelayer.specs.spec": (
         "ArraySpec",
         "AudioSpec",
         "ImageSpec",
@@ -129,7 +129,7 @@ _HOMES = {
         "SparseSpec",
         "VideoSpec",
     ),
-    "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
+    "cachelayer.specs.values": ("Nullable", "Ragged", "Sparse"),
     "cachelayer.records.video": ("Video",),
     "cachelayer.storage.storage": ("Storage", "open"),
     "cachelayer.streams.order.blocks": ("Blocks",),

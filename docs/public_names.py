@@ -16,9 +16,9 @@ from typing import Any, cast
 import griffe
 
 import cachelayer
-from cachelayer.access.mix import Mixture
-from cachelayer.access.sampling import Sampled
-from cachelayer.access.view import View
+from cachelayer.views.mix import Mixture
+from cachelayer.views.sampling import Sampled
+from cachelayer.views.view import View
 
 ROOT = Path(__file__).parents[1]
 

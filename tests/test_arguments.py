@@ -12,7 +12,7 @@ import pytest
 import cachelayer
 from cachelayer import Storage, UnknownOptionError
 from cachelayer.adapters import folders, npy, tfrecord
-from cachelayer.arguments import explains_options
+from cachelayer.support.arguments import explains_options
 
 CALLS: list[tuple[str, str, str]] = [
     ("ref.stream", "batch_size", "did you mean global_batch_size"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachelayer.host import memory_nbytes
+from cachelayer.support.host import memory_nbytes
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

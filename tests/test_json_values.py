@@ -13,28 +13,20 @@ import pytest
 from mutations import DEEP, mutated
 from samples import some
 
-from cachelayer import (
-    ArraySpec,
-    CorruptionError,
-    FormatError,
-    ImageSpec,
-    InvalidArgumentError,
-    RaggedSpec,
-    StateError,
-    json_values,
-)
+from cachelayer import ArraySpec, CorruptionError, FormatError, ImageSpec, InvalidArgumentError, RaggedSpec, StateError
 from cachelayer.arrayrecord.index import ShardStats
-from cachelayer.json_values import sealed, unsealed
 from cachelayer.objects import paths
 from cachelayer.protocols import Digests
 from cachelayer.provenance.environment import checked_metadata
-from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_named
 from cachelayer.records.selection import Selection
-from cachelayer.records.tree import leaves, namedtuple_class
+from cachelayer.specs import spec_json
+from cachelayer.specs.tree import leaves, namedtuple_class
 from cachelayer.streams.checkpoint import FILE, read_state
 from cachelayer.streams.state import restore, state_of
 from cachelayer.streams.stream_options import make_options
+from cachelayer.support import json_values
+from cachelayer.support.json_values import sealed, unsealed
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import event_of
 from cachelayer.versions.manifest import Manifest

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from cachelayer.leases import MemoryPool, empty
+from cachelayer.support.leases import MemoryPool, empty
 
 LARGE = (3, 1 << 20)
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from forks import in_a_fork
 
-from cachelayer.locks import ProcessLock, cached_property
+from cachelayer.support.locks import ProcessLock, cached_property
 
 
 def take(lock: ProcessLock) -> bool:

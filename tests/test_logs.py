@@ -18,11 +18,12 @@ from commands import invoke, refused
 from faults import answer, cut, fault_proxy, lose, stall
 from servers import Server, new_bucket
 
-from cachelayer import CacheLayerWarning, InvalidArgumentError, Storage, counting, stalls
-from cachelayer.logs import logger_of
+from cachelayer import CacheLayerWarning, InvalidArgumentError, Storage
 from cachelayer.objects.file_systems import FileSystem
 from cachelayer.objects.open_store import open_store
-from cachelayer.stalls import stall_seconds, wait_until
+from cachelayer.support import counting, stalls
+from cachelayer.support.logs import logger_of
+from cachelayer.support.stalls import stall_seconds, wait_until
 from cachelayer.versions.lease import CLAIM, Leases
 from cachelayer.versions.log import Log
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.needs("nbclient", "ipykernel", "ipywidgets"), pytest.m
 BUILD = """
 import numpy as np
 import cachelayer
-from cachelayer.progress import Progress
+from cachelayer.support.progress import Progress
 
 Progress.bar_seconds = 0.01
 storage = cachelayer.Storage("folder")

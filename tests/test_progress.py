@@ -19,7 +19,7 @@ from threads_denied import no_threads
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.progress import Progress, Waiting, current, notice, tqdm_of_process
+from cachelayer.support.progress import Progress, Waiting, current, notice, tqdm_of_process
 
 QUICK = 0.02
 """Seconds between two signs of life."""

@@ -19,8 +19,8 @@ from repository import ROOT
 
 import cachelayer
 from cachelayer import errors
-from cachelayer.logs import LoggerName
 from cachelayer.objects import paths
+from cachelayer.support.logs import LoggerName
 
 PUBLIC = [
     "AlreadyExistsError", "ArgumentsMismatchError", "ArrayRecordDataSource", "ArraySpec",

@@ -20,16 +20,18 @@ ref = cachelayer.Storage(sys.argv[1]).fetch("rows", "v1")
 next(iter(ref.stream(2, shuffle=True, seed=0)))
 print(*sys.modules)
 """
-PACKAGES = {"access", "arrayrecord", "objects", "records", "storage", "streams", "versions"}
-PACKAGES |= {"streams.ahead", "streams.order", "streams.reading"}
+PACKAGES = {"arrayrecord", "datasets", "objects", "records", "specs", "storage", "streams", "support", "versions"}
+PACKAGES |= {"streams.ahead", "streams.order", "streams.reading", "views"}
 NEEDED = {
-    "": "_gather arguments counting credentials_in_urls errors gather json_values leases locks logs protocols "
-    "stalls system_threads temporary_files user_warnings",
-    "access.": "dataref dataset dataset_view origins table version_records view",
+    "": "_gather errors gather protocols",
+    "support.": "arguments counting credentials_in_urls json_values leases locks logs memory stalls system_threads "
+    "temporary_files user_warnings",
+    "datasets.": "dataset dataset_view origins table version_records",
+    "views.": "dataref view",
+    "specs.": "dtypes leaf_names schema spec spec_json tree values",
     "arrayrecord.": "index local_shards mapping",
     "objects.": "local open_store paths store",
-    "records.": "codec dtypes layout leaf_codecs leaf_columns leaf_names memory schema selection spans "
-    "spec spec_json tree values",
+    "records.": "codec layout leaf_codecs leaf_columns selection spans",
     "storage.": "catalog storage",
     "streams.": "ahead.background ahead.prefetch cursor iterator order.orders order.permutation "
     "reading.chunk_plan reading.failures reading.step_reader schedule state stream stream_options "

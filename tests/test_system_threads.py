@@ -12,7 +12,7 @@ from threads_denied import no_threads
 
 from cachelayer import StorageError
 from cachelayer.objects.local import LocalStore
-from cachelayer.system_threads import Pool, start
+from cachelayer.support.system_threads import Pool, start
 from cachelayer.versions.lease import CLAIM, Leases
 
 

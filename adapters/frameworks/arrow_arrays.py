@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.adapters.sources.arrow_columns import is_list
 from cachelayer.adapters.sources.arrow_schema import kept_fields
 from cachelayer.errors import InvalidTypeError
-from cachelayer.extras import packages_of
 from cachelayer.protocols import records_of
-from cachelayer.records import json_text, tree
-from cachelayer.records.memory import Ints
 from cachelayer.records.selection import record_numbers
-from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable, Ragged
-from cachelayer.user_warnings import warn
+from cachelayer.specs import json_text, tree
+from cachelayer.specs.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import Nullable, Ragged
+from cachelayer.support.extras import packages_of
+from cachelayer.support.memory import Ints
+from cachelayer.support.user_warnings import warn
+from cachelayer.views.view import View
 
 with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa

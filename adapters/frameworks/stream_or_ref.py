@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import declared_spec
-from cachelayer.records import tree
-from cachelayer.records.spec import JsonSpec, LeafSpec, VideoSpec, describe_leaf
+from cachelayer.specs import tree
+from cachelayer.specs.spec import JsonSpec, LeafSpec, VideoSpec, describe_leaf
 from cachelayer.streams.stream import Stream
+from cachelayer.views.view import View
 
 
 def check_stream(value: Any) -> None:

@@ -12,20 +12,20 @@ import numpy as np
 import tensorflow as tf
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_no_videos, check_stream, rows_of_batches
-from cachelayer.arguments import explains_options
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from cachelayer.records import json_text, tree
-from cachelayer.records.schema import Schema
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import NoArray, Ragged, Sparse
+from cachelayer.specs import json_text, tree
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import NoArray, Ragged, Sparse
 from cachelayer.streams.cursor import Cursor
 from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.stream import Stream
-from cachelayer.user_warnings import warn
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.user_warnings import warn
 
 _GROUP_RECORDS = 512
 # Several groups are in memory at once.

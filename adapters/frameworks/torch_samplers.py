@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
-from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.ahead.prefetch import Chunk
 from cachelayer.streams.epochs import EpochCursor
@@ -19,6 +17,8 @@ from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream_options import Shuffle
+from cachelayer.support.arguments import explains_options, integer
+from cachelayer.views.view import View
 
 _RECORDS_AT_ONCE = 1 << 13
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from cachelayer.errors import InvalidTypeError
-from cachelayer.records import tree
-from cachelayer.records.leaf_names import names_of_leaves
-from cachelayer.records.spec import LeafSpec
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.specs import tree
+from cachelayer.specs.leaf_names import names_of_leaves
+from cachelayer.specs.spec import LeafSpec
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import Nullable, Ragged, Sparse
 
 # numpy's array protocol does not have these dtypes: they are converted through integers of the same size.
 _ML_DTYPES: dict[np.dtype[Any], torch.dtype] = {

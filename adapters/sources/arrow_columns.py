@@ -15,15 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from cachelayer.extras import packages_of
-from cachelayer.records import dtypes, json_text, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import nested_spec, overlaid
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column, FlatRows, PartRows
-from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.schema import Schema, either
-from cachelayer.records.spec import (
+from cachelayer.specs import dtypes, json_text, tree
+from cachelayer.specs.schema import Schema, either
+from cachelayer.specs.spec import (
     ArraySpec,
     EncodedSpec,
     JsonSpec,
@@ -34,8 +32,10 @@ from cachelayer.records.spec import (
     is_static,
     without_nulls,
 )
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import Ragged
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import Ragged
+from cachelayer.support.extras import packages_of
+from cachelayer.support.memory import Ints, splits_of
 
 with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa

@@ -13,10 +13,10 @@ from typing import Any
 
 from cachelayer.adapters.sources.arrow_columns import is_list, spec_of
 from cachelayer.errors import CacheLayerError
-from cachelayer.extras import packages_of
-from cachelayer.records import tree
-from cachelayer.records.spec import without_nulls
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.spec import without_nulls
+from cachelayer.specs.tree import Tree
+from cachelayer.support.extras import packages_of
 
 with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa

@@ -25,7 +25,6 @@ from cachelayer.adapters.sources.arrow_schema import schema_metadata
 from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, batch_records, cut
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source, errors_named, failure_at
-from cachelayer.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -33,13 +32,14 @@ from cachelayer.errors import (
     InvalidTypeError,
     SourceError,
 )
-from cachelayer.extras import packages_of
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.leaf_columns import Columns
-from cachelayer.records.schema import Flags
-from cachelayer.records.spec import JsonSpec
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.schema import Flags
+from cachelayer.specs.spec import JsonSpec
+from cachelayer.specs.tree import Tree
+from cachelayer.support.credentials_in_urls import as_cause, without_credentials_in
+from cachelayer.support.extras import packages_of
 
 with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa

@@ -20,13 +20,13 @@ from fsspec.implementations.local import LocalFileSystem
 from cachelayer.builds.batches import MAX_BATCH_RECORDS, Batch
 from cachelayer.builds.source import Source, element_batches
 from cachelayer.builds.source_files import FileFacts, FileSource
-from cachelayer.credentials_in_urls import as_cause, without_credentials, without_credentials_in
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects import paths as names
 from cachelayer.objects.local import located
 from cachelayer.objects.open_store import names_no_bucket
-from cachelayer.records.tree import Tree
-from cachelayer.system_threads import Pool
+from cachelayer.specs.tree import Tree
+from cachelayer.support.credentials_in_urls import as_cause, without_credentials, without_credentials_in
+from cachelayer.support.system_threads import Pool
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Options = Mapping[str, Any] | None

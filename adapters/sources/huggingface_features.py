@@ -16,12 +16,12 @@ from cachelayer.adapters.frameworks.arrow_arrays import array_of, type_of
 from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, dtype_of, spec_of, with_declared
 from cachelayer.adapters.sources.pictures import bytes_of
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from cachelayer.records import tree
 from cachelayer.records.media import undeclared_image
-from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import BadValue
-from cachelayer.user_warnings import warn
+from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import BadValue
+from cachelayer.support.user_warnings import warn
 
 ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
 LISTS = (datasets.List, datasets.LargeList)

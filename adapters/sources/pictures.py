@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cachelayer.records import tree
-from cachelayer.records.values import PictureFile
+from cachelayer.specs import tree
+from cachelayer.specs.values import PictureFile
 
 _PNG = ("1", "L", "P", "LA", "RGB", "RGBA", "I;16")
 _TIFF = ("I", "F", "CMYK")

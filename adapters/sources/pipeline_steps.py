@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cachelayer.user_warnings import warn
+from cachelayer.support.user_warnings import warn
 
 
 def warn_of_steps(kind: str, steps: Iterable[str]) -> None:

@@ -21,9 +21,9 @@ from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
-from cachelayer.records.schema import completed
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import BadValue
+from cachelayer.specs.schema import completed
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import BadValue
 
 _BOM = b"\xef\xbb\xbf"
 _OPTIONS = ("include_columns", "column_types", "null_values", "decimal_point")

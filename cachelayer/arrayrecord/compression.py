@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import varints
 from cachelayer.errors import CorruptionError, InvalidArgumentError
-from cachelayer.records.memory import Bytes, Ints, buffers_of
 from cachelayer.records.spans import Spans, joined_spans
+from cachelayer.support.memory import Bytes, Ints, buffers_of
 
 _LEVELS = range(-7, 23)
 _DEFAULT_LEVEL = 3

@@ -27,8 +27,8 @@ from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.ranged import Range, ReadRanges, fetch_ranges
 from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, ByteFile, Footer, parse_chunk, read_footer, read_postscript
 from cachelayer.errors import CorruptionError, FormatError, StorageError
-from cachelayer.records.memory import Bytes, Ints, distinct, splits_of
 from cachelayer.records.spans import Records, Spans
+from cachelayer.support.memory import Bytes, Ints, distinct, splits_of
 
 _SAMPLED_HEADERS = 256
 _TAIL_NBYTES = 4 * BLOCK

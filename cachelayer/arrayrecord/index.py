@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError
 from cachelayer.gather import Buffers
-from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.spans import Spans, lie_outside
+from cachelayer.support.memory import Bytes, Ints
 
 if TYPE_CHECKING:
     from cachelayer.arrayrecord.lengths import LengthsFile

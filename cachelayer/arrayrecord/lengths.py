@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, InvalidArgumentError
-from cachelayer.locks import cached_property
-from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.selection import Selection
+from cachelayer.support.locks import cached_property
+from cachelayer.support.memory import Bytes, Ints, splits_of
 
 LENGTH = np.dtype("<u4")
 _SUM = np.dtype("<i8")

@@ -36,13 +36,13 @@ from cachelayer.arrayrecord.index import (
     to_position,
 )
 from cachelayer.arrayrecord.mapping import MappedFile, is_in_memory, mapping_limit, opened, too_many_mapped
-from cachelayer.counting import count, counts_for_iterator
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.gather import IS_COMPILED, Buffers
-from cachelayer.locks import ProcessLock
-from cachelayer.logs import logger_of
-from cachelayer.records.memory import Ints, buffers_of, distinct, groups_of, memory_of, splits_of
 from cachelayer.records.spans import Records, Spans
+from cachelayer.support.counting import count, counts_for_iterator
+from cachelayer.support.locks import ProcessLock
+from cachelayer.support.logs import logger_of
+from cachelayer.support.memory import Ints, buffers_of, distinct, groups_of, memory_of, splits_of
 
 Verify = Literal["never", "open", "always"]
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")

@@ -23,10 +23,10 @@ import numpy as np
 from cachelayer.arrayrecord.index import SIGNATURE, buffers_of_ranges
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.gather import Buffers
-from cachelayer.locks import cached_property
-from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.spans import Spans
-from cachelayer.temporary_files import open_regular
+from cachelayer.support.locks import cached_property
+from cachelayer.support.memory import Bytes, Ints
+from cachelayer.support.temporary_files import open_regular
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _FAILED = ctypes.c_void_p(-1).value

@@ -31,10 +31,10 @@ from cachelayer.arrayrecord.index import (
 )
 from cachelayer.arrayrecord.records_without_files import FindFiles, records_without_files
 from cachelayer.errors import CorruptionError
-from cachelayer.locks import ProcessLock
-from cachelayer.logs import logger_of
-from cachelayer.records.memory import Ints, distinct, groups_of, splits_of
 from cachelayer.records.spans import NameOfRow, Records, Spans
+from cachelayer.support.locks import ProcessLock
+from cachelayer.support.logs import logger_of
+from cachelayer.support.memory import Ints, distinct, groups_of, splits_of
 
 _log = logger_of("stores")
 Range = tuple[str, int, int]

@@ -18,8 +18,8 @@ import numpy as np
 
 from cachelayer.errors import CorruptionError
 from cachelayer.records.files_in_records import Fetch, PartialRecords
-from cachelayer.records.memory import Ints
 from cachelayer.records.spans import NameOfRow, Records, Spans
+from cachelayer.support.memory import Ints
 
 HEAD_NBYTES = 1 << 16
 """How much of each record is fetched at first: the index of a video of a minute or two."""

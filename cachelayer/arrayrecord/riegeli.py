@@ -16,8 +16,8 @@ import numpy as np
 from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.index import BLOCK, SIGNATURE, to_logical, to_position
 from cachelayer.errors import CorruptionError, FormatError
-from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.spans import Records
+from cachelayer.support.memory import Bytes, Ints, splits_of
 
 CHUNK_HEADER = 40
 _MOST_RECORDS = 2**53

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints
+from cachelayer.support.memory import Bytes, Ints
 
 MAX_NBYTES = 10
 

@@ -29,9 +29,9 @@ from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, Footer, plain_nbytes, r
 from cachelayer.errors import StorageError
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import PREFIX, Frames
-from cachelayer.records.memory import Ints
 from cachelayer.records.spans import Records, Spans
-from cachelayer.system_threads import Pool
+from cachelayer.support.memory import Ints
+from cachelayer.support.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.builds.batches import BATCH_NBYTES, BATCH_SECONDS, IMMUTABLE, MAX_BATCH_RECORDS, RowBatch
-from cachelayer.leases import empty
-from cachelayer.records import tree
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.tree import Tree
+from cachelayer.support.leases import empty
 
 _VALUE_NBYTES = 8
 """About the bytes of a value that is no array."""

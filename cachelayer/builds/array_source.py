@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import refuse_other_index
 from cachelayer.builds.batches import MAX_STACKED_RECORDS, RowBatch, batch_records, cut
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidTypeError
-from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, LeafSpec, as_nullable, with_nullable_values
-from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import as_leaf, leaf_spec
-from cachelayer.records.values import Nullable
+from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec, LeafSpec, as_nullable, with_nullable_values
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import Nullable
+from cachelayer.support.arguments import refuse_other_index
 
 _IN_MEMORY = ("__dlpack__", "numpy", "to_numpy")
 """The methods of arrays, tensors and columns that lie in memory."""

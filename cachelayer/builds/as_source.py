@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.arguments import refuse_other_index
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import batch_records
 from cachelayer.builds.sharded_source import Sharded, source_of_sharded
@@ -42,12 +41,13 @@ from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import DatasetRows, declared_spec, has_records, records_of
 from cachelayer.provenance.environment import ENTRY_POINTS
-from cachelayer.records import tree
 from cachelayer.records.infer import overlaid
-from cachelayer.records.spec import EncodedSpec
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable
+from cachelayer.specs import tree
+from cachelayer.specs.spec import EncodedSpec
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import Nullable
 from cachelayer.streams.stream import Stream
+from cachelayer.support.arguments import refuse_other_index
 
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
 _TELL_THEIR_PLACE = (type(iter([0])), type(iter((0,))), type(iter(range(1))), type(iter("a")))

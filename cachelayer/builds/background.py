@@ -21,11 +21,11 @@ from cachelayer.builds.build_version import build_once
 from cachelayer.builds.hosts import Hosts
 from cachelayer.engines.processes import ChildProcess
 from cachelayer.errors import CacheLayerError, SourceError
-from cachelayer.logs import logger_of
-from cachelayer.progress import Progress, notice
 from cachelayer.provenance.stored_values import Wording, differences
-from cachelayer.system_threads import start
-from cachelayer.user_warnings import warn
+from cachelayer.support.logs import logger_of
+from cachelayer.support.progress import Progress, notice
+from cachelayer.support.system_threads import start
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.lease import CLAIM, Leases, polls
 from cachelayer.versions.notes import Notes, noted_numbers
 

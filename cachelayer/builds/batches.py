@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidTypeError
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.records.leaf_columns import Columns
-from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import as_leaf
-from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.records.video import Video
+from cachelayer.specs import tree
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import Nullable, Ragged, Sparse
 
 BATCH_NBYTES = 1 << 22
 """About the bytes of a batch."""

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict
 
-from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.encode import ON_ERROR, OnError
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.environment import checked_description, checked_metadata
 from cachelayer.records.infer import declared
-from cachelayer.records.tree import Tree
+from cachelayer.specs.tree import Tree
+from cachelayer.support.arguments import boolean, check_options, integer
 from cachelayer.versions import DEFAULT_SHARD_BYTES
 
 RECORD_OVERHEAD = 64

@@ -20,7 +20,7 @@ from cachelayer.builds.source_files import FileFacts
 from cachelayer.engines import Engine, Processes
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.records import spec_json
+from cachelayer.specs import spec_json
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FORMAT, Notes
 

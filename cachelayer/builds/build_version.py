@@ -37,17 +37,17 @@ from cachelayer.builds.part_builds import PartBuilder, build_parts
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.source_files import refuse_changed
-from cachelayer.counting import count
 from cachelayer.engines.engine import is_worker
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError
-from cachelayer.host import process_name
-from cachelayer.logs import logger_of
 from cachelayer.objects import paths
-from cachelayer.progress import Progress, Waiting
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
 from cachelayer.records.codec import Codec
-from cachelayer.user_warnings import warn
+from cachelayer.support.counting import count
+from cachelayer.support.host import process_name
+from cachelayer.support.logs import logger_of
+from cachelayer.support.progress import Progress, Waiting
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.lease import CLAIM, Leases, expiry
 from cachelayer.versions.notes import PartResult

@@ -15,21 +15,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cachelayer.arguments import refuse_other_index
 from cachelayer.builds.batches import Batch, EncodedBatch, RowBatch, batch_records
 from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import Source, errors_named, failure_at, source_of_items
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import HasRecords, records_of
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.keys import KeyColumn, Keys, key_leaf, numbered, rows_by_number, shown_names
-from cachelayer.records.leaf_names import leaf_number, one_or_several
-from cachelayer.records.memory import Ints
-from cachelayer.records.tree import Tree
-from cachelayer.user_warnings import warn
+from cachelayer.specs import tree
+from cachelayer.specs.leaf_names import leaf_number, one_or_several
+from cachelayer.specs.tree import Tree
+from cachelayer.support.arguments import refuse_other_index
+from cachelayer.support.memory import Ints
+from cachelayer.support.user_warnings import warn
 
 
 def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *, batched: bool) -> Source:

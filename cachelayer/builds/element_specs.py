@@ -16,10 +16,10 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.parts import Parts, part_in_errors
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
-from cachelayer.records import tree
 from cachelayer.records.infer import FIRST_ELEMENTS, MOST_ELEMENTS, infer_spec, may_lack_keys, overlaid
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, as_nullable
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec, EncodedSpec, LeafSpec, as_nullable
+from cachelayer.specs.tree import Tree
 
 
 def known_spec(source: Source, options: BuildOptions) -> Tree | None:

@@ -24,10 +24,10 @@ from cachelayer.builds.batches import (
 )
 from cachelayer.engines.processes import ProcessPool
 from cachelayer.errors import ElementError, SourceError
-from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.records.media import check_files
+from cachelayer.support.progress import Progress
 from cachelayer.versions.notes import PartResult
 
 if TYPE_CHECKING:

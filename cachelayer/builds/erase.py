@@ -26,15 +26,15 @@ from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
 from cachelayer.records.frames import Frames
-from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.spans import Spans
-from cachelayer.records.tree import Tree
-from cachelayer.system_threads import Pool
-from cachelayer.user_warnings import warn
+from cachelayer.specs.tree import Tree
+from cachelayer.support.memory import Bytes, Ints
+from cachelayer.support.progress import Progress
+from cachelayer.support.system_threads import Pool
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.lease import Leases
 from cachelayer.versions.log import Log

@@ -27,14 +27,14 @@ from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
 from cachelayer.errors import CorruptionError, InvalidArgumentError, RefusedError, SourceError
-from cachelayer.progress import Progress, current
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.leaf_columns import Column, Columns
-from cachelayer.records.memory import Bytes
 from cachelayer.records.spans import Records
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.tree import Tree
+from cachelayer.support.memory import Bytes
+from cachelayer.support.progress import Progress, current
 from cachelayer.versions.blobs import missing, put_files
 from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile, write_column_file
 from cachelayer.versions.derive import appended

@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from cachelayer.arguments import integer
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan
 from cachelayer.builds.part_builds import PartBuilder, joined, say_what_is_finished
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.progress import Waiting, current
 from cachelayer.provenance.stored_values import Wording, differences
+from cachelayer.support.arguments import integer
+from cachelayer.support.progress import Waiting, current
 from cachelayer.versions.lease import CLAIM, HOST, HeldLease, Lease, Leases, polls
 from cachelayer.versions.notes import PartResult, noted_numbers
 from cachelayer.versions.publish import refuse_if_collected

@@ -29,12 +29,12 @@ from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.write_parts import write_parts
 from cachelayer.engines import Engine
 from cachelayer.errors import InvalidTypeError, SourceError, StorageError
-from cachelayer.logs import logger_of
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.progress import current, notice
 from cachelayer.provenance.stored_values import differences
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.user_warnings import warn
+from cachelayer.support.logs import logger_of
+from cachelayer.support.progress import current, notice
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.notes import Notes, PartResult, read_part
 from cachelayer.versions.publish import refuse_if_collected, refuse_if_taken
 

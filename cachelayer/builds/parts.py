@@ -24,12 +24,12 @@ from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
 from cachelayer.builds.encode import encode
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
-from cachelayer.locks import cached_property
 from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
-from cachelayer.records.tree import Tree
-from cachelayer.user_warnings import warn
+from cachelayer.specs.tree import Tree
+from cachelayer.support.locks import cached_property
+from cachelayer.support.user_warnings import warn
 
 _COMPARED = 16
 """How many records are compared before several processes build one version."""

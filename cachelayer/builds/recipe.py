@@ -39,7 +39,7 @@ from cachelayer.provenance.account import VARIES, Account, account_of
 from cachelayer.provenance.call_arguments import arguments_of, name_of
 from cachelayer.provenance.function_code import PYTHON, code_file
 from cachelayer.provenance.stored_values import Wording, differences, stored
-from cachelayer.records import spec_json, tree
+from cachelayer.specs import spec_json, tree
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.reference import AUTO
 

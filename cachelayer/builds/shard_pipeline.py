@@ -28,13 +28,13 @@ from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.errors import CacheLayerError
-from cachelayer.progress import current
 from cachelayer.protocols import T
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
-from cachelayer.records.memory import Ints
-from cachelayer.stalls import wait_until
-from cachelayer.system_threads import Pool
+from cachelayer.support.memory import Ints
+from cachelayer.support.progress import current
+from cachelayer.support.stalls import wait_until
+from cachelayer.support.system_threads import Pool
 from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_table import ShardFile
 

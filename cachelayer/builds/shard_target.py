@@ -12,13 +12,13 @@ from pathlib import Path
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.errors import BuildRevokedError, StorageError
-from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import Store
 from cachelayer.records.codec import Codec
-from cachelayer.temporary_files import working_folder
-from cachelayer.user_warnings import warn
+from cachelayer.support.logs import logger_of
+from cachelayer.support.temporary_files import working_folder
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.blobs import put_files
 from cachelayer.versions.shard_table import ShardFile
 

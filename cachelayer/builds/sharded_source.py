@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, overload
 
-from cachelayer.arguments import explains_options, integer
 from cachelayer.builds.parts import SourceParts
 from cachelayer.builds.source import Source, errors_named
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import T
+from cachelayer.support.arguments import explains_options, integer
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,9 +35,9 @@ from cachelayer.builds.batches import (
     snapshot,
 )
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.progress import current
 from cachelayer.records.infer import approximate_nbytes
-from cachelayer.records.tree import Tree
+from cachelayer.specs.tree import Tree
+from cachelayer.support.progress import current
 
 if TYPE_CHECKING:
     # Worker processes import this module; what they do not need would make their start slower.

@@ -10,13 +10,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cachelayer.builds.source import Source
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
-from cachelayer.locks import cached_property
 from cachelayer.objects.local import located
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
 from cachelayer.provenance.stored_values import hashed, stored
-from cachelayer.records.tree import Tree
+from cachelayer.specs.tree import Tree
+from cachelayer.support.credentials_in_urls import without_credentials
+from cachelayer.support.locks import cached_property
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

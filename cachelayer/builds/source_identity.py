@@ -31,12 +31,12 @@ from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentErro
 from cachelayer.protocols import has_records, records_of
 from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.provenance.values import crc32c, hash_of
-from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.leaf_columns import Column, Columns, FlatRows, LeafPlan
-from cachelayer.records.leaf_names import names_of_leaves
-from cachelayer.records.spec import EncodedSpec
-from cachelayer.records.tree import Tree
+from cachelayer.specs import spec_json, tree
+from cachelayer.specs.leaf_names import names_of_leaves
+from cachelayer.specs.spec import EncodedSpec
+from cachelayer.specs.tree import Tree
 from cachelayer.streams.stream import Stream
 
 MOST_NBYTES = 1 << 30

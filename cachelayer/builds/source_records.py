@@ -12,12 +12,12 @@ from cachelayer.builds.batches import Batch
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, SourceError
-from cachelayer.locks import ProcessLock
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
-from cachelayer.records.memory import Ints
 from cachelayer.records.spans import Spans
-from cachelayer.records.tree import Tree
+from cachelayer.specs.tree import Tree
+from cachelayer.support.locks import ProcessLock
+from cachelayer.support.memory import Ints
 
 _MOST_HELD_NBYTES = 1 << 28
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.arguments import refuse_other_index
 from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records, cut
 from cachelayer.builds.source import (
     ElementReader,
@@ -25,12 +24,13 @@ from cachelayer.builds.source import (
     with_record_in_errors,
 )
 from cachelayer.errors import ElementError, InvalidArgumentError
-from cachelayer.progress import current
-from cachelayer.records import tree
 from cachelayer.records.infer import approximate_nbytes
-from cachelayer.records.spec import JsonSpec
-from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable, Ragged, wrong_row
+from cachelayer.specs import tree
+from cachelayer.specs.spec import JsonSpec
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import Nullable, Ragged, wrong_row
+from cachelayer.support.arguments import refuse_other_index
+from cachelayer.support.progress import current
 
 _FEW = 16
 """To encode a batch of arrays takes as long as to encode about so many elements one by one."""

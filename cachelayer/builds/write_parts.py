@@ -23,9 +23,9 @@ from cachelayer.builds.element_specs import needs_elements, spec_of_batches
 from cachelayer.builds.encode import Encoder, encode, encode_with_workers
 from cachelayer.builds.parts import Part, Parts, Ranges, Whole, part_in_errors
 from cachelayer.builds.shard_pipeline import ShardPipeline
-from cachelayer.progress import current
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import Frames
+from cachelayer.support.progress import current
 from cachelayer.versions.notes import PartResult
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.cli.options import json_or_text, once
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError, NotFoundError
 from cachelayer.storage.storage import Storage
+from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.versions.reference import Reference, names_version
 from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.views.dataref import DataRef
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -21,8 +21,8 @@ from cachelayer.cli import output
 from cachelayer.cli.exit_codes import ExitCode, code_of
 from cachelayer.cli.output import Result
 from cachelayer.errors import CacheLayerError, CacheLayerWarning
-from cachelayer.logs import logging_to
-from cachelayer.progress import harmless
+from cachelayer.support.logs import logging_to
+from cachelayer.support.progress import harmless
 
 PROBE = "cachelayer-probe"
 """The name of the thread of ``doctor`` that probes a storage."""

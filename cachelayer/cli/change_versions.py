@@ -11,7 +11,6 @@ from typing import Any
 import click
 import numpy as np
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.cli import options
 from cachelayer.cli.addresses import (
@@ -28,15 +27,16 @@ from cachelayer.cli.exit_codes import ExitCode
 from cachelayer.cli.functions import arguments_of, load
 from cachelayer.cli.options import argument, flag, json_or_text, once, option
 from cachelayer.cli.output import Result, version_result
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
-from cachelayer.progress import size
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.storage.storage import AS_BASE, Storage
+from cachelayer.support.credentials_in_urls import without_credentials
+from cachelayer.support.progress import size
 from cachelayer.versions.gc import collect_all
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference, names_version
+from cachelayer.views.dataref import DataRef
 
 
 @command(

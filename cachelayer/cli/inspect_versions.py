@@ -16,7 +16,6 @@ from typing import Any
 import click
 import numpy as np
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.cli import options
 from cachelayer.cli.addresses import Pairs, fetch_rows, only_dataset, open_address, open_place, versions_of
 from cachelayer.cli.app import command
@@ -26,12 +25,13 @@ from cachelayer.cli.options import argument, flag, option
 from cachelayer.cli.output import Result, bold, cell, facts, table, text_of, version_document
 from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
-from cachelayer.extras import packages_of
-from cachelayer.records import dtypes, spec_json, tree
-from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.specs import dtypes, spec_json, tree
+from cachelayer.specs.values import Nullable, Ragged, Sparse
 from cachelayer.statistics import survey
 from cachelayer.storage.storage import Storage
+from cachelayer.support.extras import packages_of
 from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.views.dataref import DataRef
 
 _SHARDS_SHOWN = 10
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import click
 
 from cachelayer.adapters import _named_files as named_files
-from cachelayer.arguments import byte_count, quantity
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
-from cachelayer.records import dtypes
-from cachelayer.records.spec import ArraySpec, JsonSpec
+from cachelayer.specs import dtypes
+from cachelayer.specs.spec import ArraySpec, JsonSpec
+from cachelayer.support.arguments import byte_count, quantity
 from cachelayer.versions import DEFAULT_SHARD_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -14,12 +14,12 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.cli.exit_codes import ExitCode
 from cachelayer.drawing.text import counted, duration
-from cachelayer.json_values import flattened
-from cachelayer.progress import harmless, size
+from cachelayer.support.json_values import flattened
+from cachelayer.support.progress import harmless, size
 from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.views.dataref import DataRef
 
 _RULE = 80
 """The longest line below the heading of a table."""

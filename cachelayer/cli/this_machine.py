@@ -27,13 +27,13 @@ from cachelayer.cli.app import PROBE, command
 from cachelayer.cli.exit_codes import ExitCode
 from cachelayer.cli.options import argument, flag
 from cachelayer.cli.output import Result, facts, table
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, CorruptionError
 from cachelayer.gather import IS_COMPILED
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.store import Store
-from cachelayer.progress import size
 from cachelayer.storage.storage import Storage
+from cachelayer.support.credentials_in_urls import without_credentials
+from cachelayer.support.progress import size
 
 PATIENCE = 10.0
 """Seconds after which `doctor` gives up."""

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from cachelayer.drawing.pixels import Pixels, line, picture, pixels_of, png
 from cachelayer.drawing.text import Names, leaf_text, named
 from cachelayer.errors import CacheLayerError, StorageError
-from cachelayer.records import dtypes, tree
-from cachelayer.records.schema import Schema
-from cachelayer.records.spec import AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
-from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.records.video import Video
+from cachelayer.specs import dtypes, tree
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
+from cachelayer.specs.values import Nullable, Ragged, Sparse
 
 Kind = Literal["null", "picture", "line", "sound", "text", "long", "problem"]
 LINE_WIDTH = 160

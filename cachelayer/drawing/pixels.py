@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
-from cachelayer.extras import packages_of
 from cachelayer.records.media import why_cut
+from cachelayer.support.extras import packages_of
 
 Pixels = NDArray[np.uint8]
 CHANNELS = (1, 3, 4)

@@ -9,8 +9,8 @@ from typing import Any
 from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf, DrawnRecord, DrawOptions, drawn_records
 from cachelayer.drawing.text import Names, shown_path
 from cachelayer.errors import CacheLayerError
-from cachelayer.records import tree
-from cachelayer.records.spec import describe_leaf
+from cachelayer.specs import tree
+from cachelayer.specs.spec import describe_leaf
 
 RECORDS = 4
 _SIDE = 64

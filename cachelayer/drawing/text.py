@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records import dtypes, tree
-from cachelayer.records.spec import LeafSpec, NullableDict, describe_leaf
-from cachelayer.records.values import NoArray, Nullable, Ragged, Sparse
+from cachelayer.specs import dtypes, tree
+from cachelayer.specs.spec import LeafSpec, NullableDict, describe_leaf
+from cachelayer.specs.values import NoArray, Nullable, Ragged, Sparse
 
 _MOST_VALUES = 16
 """Arrays of up to so many values are shown in full."""

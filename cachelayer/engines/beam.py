@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from cachelayer.engines.engine import Engine, as_worker, errors_of, name_of, pickled, unpickled
 from cachelayer.errors import SourceError
-from cachelayer.extras import packages_of
+from cachelayer.support.extras import packages_of
 
 R = TypeVar("R")
 

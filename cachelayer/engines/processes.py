@@ -21,9 +21,9 @@ from typing import Any, Self, TypeVar
 import cloudpickle
 import numpy as np
 
-from cachelayer.arguments import integer
 from cachelayer.engines.engine import Engine, errors_of, name_of, outcome, pickled, result, unpickled
 from cachelayer.errors import InvalidArgumentError, SourceError, StorageError
+from cachelayer.support.arguments import integer
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from cachelayer.engines.engine import Engine, errors_of, name_of, outcome, pickled, result, unpickled
 from cachelayer.errors import SourceError, StorageError
-from cachelayer.extras import packages_of
+from cachelayer.support.extras import packages_of
 
 R = TypeVar("R")
 

@@ -10,15 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from cachelayer.credentials_in_urls import as_cause
 from cachelayer.errors import InvalidArgumentError, StorageError
-from cachelayer.logs import logger_of
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.failures import Kind, RequestError, retried
 from cachelayer.objects.file_systems import METHODS, FileSystem, file_system, forget, in_order
 from cachelayer.objects.local import storage_errors, write_in_place, wrong_size
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Blob, Buffer, Stat
+from cachelayer.support.credentials_in_urls import as_cause
+from cachelayer.support.logs import logger_of
 
 _log = logger_of("stores")
 GAP = 64 * 1024

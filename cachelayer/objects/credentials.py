@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cachelayer.user_warnings import warn
+from cachelayer.support.user_warnings import warn
 
 _PLAIN = frozenset({
     "access", "account_host", "account_name", "anon", "endpoint_url", "profile", "project", "region_name",

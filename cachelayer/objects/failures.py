@@ -16,12 +16,12 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TypeVar
 
-from cachelayer.counting import Counters, count, counting_into, of_thread
-from cachelayer.credentials_in_urls import without_credentials_in
 from cachelayer.errors import CacheLayerError
-from cachelayer.logs import logger_of
-from cachelayer.stalls import stall_seconds, warn_of_stall
-from cachelayer.system_threads import program_ends
+from cachelayer.support.counting import Counters, count, counting_into, of_thread
+from cachelayer.support.credentials_in_urls import without_credentials_in
+from cachelayer.support.logs import logger_of
+from cachelayer.support.stalls import stall_seconds, warn_of_stall
+from cachelayer.support.system_threads import program_ends
 
 T = TypeVar("T")
 

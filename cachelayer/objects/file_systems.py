@@ -25,17 +25,17 @@ from urllib.parse import urlsplit
 
 import google_crc32c
 
-from cachelayer.counting import count, counted
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
-from cachelayer.extras import check_versions
-from cachelayer.logs import logger_of
 from cachelayer.objects import azure, gcs, s3
 from cachelayer.objects.cloud_client import CONNECTIONS, FIXED, Cloud, CloudBuckets, CloudClient, obstore_is_lost
 from cachelayer.objects.failures import Kind, RequestError, asking
 from cachelayer.objects.store import CLOUD_OF_SCHEME, Blob, Buffer, Stat
-from cachelayer.system_threads import Pool
-from cachelayer.user_warnings import warn
+from cachelayer.support.counting import count, counted
+from cachelayer.support.credentials_in_urls import without_credentials
+from cachelayer.support.extras import check_versions
+from cachelayer.support.logs import logger_of
+from cachelayer.support.system_threads import Pool
+from cachelayer.support.user_warnings import warn
 
 T = TypeVar("T")
 

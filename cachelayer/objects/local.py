@@ -21,12 +21,12 @@ import google_crc32c
 import numpy as np
 
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
-from cachelayer.logs import logger_of
 from cachelayer.objects.paths import parent_of
 from cachelayer.objects.store import Blob, Buffer, Stat
 from cachelayer.protocols import T
-from cachelayer.temporary_files import open_regular, sync_path
-from cachelayer.user_warnings import warn
+from cachelayer.support.logs import logger_of
+from cachelayer.support.temporary_files import open_regular, sync_path
+from cachelayer.support.user_warnings import warn
 
 _log = logger_of("stores")
 LOCAL_SCHEMES = frozenset({"file", "local"})

@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from cachelayer.arguments import byte_count, integer
-from cachelayer.counting import count
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from cachelayer.locks import cached_property
-from cachelayer.logs import logger_of
 from cachelayer.objects.local import absolute, storage_errors
+from cachelayer.support.arguments import byte_count, integer
+from cachelayer.support.counting import count
+from cachelayer.support.locks import cached_property
+from cachelayer.support.logs import logger_of
 
 _log = logger_of("copies")
 _SHARE_OF_FREE = 0.8

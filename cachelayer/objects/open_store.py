@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from cachelayer.credentials_in_urls import has_user, without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.local import LOCAL_SCHEMES, LocalStore, absolute
 from cachelayer.objects.store import CLOUD_OF_SCHEME
+from cachelayer.support.credentials_in_urls import has_user, without_credentials
 
 if TYPE_CHECKING:
     from cachelayer.objects.bucket_store import BucketStore

@@ -20,9 +20,9 @@ from cachelayer.errors import (
     RecordIndexError,
     StorageError,
 )
-from cachelayer.logs import logger_of
 from cachelayer.page import distributions, order_page, record_pages, storage_pages
 from cachelayer.page.render import OpenVersions, page
+from cachelayer.support.logs import logger_of
 
 _VERSION = "/d/{dataset}/{version}"
 _ABSENT = "Check the name or the number, or begin at the storage."

@@ -11,13 +11,13 @@ from weakref import WeakKeyDictionary
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.text import class_names, shown_path
 from cachelayer.page.render import page, query_integer, ref_of
-from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, LeafSpec, describe_leaf
+from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec, LeafSpec, describe_leaf
 from cachelayer.statistics import Statistics, survey
 from cachelayer.statistics.shown import Bar, Chart, leaf_charts, length_chart, missing
+from cachelayer.views.dataref import DataRef
 
 SAMPLE = 10_000
 SMALL_NBYTES = 32 << 20

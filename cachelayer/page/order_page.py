@@ -17,22 +17,22 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.drawn_records import DrawnRecord, DrawOptions, drawn_records
 from cachelayer.drawing.text import Names, leaf_text, named, shown_path
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StateError, StorageError
 from cachelayer.page.record_pages import LEAVES, THUMBNAIL
 from cachelayer.page.render import open_versions_of, page, query_integer, ref_of
-from cachelayer.records import tree
-from cachelayer.records.schema import Schema
-from cachelayer.records.spec import ArraySpec, LeafSpec
-from cachelayer.records.values import Nullable
+from cachelayer.specs import tree
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import ArraySpec, LeafSpec
+from cachelayer.specs.values import Nullable
 from cachelayer.streams.continuing import restore_reader
 from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.buckets import Buckets
 from cachelayer.streams.reading.chunk_plan import plan_of
 from cachelayer.streams.schedule import REMAINDERS, Schedule
 from cachelayer.streams.stream import Stream, stream_of
+from cachelayer.views.dataref import DataRef
 
 MOST_BATCH = 65_536
 MOST_SHARDS = 1024

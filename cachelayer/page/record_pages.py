@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cachelayer.access.dataref import DataRef
-from cachelayer.access.where import Condition, mask_of
 from cachelayer.drawing.drawn_records import DrawOptions, are_tokens, drawn_leaf, drawn_records
 from cachelayer.drawing.pixels import png
 from cachelayer.drawing.pixels import sound as decoded_sound
@@ -21,9 +19,11 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, RecordIndex
 from cachelayer.page.distributions import SAMPLE, columns_of
 from cachelayer.page.render import open_versions_of, page, query_integer, ref_of
 from cachelayer.protocols import records_of
-from cachelayer.records import tree
-from cachelayer.records.schema import Schema
-from cachelayer.records.spec import AudioSpec, LeafSpec
+from cachelayer.specs import tree
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import AudioSpec, LeafSpec
+from cachelayer.views.dataref import DataRef
+from cachelayer.views.where import Condition, mask_of
 
 COUNT = 50
 MOST = 200

@@ -15,15 +15,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, Detokenize, DrawOptions
 from cachelayer.drawing.text import ago, class_names, leaf_text, shown_path
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.progress import size
 from cachelayer.storage.storage import Storage
+from cachelayer.support.progress import size
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.views.dataref import DataRef
 
 
 def _plain(value: Any) -> str:

@@ -10,18 +10,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.drawn_records import DrawnLeaf, drawn_records
 from cachelayer.drawing.text import spec_rows
 from cachelayer.errors import CacheLayerError, DatasetNotFoundError
-from cachelayer.json_values import flattened
 from cachelayer.page.distributions import SMALL_NBYTES, SMALL_RECORDS
 from cachelayer.page.render import OpenVersions, open_versions_of, page, ref_of
 from cachelayer.storage.storage import Storage
-from cachelayer.system_threads import Pool
+from cachelayer.support.json_values import flattened
+from cachelayer.support.system_threads import Pool
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.unpublished import UnpublishedBuild, begun_datasets
+from cachelayer.views.dataref import DataRef
 
 _THREADS = 32
 _EVENTS = 200

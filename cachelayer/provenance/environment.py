@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.provenance.function_code import is_users
+from cachelayer.support import json_values
 
 ENTRY_POINTS = "cachelayer.sources"
 """The entry points of adapters: each has the name of a framework, and knows that framework's objects."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from cachelayer import json_values
+from cachelayer.support import json_values
 
 MARK = "hash:"
 """The beginning of a hash where values may stand too."""

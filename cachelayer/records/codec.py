@@ -24,9 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
-from cachelayer.locks import PickledByFields, cached_property
-from cachelayer.records import dtypes
-from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.layout import Layout, LeafPart, padded
 from cachelayer.records.leaf_codecs import FixedLeafCodec, leaf_codec_for
 from cachelayer.records.leaf_columns import (
@@ -41,8 +38,16 @@ from cachelayer.records.leaf_columns import (
     unpacked_bits,
     values_of,
 )
-from cachelayer.records.leaf_names import has_length
-from cachelayer.records.memory import (
+from cachelayer.records.spans import Records, Spans
+from cachelayer.specs import dtypes
+from cachelayer.specs.dtypes import canonical_bytes
+from cachelayer.specs.leaf_names import has_length
+from cachelayer.specs.schema import Flags, Schema, rows_in_any
+from cachelayer.specs.spec import ArraySpec, EncodedSpec, LeafSpec, decoded_leaf, describe_leaf, takes_none
+from cachelayer.specs.tree import Tree, describe, map_structure
+from cachelayer.specs.values import Nullable
+from cachelayer.support.locks import PickledByFields, cached_property
+from cachelayer.support.memory import (
     MAX_SHARED_NBYTES,
     Bytes,
     Ints,
@@ -51,11 +56,6 @@ from cachelayer.records.memory import (
     rows_sharing_memory,
     splits_of,
 )
-from cachelayer.records.schema import Flags, Schema, rows_in_any
-from cachelayer.records.spans import Records, Spans
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, decoded_leaf, describe_leaf, takes_none
-from cachelayer.records.tree import Tree, describe, map_structure
-from cachelayer.records.values import Nullable
 
 if TYPE_CHECKING:
     from cachelayer.records.frames import Frames

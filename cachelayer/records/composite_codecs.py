@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidTypeError
-from cachelayer.records import dtypes
 from cachelayer.records.conform import conform, fits_shape, is_plain, ragged_of
-from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8, U32, LeafPart
 from cachelayer.records.leaf_columns import (
     FlatRows,
@@ -24,10 +22,12 @@ from cachelayer.records.leaf_columns import (
     separate_rows_of,
     strings_of_bytes,
 )
-from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
-from cachelayer.records.tree import describe
-from cachelayer.records.values import Ragged, Sparse, wrong_row
+from cachelayer.specs import dtypes
+from cachelayer.specs.dtypes import DType
+from cachelayer.specs.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
+from cachelayer.specs.tree import describe
+from cachelayer.specs.values import Ragged, Sparse, wrong_row
+from cachelayer.support.memory import Ints, splits_of
 
 _I64 = np.dtype("<i8")
 _MAX_U32 = 2**32 - 1

@@ -22,10 +22,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
 from cachelayer.errors import ElementError, InvalidTypeError
-from cachelayer.records import dtypes
-from cachelayer.records.spec import (
+from cachelayer.records.value_conversion import as_leaf, as_time
+from cachelayer.records.video import Video
+from cachelayer.specs import dtypes
+from cachelayer.specs.spec import (
     ArraySpec,
     EncodedSpec,
     ImageSpec,
@@ -36,10 +37,9 @@ from cachelayer.records.spec import (
     describe_leaf,
     without_nulls,
 )
-from cachelayer.records.tree import builtin, describe
-from cachelayer.records.value_conversion import as_leaf, as_time
-from cachelayer.records.values import Nullable, PictureFile, Ragged, with_flat_values
-from cachelayer.records.video import Video
+from cachelayer.specs.tree import builtin, describe
+from cachelayer.specs.values import Nullable, PictureFile, Ragged, with_flat_values
+from cachelayer.support.credentials_in_urls import without_credentials, without_credentials_in
 
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}

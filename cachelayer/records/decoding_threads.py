@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain
 from typing import TypeVar
 
-from cachelayer.system_threads import Pool
+from cachelayer.support.system_threads import Pool
 
 _MOST_THREADS = 8
 _MOST_TASKS = 32

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from cachelayer.records.memory import Bytes, Ints, memory_of, splits_of
 from cachelayer.records.spans import NameOfRow, Records, Spans, joined_spans, names_in_groups, names_of_rows
+from cachelayer.support.memory import Bytes, Ints, memory_of, splits_of
 
 Fetch = Callable[[Ints, Ints, Ints], Spans]
 """Fetches a range of each of some records: given their rows, and the begins and the bytes of the ranges."""

@@ -14,9 +14,9 @@ from itertools import islice
 
 import numpy as np
 
-from cachelayer.leases import empty
-from cachelayer.records.memory import Bytes, Ints, memory_of, move_ranges, splits_of
 from cachelayer.records.spans import Records, Spans
+from cachelayer.support.leases import empty
+from cachelayer.support.memory import Bytes, Ints, memory_of, move_ranges, splits_of
 
 PREFIX = 8
 """The bytes of the length before each record in :class:`Frames`."""

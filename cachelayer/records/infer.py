@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
-from cachelayer.records import tree
-from cachelayer.records.schema import Schema
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, RaggedSpec, as_nullable, without_nulls
-from cachelayer.records.tree import Tree, children, describe, leaf_values, map_structure
 from cachelayer.records.value_conversion import as_time, leaf_spec
-from cachelayer.records.values import BadValue, Nullable, PictureFile, Ragged, Sparse
-from cachelayer.user_warnings import warn
+from cachelayer.specs import tree
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, RaggedSpec, as_nullable, without_nulls
+from cachelayer.specs.tree import Tree, children, describe, leaf_values, map_structure
+from cachelayer.specs.values import BadValue, Nullable, PictureFile, Ragged, Sparse
+from cachelayer.support.user_warnings import warn
 
 FIRST_ELEMENTS = 64
 """How many elements tell the spec of all."""

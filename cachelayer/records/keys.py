@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.records import dtypes
-from cachelayer.records.dtypes import DType
-from cachelayer.records.memory import Ints
-from cachelayer.records.spec import ArraySpec
-from cachelayer.records.tree import Tree, describe
-from cachelayer.records.values import Nullable
+from cachelayer.specs import dtypes
+from cachelayer.specs.dtypes import DType
+from cachelayer.specs.spec import ArraySpec
+from cachelayer.specs.tree import Tree, describe
+from cachelayer.specs.values import Nullable
+from cachelayer.support.memory import Ints
 
 _INT64_MAX = np.iinfo(np.int64).max
 

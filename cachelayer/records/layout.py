@@ -9,7 +9,7 @@ is a one-dimensional array whose length differs from record to record. A record 
 Each row of this drawing, and each varying part, begins at a multiple of 8 bytes; zeros fill the space before it. The
 alignment of a fixed part is the largest power of two that divides the size of its items, at most 8. The lengths count
 as a part of alignment 4, and the null bits as one of alignment 1; parts of one alignment keep their order. There is a
-null bit for each leaf, and more: see :mod:`cachelayer.records.schema`. A leaf some of whose values are null in this
+null bit for each leaf, and more: see :mod:`cachelayer.specs.schema`. A leaf some of whose values are null in this
 record has one bit for each value at the end of the record. Varying parts have the order of their leaves, but files of
 videos come last.
 

@@ -41,7 +41,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidTypeError
-from cachelayer.records import dtypes
 from cachelayer.records.layout import U8, LeafPart
 from cachelayer.records.leaf_columns import (
     FlatRows,
@@ -51,10 +50,11 @@ from cachelayer.records.leaf_columns import (
     separate_rows_of,
     strings_of_bytes,
 )
-from cachelayer.records.memory import splits_of
-from cachelayer.records.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec, describe_leaf, is_static
-from cachelayer.records.tree import describe
-from cachelayer.records.values import Ragged, wrong_row
+from cachelayer.specs import dtypes
+from cachelayer.specs.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec, describe_leaf, is_static
+from cachelayer.specs.tree import describe
+from cachelayer.specs.values import Ragged, wrong_row
+from cachelayer.support.memory import splits_of
 
 
 def leaf_codec_for(spec: LeafSpec) -> LeafCodec:
@@ -201,7 +201,7 @@ class JsonLeafCodec(LeafCodec):
         return (FlatRows(data, splits_of(lengths)),)
 
     def _text(self, value: Any, index: int) -> str:
-        from cachelayer.records import json_text
+        from cachelayer.specs import json_text
 
         try:
             return json_text.text_of(value)
@@ -209,12 +209,12 @@ class JsonLeafCodec(LeafCodec):
             raise ElementError(describe_leaf(self._spec), describe(value), record=index, hint=str(error)) from error
 
     def value(self, *parts: NDArray[Any]) -> Any:
-        from cachelayer.records import json_text
+        from cachelayer.specs import json_text
 
         return json_text.value_of(parts[0].tobytes())
 
     def values(self, parts: tuple[Any, ...]) -> list[Any]:
-        from cachelayer.records import json_text
+        from cachelayer.specs import json_text
 
         return [json_text.value_of(text) for text in strings_of_bytes(parts[0], str)]
 

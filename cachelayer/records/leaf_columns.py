@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
-from cachelayer.records import dtypes
-from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8, LeafPart
-from cachelayer.records.memory import Ints, rows_sharing_memory, separate_rows, splits_of
-from cachelayer.records.schema import Flags, Node, Nulls, either, rows_in_any
-from cachelayer.records.spec import EncodedSpec, has_values, takes_none
-from cachelayer.records.values import Nullable, Ragged, with_flat_values
+from cachelayer.specs import dtypes
+from cachelayer.specs.dtypes import DType
+from cachelayer.specs.schema import Flags, Node, Nulls, either, rows_in_any
+from cachelayer.specs.spec import EncodedSpec, has_values, takes_none
+from cachelayer.specs.values import Nullable, Ragged, with_flat_values
+from cachelayer.support.memory import Ints, rows_sharing_memory, separate_rows, splits_of
 
 if TYPE_CHECKING:
     from cachelayer.records.media import Files

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from cachelayer.records.layout import U8
 from cachelayer.records.leaf_columns import Column, Columns, FlatRows, LeafPlan, values_of
-from cachelayer.records.memory import bytes_of, splits_of
-from cachelayer.records.schema import rows_in_any
 from cachelayer.records.spans import Spans
-from cachelayer.records.spec import LeafSpec, without_nulls
-from cachelayer.records.values import Ragged, Sparse
+from cachelayer.specs.schema import rows_in_any
+from cachelayer.specs.spec import LeafSpec, without_nulls
+from cachelayer.specs.values import Ragged, Sparse
+from cachelayer.support.memory import bytes_of, splits_of
 
 
 @dataclass(frozen=True, eq=False)

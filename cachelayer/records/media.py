@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import boolean, integer
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -28,16 +27,15 @@ from cachelayer.errors import (
     InvalidTypeError,
     MissingDependencyError,
 )
-from cachelayer.extras import packages_of
-from cachelayer.records import tree
 from cachelayer.records.conform import conform
 from cachelayer.records.decoding_threads import in_threads
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column, Columns
-from cachelayer.records.leaf_names import leaf_numbers
-from cachelayer.records.memory import LEAF_NBYTES, Ints
-from cachelayer.records.schema import Flags, Schema, rows_in_any
-from cachelayer.records.spec import (
+from cachelayer.records.video_codec import VideoReaders
+from cachelayer.specs import tree
+from cachelayer.specs.leaf_names import leaf_numbers
+from cachelayer.specs.schema import Flags, Schema, rows_in_any
+from cachelayer.specs.spec import (
     IMAGE_MODES,
     AudioSpec,
     EncodedSpec,
@@ -50,9 +48,11 @@ from cachelayer.records.spec import (
     decoded_leaf,
     describe_leaf,
 )
-from cachelayer.records.tree import Tree
-from cachelayer.records.video_codec import VideoReaders
-from cachelayer.user_warnings import warn
+from cachelayer.specs.tree import Tree
+from cachelayer.support.arguments import boolean, integer
+from cachelayer.support.extras import packages_of
+from cachelayer.support.memory import LEAF_NBYTES, Ints
+from cachelayer.support.user_warnings import warn
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -23,9 +23,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import refuse_other_index
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
-from cachelayer.records.memory import Ints
+from cachelayer.support.arguments import refuse_other_index
+from cachelayer.support.memory import Ints
 
 _ACCEPTED = "pass a sequence of integers, or a mask with one bool for each record"
 

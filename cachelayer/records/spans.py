@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError
 from cachelayer.gather import Buffers, copy_ranges, copy_rows
-from cachelayer.leases import empty
-from cachelayer.records.memory import Bytes, Ints, buffers_of, memory_of, splits_of
+from cachelayer.support.leases import empty
+from cachelayer.support.memory import Bytes, Ints, buffers_of, memory_of, splits_of
 
 NameOfRow = Callable[[int], str]
 """Returns what errors call a record, given its row."""

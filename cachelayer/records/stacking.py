@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError
-from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.protocols import Dataset, declared_spec
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec, VideoSpec
-from cachelayer.records.tree import Tree
 from cachelayer.records.value_conversion import leaf_spec
-from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, SparseSpec, VideoSpec
+from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import Nullable, Ragged, Sparse
+from cachelayer.support.locks import PickledByFields, cached_property
 
 UNLIKE = "elements of one structure, with leaves of one shape and dtype, from a function passed to map()"
 DECLARE = "Pad them to one shape, or declare what varies or may be None: map(fn, element_spec=...)."

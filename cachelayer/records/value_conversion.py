@@ -20,8 +20,9 @@ import ml_dtypes
 import numpy as np
 
 from cachelayer.errors import InvalidTypeError
-from cachelayer.records import tree
-from cachelayer.records.spec import (
+from cachelayer.records.video import Video
+from cachelayer.specs import tree
+from cachelayer.specs.spec import (
     ArraySpec,
     ImageSpec,
     LeafSpec,
@@ -30,8 +31,7 @@ from cachelayer.records.spec import (
     VideoSpec,
     with_nullable_values,
 )
-from cachelayer.records.values import BadValue, NoArray, Nullable, PictureFile, Ragged, Sparse, with_flat_values
-from cachelayer.records.video import Video
+from cachelayer.specs.values import BadValue, NoArray, Nullable, PictureFile, Ragged, Sparse, with_flat_values
 
 # Types are looked up by name, so that their modules need not be imported.
 _REMEDIES = {

@@ -23,15 +23,15 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import explains_options
 from cachelayer.errors import CorruptionError, ElementError, InvalidArgumentError, InvalidTypeError, RecordIndexError
-from cachelayer.json_values import decoding
-from cachelayer.locks import cached_property
 from cachelayer.records.files_in_records import FileRanges, StoredBytes, read_together
-from cachelayer.records.memory import LEAF_NBYTES, Ints
 from cachelayer.records.selection import record_numbers, sliced
-from cachelayer.records.spec import ImageSize, VideoSpec, describe_leaf
 from cachelayer.records.video_index import PacketRange, VideoIndex, pyav
+from cachelayer.specs.spec import ImageSize, VideoSpec, describe_leaf
+from cachelayer.support.arguments import explains_options
+from cachelayer.support.json_values import decoding
+from cachelayer.support.locks import cached_property
+from cachelayer.support.memory import LEAF_NBYTES, Ints
 
 Frames = NDArray[np.uint8]
 ReadBytes = Callable[[int, int], Any]

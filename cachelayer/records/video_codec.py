@@ -18,11 +18,11 @@ from cachelayer.records.conform import conform
 from cachelayer.records.files_in_records import StoredBytes
 from cachelayer.records.layout import U8, U32, LeafPart
 from cachelayer.records.leaf_columns import Column, FlatRows, LeafCodec, PartRows, bytes_of_strings, strings_of_bytes
-from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.schema import Flags
-from cachelayer.records.spec import SizedVideoSpec, VideoSpec
 from cachelayer.records.video import Video, VideoFile
 from cachelayer.records.video_index import VideoIndex, indexed
+from cachelayer.specs.schema import Flags
+from cachelayer.specs.spec import SizedVideoSpec, VideoSpec
+from cachelayer.support.memory import Ints, splits_of
 
 _I64 = np.dtype("<i8")
 

@@ -22,14 +22,14 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer import json_values
 from cachelayer.errors import CacheLayerError, ElementError, MissingDependencyError
-from cachelayer.extras import packages_of
-from cachelayer.locks import cached_property
 from cachelayer.records.decoding_threads import in_threads
-from cachelayer.records.json_text import text_of
-from cachelayer.records.memory import Ints
-from cachelayer.records.spec import VideoSpec, describe_leaf
+from cachelayer.specs.json_text import text_of
+from cachelayer.specs.spec import VideoSpec, describe_leaf
+from cachelayer.support import json_values
+from cachelayer.support.extras import packages_of
+from cachelayer.support.locks import cached_property
+from cachelayer.support.memory import Ints
 
 U32 = np.dtype("<u4")
 NO_FRAME = 2**32 - 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records import dtypes
+from cachelayer.specs import dtypes
 
 VALUES = 32
 """How many distinct integers are counted one by one at most."""

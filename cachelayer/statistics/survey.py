@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.progress import Progress
 from cachelayer.protocols import records_of
-from cachelayer.records import json_text, tree
-from cachelayer.records.leaf_names import leaf_number
-from cachelayer.records.schema import Schema
-from cachelayer.records.spec import ImageSpec, JsonSpec, LeafSpec, RaggedSpec, describe_leaf
-from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.specs import json_text, tree
+from cachelayer.specs.leaf_names import leaf_number
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import ImageSpec, JsonSpec, LeafSpec, RaggedSpec, describe_leaf
+from cachelayer.specs.values import Nullable, Ragged, Sparse
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
 from cachelayer.statistics.shown import statistics_html, statistics_text
 from cachelayer.statistics.texts_and_images import StringStats, StringSummary, image_sizes
+from cachelayer.support.arguments import integer
+from cachelayer.support.progress import Progress
 
 _BATCH_NBYTES = 8 << 20
 _BATCH_RECORDS = 16_384

@@ -1,4 +1,4 @@
-"""What users call: ``Storage``, ``cacheable`` and ``open``. These modules join ``builds``, ``access`` and ``versions``.
+"""What users call: ``Storage``, ``cacheable`` and ``open``. These modules join ``builds``, ``views`` and ``versions``.
 
 ::
 

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cachelayer.access.dataref import DataRef
-from cachelayer.access.field_values import keys_of_view
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.column_sources import Join, columns_by_key, columns_of_function
 from cachelayer.builds.extensions import AddingColumns
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
+from cachelayer.datasets.field_values import keys_of_view
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.provenance.stored_values import hashed, is_number, stored
 from cachelayer.storage.builder import Builder
+from cachelayer.views.dataref import DataRef
 
 
 def add_columns(

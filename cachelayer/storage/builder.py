@@ -19,8 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from cachelayer.access.dataref import DataRef
-from cachelayer.access.sequences.packs import PackArguments
 from cachelayer.builds.as_source import sources_by_split
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
@@ -31,11 +29,13 @@ from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError, ElementError, InvalidArgumentError
 from cachelayer.objects import paths
+from cachelayer.sequences.packs import PackArguments
 from cachelayer.storage.catalog import Catalog
 from cachelayer.storage.growing import begin_build
 from cachelayer.storage.staleness import OnChange, check_recipe, warn_of_incomparable
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference
+from cachelayer.views.dataref import DataRef
 
 
 @dataclass(frozen=True)

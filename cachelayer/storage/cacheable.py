@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Mapping
 from string import Formatter
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast, overload
 
-from cachelayer.access.dataref import DataRef
-from cachelayer.access.sequences.packs import PackArguments
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
+from cachelayer.sequences.packs import PackArguments
 from cachelayer.storage.builder import Builder, store_packs
 from cachelayer.storage.staleness import warn_of_varying_values
 from cachelayer.versions.reference import AUTO, Reference
+from cachelayer.views.dataref import DataRef
 
 if TYPE_CHECKING:
     from cachelayer.storage.staleness import OnChange

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cachelayer.access.dataref import DataRef
-from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.table import Table
-from cachelayer.access.version_records import VersionRecords
-from cachelayer.arguments import did_you_mean
 from cachelayer.arrayrecord.local_shards import Verify
+from cachelayer.datasets.dataset_view import DatasetView
+from cachelayer.datasets.table import Table
+from cachelayer.datasets.version_records import VersionRecords
 from cachelayer.errors import (
     CorruptionError,
     DatasetNotFoundError,
@@ -23,11 +21,13 @@ from cachelayer.errors import (
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
+from cachelayer.support.arguments import did_you_mean
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.reference import Reference, Want
 from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.view_calls import ViewName
+from cachelayer.views.dataref import DataRef
 
 if TYPE_CHECKING:
     from cachelayer.objects.local_cache import CacheFolder
@@ -136,7 +136,7 @@ class Catalog:
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""
-        from cachelayer.user_warnings import warn
+        from cachelayer.support.user_warnings import warn
 
         folders = self._folders()
         failed = {name: error for name, error in folders.items() if isinstance(error, StorageError)}
@@ -154,7 +154,7 @@ class Catalog:
 
     def _folders(self) -> dict[str, bool | StorageError]:
         """Return for each folder, sorted, whether it has versions, or the error of a store that cannot tell."""
-        from cachelayer.system_threads import Pool
+        from cachelayer.support.system_threads import Pool
 
         names = self._names()
         with Pool(_THREADS, "cachelayer-datasets") as threads:

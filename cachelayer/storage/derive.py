@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cachelayer.access.dataref import DataRef
-from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.view import View
 from cachelayer.builds.build_version import ALLOW_EMPTY
+from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.environment import checked_description, checked_metadata
 from cachelayer.versions.derive import derive
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.views.dataref import DataRef
+from cachelayer.views.view import View
 
 
 def derive_version(

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataref import DataRef
-from cachelayer.access.dataset_view import DatasetView
-from cachelayer.access.growing_records import GrowingRecords
-from cachelayer.access.table import Table
 from cachelayer.builds.background import BackgroundBuild
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
 from cachelayer.builds.hosts import Hosts
 from cachelayer.builds.parts import Ranges
 from cachelayer.builds.source_records import SourceRecords
+from cachelayer.datasets.dataset_view import DatasetView
+from cachelayer.datasets.growing_records import GrowingRecords
+from cachelayer.datasets.table import Table
 from cachelayer.engines.processes import copied
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.records.infer import FIRST_ELEMENTS
-from cachelayer.records.schema import Schema
+from cachelayer.specs.schema import Schema
 from cachelayer.storage.catalog import Catalog
 from cachelayer.versions.view_calls import ViewName
+from cachelayer.views.dataref import DataRef
 
 
 def begin_build(catalog: Catalog, plan: BuildPlan, hosts: Hosts | None) -> DataRef[Any]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.errors import DigestMismatchError, InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
@@ -18,6 +17,7 @@ from cachelayer.versions.reference import Reference, names_version
 from cachelayer.versions.repair import RepairReport, repair
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import manifest_of
+from cachelayer.views.dataref import DataRef
 
 if TYPE_CHECKING:
     from cachelayer.storage.storage import Storage

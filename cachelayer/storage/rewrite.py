@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataref import DataRef
-from cachelayer.access.stored_records import StoredRecords
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.batches import Batch, EncodedBatch
 from cachelayer.builds.build_options import BuildOptions
@@ -22,11 +20,13 @@ from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
 from cachelayer.engines import Processes
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
-from cachelayer.records.memory import Ints
 from cachelayer.storage.builder import Builder
 from cachelayer.streams.order.permutation import permuted
-from cachelayer.system_threads import Pool
-from cachelayer.user_warnings import warn
+from cachelayer.support.memory import Ints
+from cachelayer.support.system_threads import Pool
+from cachelayer.support.user_warnings import warn
+from cachelayer.views.dataref import DataRef
+from cachelayer.views.stored_records import StoredRecords
 
 _LARGE_RECORD = 1 << 20
 """A shuffle of records of at least so many bytes costs little more than reading them in order: a request for each."""

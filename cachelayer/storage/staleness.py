@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_plan import BuildRequest
 from cachelayer.builds.recipe import Recipe
 from cachelayer.errors import (
@@ -22,9 +21,10 @@ from cachelayer.errors import (
     StaleVersionWarning,
 )
 from cachelayer.provenance.account import SOURCE
-from cachelayer.user_warnings import warn
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.reference import AUTO
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.views.dataref import DataRef
 
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)

@@ -6,7 +6,7 @@ Each method checks what the user passed and names what is meant; the packages be
     add_columns, derive, rewrite                          a module of this name beside this one
     fetch, datasets, versions, tags, history, builds      catalog.py, and the log in versions/
     tag, untag, delete, erase, gc                         the log; builds/erase.py, versions/gc.py
-    verify, repair, diff, copy                            versions/, repair.py, access/
+    verify, repair, diff, copy                            versions/, repair.py, views/
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
-from cachelayer.access.dataref import DataRef
-from cachelayer.arguments import boolean, explains_options, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import open_store
@@ -28,19 +25,21 @@ from cachelayer.objects.store import Store
 from cachelayer.protocols import T
 from cachelayer.storage.catalog import Catalog
 from cachelayer.streams.stream_options import check_seed
+from cachelayer.support.arguments import boolean, explains_options, required
+from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.versions import DEFAULT_SHARD_BYTES, GRACE_SECONDS
 from cachelayer.versions.log import Log, LogEvent
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.views.dataref import DataRef
 
 # The modules that build are imported when something is built: most processes only read.
 if TYPE_CHECKING:
-    from cachelayer.access.sequences.packs import PackArguments
-    from cachelayer.access.view import View
     from cachelayer.builds.build_options import SubmitOptions
     from cachelayer.builds.sharded_source import Sharded
     from cachelayer.engines import Engine
+    from cachelayer.sequences.packs import PackArguments
     from cachelayer.storage.builder import Builder
     from cachelayer.storage.cacheable import Cacheable
     from cachelayer.storage.staleness import OnChange
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from cachelayer.versions.repair import RepairReport
     from cachelayer.versions.unpublished import UnpublishedBuild
     from cachelayer.versions.verify import VerifyReport
+    from cachelayer.views.view import View
 
     class CacheOptions(SubmitOptions, total=False):
         """The keywords of :meth:`Storage.cache`."""
@@ -615,7 +615,7 @@ class Storage:
             True
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.records.leaf_names import field_names
+        from cachelayer.specs.leaf_names import field_names
         from cachelayer.storage.rewrite import rewrite
 
         as_base = compression == AS_BASE
@@ -1067,7 +1067,7 @@ class Storage:
             - went: 1, the first is 1 (record 0)
             ~ x: 1, the first is 2 (record 1 -> 2): 6 -> 0
         """
-        from cachelayer.access.view import View
+        from cachelayer.views.view import View
 
         if any(isinstance(each, View) for each in (dataset_id, version, other)):
             raise InvalidTypeError("storage.diff() takes the names of versions: call one.diff(other) of two DataRefs")
@@ -1130,7 +1130,7 @@ class Storage:
 
 def _pack_arguments(pack: PackArguments | None) -> PackArguments | None:
     """Return the arguments of packs, checked before anything is built."""
-    from cachelayer.access.sequences.packs import checked_pack_arguments
+    from cachelayer.sequences.packs import checked_pack_arguments
 
     return None if pack is None else checked_pack_arguments(pack)
 

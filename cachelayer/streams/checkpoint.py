@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError, StorageError
-from cachelayer.temporary_files import sync_path
+from cachelayer.support.temporary_files import sync_path
 
 FILE = "state.json"
 Awaited = Awaitable[Awaitable[None]]

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, Protocol
 
-from cachelayer.counting import counting_into
-from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
 from cachelayer.streams.reading.failures import Failure, too_many, warn_of_failure
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream_stats import ConsumerClock, StreamStats
+from cachelayer.support.counting import counting_into
+from cachelayer.support.locks import ProcessLock
 
 
 class Chunks(Protocol[T]):

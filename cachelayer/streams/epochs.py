@@ -22,7 +22,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
-from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Prefetcher
@@ -33,7 +32,8 @@ from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.state import epoch_of, state_of_loops
-from cachelayer.user_warnings import warn
+from cachelayer.support.arguments import integer
+from cachelayer.support.user_warnings import warn
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,11 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from cachelayer.arguments import integer
 from cachelayer.errors import InvalidTypeError, RecordIndexError
-from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.streams.order.orders import MOST_POSITIONS, Order
 from cachelayer.streams.order.permutation import Indices
+from cachelayer.support.arguments import integer
+from cachelayer.support.locks import PickledByFields, cached_property
 
 Remainder = Literal["drop", "keep", "pad", "wrap"]
 REMAINDERS: tuple[Remainder, ...] = get_args(Remainder)

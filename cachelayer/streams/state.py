@@ -26,7 +26,7 @@ from cachelayer.errors import StateError
 from cachelayer.protocols import Digests
 from cachelayer.streams.order.orders import MOST_POSITIONS, VERSIONS, Order
 from cachelayer.streams.schedule import Phase, Schedule
-from cachelayer.user_warnings import warn
+from cachelayer.support.user_warnings import warn
 
 FORMAT = 1
 _LABEL_OF = {

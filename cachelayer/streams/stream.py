@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import boolean, explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import Sources, T
 from cachelayer.streams.cursor import ChunksWithStates, Cursor
@@ -20,7 +19,8 @@ from cachelayer.streams.reading.chunk_plan import plan_of, ranges_with
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.step_reader import Learned, StepReader
 from cachelayer.streams.schedule import Schedule
-from cachelayer.user_warnings import warn
+from cachelayer.support.arguments import boolean, explains_options, integer
+from cachelayer.support.user_warnings import warn
 
 if TYPE_CHECKING:
     from cachelayer.streams.epochwise import Epochs

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, c
 
 import numpy as np
 
-from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.streams.order.orders import MOST_POSITIONS, ExactOrder, Order
 from cachelayer.streams.schedule import REMAINDERS, Remainder, Schedule
-from cachelayer.user_warnings import warn
+from cachelayer.support.arguments import boolean, check_options, integer
+from cachelayer.support.user_warnings import warn
 
 if TYPE_CHECKING:
     from cachelayer.streams.order.blocks import Blocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter
 
-from cachelayer.counting import of_iterator
+from cachelayer.support.counting import of_iterator
 
 _MUCH = 0.1
 """From this share of the time on, a consumer that waits is told what to do about it."""
@@ -36,7 +36,7 @@ class ReadingStats:
     """Requests that were made again, because they failed."""
 
     def __str__(self) -> str:
-        from cachelayer.progress import size
+        from cachelayer.support.progress import size
 
         made = f" in {self.requests:,} requests" if self.requests else ""
         again = f", {self.retries:,} of them again" if self.retries else ""

@@ -14,10 +14,10 @@ from cachelayer.builds.batches import ElementBatch, RowBatch
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_records import SourceRecords
 from cachelayer.errors import SourceError
-from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import infer_spec
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.tree import Tree
 
 
 def _same(mine: Any, theirs: Any) -> bool:

@@ -20,11 +20,11 @@ from typing import Literal
 import google_crc32c
 
 from cachelayer.errors import CorruptionError
-from cachelayer.logs import logger_of
 from cachelayer.objects.paths import WORKING
 from cachelayer.objects.store import Blob, Stat, Store
-from cachelayer.system_threads import Pool
-from cachelayer.temporary_files import sync_path, working_folder
+from cachelayer.support.logs import logger_of
+from cachelayer.support.system_threads import Pool
+from cachelayer.support.temporary_files import sync_path, working_folder
 
 Problem = Literal["missing", "damaged"]
 _log = logger_of("stores")

@@ -15,16 +15,16 @@ import google_crc32c
 import numpy as np
 
 from cachelayer.errors import CorruptionError, SourceError
-from cachelayer.json_values import Count, Sha256
 from cachelayer.objects import paths
 from cachelayer.objects.local import open_file
 from cachelayer.objects.store import Blob
-from cachelayer.records import tree
 from cachelayer.records.codec import TYPED, Codec, codec_named
 from cachelayer.records.leaf_codecs import leaf_codec_for
-from cachelayer.records.leaf_names import names_of_leaves
-from cachelayer.records.memory import Bytes
-from cachelayer.records.tree import Tree
+from cachelayer.specs import tree
+from cachelayer.specs.leaf_names import names_of_leaves
+from cachelayer.specs.tree import Tree
+from cachelayer.support.json_values import Count, Sha256
+from cachelayer.support.memory import Bytes
 
 _MAX_HEADER_NBYTES = 10_000
 """The longest header that ``np.load`` reads: it takes longer ones for an attack."""

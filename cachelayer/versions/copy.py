@@ -8,8 +8,8 @@ from typing import Any
 from cachelayer.errors import AlreadyExistsError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
+from cachelayer.support.progress import Progress
 from cachelayer.versions.copy_files import copy_files, named_there
 from cachelayer.versions.derive import with_new_token
 from cachelayer.versions.lease import Leases

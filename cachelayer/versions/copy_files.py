@@ -9,8 +9,8 @@ from pathlib import Path
 from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.progress import Progress
-from cachelayer.system_threads import Pool
+from cachelayer.support.progress import Progress
+from cachelayer.support.system_threads import Pool
 from cachelayer.versions.blobs import copy
 from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cachelayer.drawing.text import leaf_text
-from cachelayer.json_values import flattened
-from cachelayer.records import spec_json
-from cachelayer.records.tree import Tree, leaves
+from cachelayer.specs import spec_json
+from cachelayer.specs.tree import Tree, leaves
+from cachelayer.support.json_values import flattened
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 

@@ -24,16 +24,16 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.local import storage_errors
 from cachelayer.objects.store import Store
-from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
-from cachelayer.system_threads import Pool
-from cachelayer.temporary_files import left_over_folders, working_folder
-from cachelayer.user_warnings import warn
+from cachelayer.support import json_values
+from cachelayer.support.progress import Progress
+from cachelayer.support.system_threads import Pool
+from cachelayer.support.temporary_files import left_over_folders, working_folder
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.lease import CLAIM, has_running_build, remove_if_empty
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.notes import PLAN_HASH

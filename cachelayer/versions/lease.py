@@ -26,14 +26,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from cachelayer.arguments import seconds_of_environment
 from cachelayer.errors import StorageError
-from cachelayer.host import has_ended, is_running, process_name
-from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.progress import Progress
-from cachelayer.system_threads import Pool, start
+from cachelayer.support.arguments import seconds_of_environment
+from cachelayer.support.host import has_ended, is_running, process_name
+from cachelayer.support.logs import logger_of
+from cachelayer.support.progress import Progress
+from cachelayer.support.system_threads import Pool, start
 
 _log = logger_of("builds")
 CLAIM = "claim"

@@ -25,14 +25,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from cachelayer import counting, json_values
 from cachelayer.errors import BusyError, CorruptionError, FormatError, StorageError, VersionNotFoundError
-from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local import is_full
 from cachelayer.objects.store import Store
-from cachelayer.system_threads import Pool
-from cachelayer.user_warnings import warn
+from cachelayer.support import counting, json_values
+from cachelayer.support.logs import logger_of
+from cachelayer.support.system_threads import Pool
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.snapshot import Snapshot, base_of, chain_of
 
 _log = logger_of("log")

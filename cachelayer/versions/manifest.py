@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.json_values import Count, Sha256
-from cachelayer.locks import cached_property
 from cachelayer.records.selection import Selection
-from cachelayer.records.tree import Tree
+from cachelayer.specs.tree import Tree
+from cachelayer.support import json_values
+from cachelayer.support.json_values import Count, Sha256
+from cachelayer.support.locks import cached_property
 from cachelayer.versions.shard_set import ShardSet, merged_spec
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 

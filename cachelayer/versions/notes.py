@@ -20,14 +20,14 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, StorageError
-from cachelayer.json_values import Count
-from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.system_threads import Pool
-from cachelayer.user_warnings import warn
+from cachelayer.support import json_values
+from cachelayer.support.json_values import Count
+from cachelayer.support.logs import logger_of
+from cachelayer.support.system_threads import Pool
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.blobs import missing
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import canonical_json

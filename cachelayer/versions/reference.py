@@ -16,11 +16,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from cachelayer.arguments import did_you_mean
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import refuse_credentials, refuse_query
+from cachelayer.support.arguments import did_you_mean
+from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.view_calls import ViewCall, parse_calls
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cachelayer.errors import CorruptionError, VersionNotFoundError
-from cachelayer.logs import logger_of
 from cachelayer.objects import paths
-from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
+from cachelayer.support.logs import logger_of
+from cachelayer.support.progress import Progress
 from cachelayer.versions.copy_files import copy_files, named_there
 from cachelayer.versions.derive import stored_numbers, with_new_token
 from cachelayer.versions.lease import Leases

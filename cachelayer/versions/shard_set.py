@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cachelayer import json_values
 from cachelayer.errors import FormatError
-from cachelayer.locks import cached_property
-from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import TYPED, Codec, codec_named
-from cachelayer.records.leaf_names import has_length
-from cachelayer.records.tree import Tree
+from cachelayer.specs import spec_json, tree
+from cachelayer.specs.leaf_names import has_length
+from cachelayer.specs.tree import Tree
+from cachelayer.support import json_values
+from cachelayer.support.locks import cached_property
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer import json_values
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.errors import CorruptionError, FormatError
-from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.store import Blob
-from cachelayer.records.memory import splits_of
+from cachelayer.support import json_values
+from cachelayer.support.locks import cached_property
+from cachelayer.support.memory import splits_of
 
 _OF_LEAVES = "length_crc32cs", "length_totals"
 _STATS = [field.name for field in fields(ShardStats) if field.compare]

@@ -27,10 +27,10 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
-from cachelayer import json_values
 from cachelayer.errors import AlreadyExistsError, CorruptionError, RefusedError, VersionNotFoundError
-from cachelayer.json_values import Count, Sha256
 from cachelayer.objects import paths
+from cachelayer.support import json_values
+from cachelayer.support.json_values import Count, Sha256
 
 FORMAT = 1
 Name = Annotated[str, paths.check_name]

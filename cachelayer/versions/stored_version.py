@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from cachelayer.errors import CorruptionError, DatasetNotFoundError, FormatError, VersionNotFoundError
-from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.records.selection import Selection
+from cachelayer.support.locks import PickledByFields, cached_property
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
@@ -143,7 +143,7 @@ class StoredVersion(PickledByFields):
 
         It is a temporary copy if the store is remote.
         """
-        from cachelayer.temporary_files import working_folder
+        from cachelayer.support.temporary_files import working_folder
 
         local = self.folder.local_path(file.name)
         if local is not None:

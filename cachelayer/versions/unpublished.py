@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.user_warnings import warn
+from cachelayer.support.user_warnings import warn
 from cachelayer.versions.gc import Age, ages_of
 from cachelayer.versions.lease import CLAIM, HOST, Lease, State, leases_in
 from cachelayer.versions.log import Log

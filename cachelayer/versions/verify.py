@@ -19,16 +19,16 @@ from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
-from cachelayer.logs import logger_of
 from cachelayer.objects import paths
 from cachelayer.objects.local import file_crc32c
 from cachelayer.objects.store import Store
-from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
-from cachelayer.records.memory import Ints
 from cachelayer.records.spans import Records
-from cachelayer.system_threads import Pool
+from cachelayer.support.logs import logger_of
+from cachelayer.support.memory import Ints
+from cachelayer.support.progress import Progress
+from cachelayer.support.system_threads import Pool
 from cachelayer.versions.blobs import Problem, damaged
 from cachelayer.versions.column_file import ColumnFile, check_column_file
 from cachelayer.versions.manifest import Manifest

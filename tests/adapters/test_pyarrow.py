@@ -46,7 +46,7 @@ from cachelayer.adapters.sources.files import Files
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.records.codec import codec_for
-from cachelayer.records.spec import as_nullable
+from cachelayer.specs.spec import as_nullable
 from cachelayer.testing import SourceTests
 
 

@@ -18,7 +18,7 @@ import cachelayer
 from cachelayer import ArraySpec, NullableDict, RaggedSpec, Storage
 from cachelayer.adapters.pyarrow import from_json
 from cachelayer.errors import ElementError
-from cachelayer.records.spec import as_nullable, with_nullable_values
+from cachelayer.specs.spec import as_nullable, with_nullable_values
 
 INT, FLOAT, TEXT = ArraySpec("int64"), ArraySpec("float64"), ArraySpec(str)
 INTS, FLOATS, TEXTS = ArraySpec("int64", (None,)), ArraySpec("float64", (None,)), ArraySpec(str, (None,))

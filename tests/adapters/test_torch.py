@@ -46,9 +46,9 @@ from cachelayer import (
 )
 from cachelayer.adapters.torch import BatchSampler, Sampler, loader, tensors, to_torch
 from cachelayer.builds.as_source import as_source
-from cachelayer.records import tree
-from cachelayer.records.schema import Schema
-from cachelayer.records.tree import leaves
+from cachelayer.specs import tree
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.tree import leaves
 from cachelayer.testing import FailingSourceTests, ResumableSinkTests, SourceTests
 from cachelayer.testing.loops import BATCH, LoopTests
 from cachelayer.testing.loops import RECORDS as RECORDS_OF_LOOPS

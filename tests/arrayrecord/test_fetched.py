@@ -13,9 +13,9 @@ from samples import examples
 from test_ranged import Remote
 
 from cachelayer import CorruptionError, Storage
-from cachelayer.access.held_blocks import HeldBlock, held_records
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.index import BLOCK, HEADER, PAYLOAD, SIGNATURE, buffers_of_ranges, check_inside, to_logical
+from cachelayer.datasets.held_blocks import HeldBlock, held_records
 from cachelayer.records.spans import Records, Spans
 
 BEGINS = st.integers(0, 3 * BLOCK).filter(lambda position: position % BLOCK >= HEADER)

@@ -20,7 +20,7 @@ from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.records.codec import codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.records.spans import Spans
-from cachelayer.records.spec import ArraySpec
+from cachelayer.specs.spec import ArraySpec
 
 
 @pytest.fixture

@@ -213,7 +213,7 @@ def test_the_digest_of_a_view_is_as_specified(storage: cachelayer.Storage) -> No
 def test_every_dtype_that_can_be_stored_is_on_the_page() -> None:
     from strategies import DTYPES
 
-    from cachelayer.records.dtypes import to_name
+    from cachelayer.specs.dtypes import to_name
 
     text = section("Element specs")
     spelled = {"int16": "int8", "int32": "int8", "uint16": "uint8", "uint32": "uint8"}

@@ -17,7 +17,7 @@ from samples import examples
 from cachelayer import CorruptionError, InvalidArgumentError
 from cachelayer.arrayrecord.index import MOST_LENGTH as MOST
 from cachelayer.arrayrecord.lengths import LengthColumn, LengthsFile, encode_lengths
-from cachelayer.records.memory import splits_of
+from cachelayer.support.memory import splits_of
 
 SIZES = [0, 1, 2, 255, 256, 600, 4000]
 

@@ -30,7 +30,7 @@ from cachelayer.arrayrecord.riegeli import Footer, read_footer
 from cachelayer.arrayrecord.writer import mapped_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.objects.local import file_crc32c
-from cachelayer.records.memory import Ints
+from cachelayer.support.memory import Ints
 
 N = 60
 WILD = st.one_of(

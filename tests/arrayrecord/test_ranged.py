@@ -16,9 +16,9 @@ from samples import examples
 
 import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
-from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.ranged import Range, RangedShards, ShardObject
+from cachelayer.datasets.version_records import VersionRecords
 from cachelayer.objects import paths
 from cachelayer.records.spans import Records
 

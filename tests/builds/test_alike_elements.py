@@ -23,7 +23,7 @@ from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder, OnError
 from cachelayer.errors import CacheLayerError
 from cachelayer.records.codec import codec_for
-from cachelayer.records.spec import as_nullable
+from cachelayer.specs.spec import as_nullable
 
 Pair = namedtuple("Pair", ["a", "b"])
 Other = namedtuple("Other", ["a", "b"])

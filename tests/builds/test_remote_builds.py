@@ -15,7 +15,7 @@ from leftovers import assert_only_versions_are_left, files_below
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer.host import process_name
+from cachelayer.support.host import process_name
 from cachelayer.testing.engines import wait_until
 
 HOST = process_name().rpartition("-")[0]

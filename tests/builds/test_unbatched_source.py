@@ -17,9 +17,9 @@ from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import ElementBatch, RowBatch
 from cachelayer.builds.encode import Encoder
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError
-from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.schema import Schema
+from cachelayer.specs import tree
+from cachelayer.specs.schema import Schema
 
 TOKENS = {"tokens": ArraySpec("int32", (None,)), "id": ArraySpec("int64")}
 

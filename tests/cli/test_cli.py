@@ -22,7 +22,7 @@ from cachelayer.cli.exit_codes import ExitCode, code_of
 from cachelayer.cli.options import nbytes, pair, seconds
 from cachelayer.cli.output import Result
 from cachelayer.drawing.text import counted
-from cachelayer.progress import size
+from cachelayer.support.progress import size
 
 COMMANDS = sorted(app.commands)
 

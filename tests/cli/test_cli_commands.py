@@ -12,9 +12,9 @@ from commands import document, invoke, refused
 
 import cachelayer
 from cachelayer.cli import this_machine
-from cachelayer.host import process_name
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.support.host import process_name
 
 SHARD_BYTES = 35_000
 

@@ -19,7 +19,7 @@ import cachelayer
 from cachelayer import ArraySpec, ImageSpec, Ragged, Sparse
 from cachelayer.cli.inspect_versions import element_json
 from cachelayer.drawing.text import leaf_text
-from cachelayer.records import tree
+from cachelayer.specs import tree
 from cachelayer.statistics import survey
 
 RECORDS = 300

@@ -11,7 +11,7 @@ import pytest
 from cachelayer.drawing.drawn_records import DrawOptions, drawn_leaf
 from cachelayer.drawing.pixels import fitted, heat, line, png, rgb
 from cachelayer.drawing.text import class_names, named, shown_path
-from cachelayer.records.spec import ArraySpec
+from cachelayer.specs.spec import ArraySpec
 
 
 def test_pixels_come_back_from_png() -> None:

@@ -21,7 +21,7 @@ from forks import in_a_fork
 import cachelayer
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Blob
-from cachelayer.temporary_files import sync_path
+from cachelayer.support.temporary_files import sync_path
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ import cachelayer
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe
 from cachelayer.cli.this_machine import pictures
-from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.provenance.call_arguments import name_of
 from cachelayer.provenance.environment import checked_out, commit_of
 from cachelayer.provenance.function_code import code_file
 from cachelayer.provenance.stored_values import Wording, differences
+from cachelayer.support.credentials_in_urls import without_credentials
 
 
 def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:

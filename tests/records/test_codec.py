@@ -17,13 +17,13 @@ from strategies import DTYPES, bits, random_leaf, same, same_array, same_leaf, s
 
 from cachelayer import ArraySpec, JsonSpec, Nullable, NullableDict, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.errors import CorruptionError, ElementError, FormatError
-from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.conform import conform, stacked_rows
-from cachelayer.records.schema import Schema
 from cachelayer.records.spans import Spans
-from cachelayer.records.spec import LeafSpec, describe_leaf, is_static, without_nulls
 from cachelayer.records.value_conversion import leaf_spec
+from cachelayer.specs import tree
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import LeafSpec, describe_leaf, is_static, without_nulls
 
 Array = np.ndarray[Any, Any]
 

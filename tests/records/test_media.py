@@ -21,7 +21,7 @@ from PIL import Image
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ElementError, FormatError, ImageSpec, Nullable, Ragged
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.records import spec_json
+from cachelayer.specs import spec_json
 
 
 @pytest.fixture

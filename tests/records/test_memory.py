@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from samples import examples
 
-from cachelayer.records.memory import move_ranges, splits_of
+from cachelayer.support.memory import move_ranges, splits_of
 
 LENGTHS = st.one_of(
     st.integers(0, 40),

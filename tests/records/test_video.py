@@ -36,8 +36,8 @@ from cachelayer import (
 )
 from cachelayer.arrayrecord.records_without_files import joined_checksums
 from cachelayer.drawing.drawn_records import DrawOptions, drawn_leaf
-from cachelayer.records.spec import ImageSize
 from cachelayer.records.video_index import VideoIndex
+from cachelayer.specs.spec import ImageSize
 
 pytest.importorskip("av")
 SPEC = {"video": VideoSpec(), "label": ArraySpec("int64")}

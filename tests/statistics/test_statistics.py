@@ -22,8 +22,8 @@ from strategies import versions
 
 import cachelayer
 from cachelayer import ArraySpec, ImageSpec, InvalidArgumentError, Ragged, RaggedSpec, Sparse
-from cachelayer.records import dtypes, tree
-from cachelayer.records.schema import Schema
+from cachelayer.specs import dtypes, tree
+from cachelayer.specs.schema import Schema
 from cachelayer.statistics import LeafStats, survey
 from cachelayer.statistics.numbers import BINS, VALUES, Histogram, NumberStats, NumberSummary, are_numbers
 

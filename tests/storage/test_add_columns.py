@@ -208,7 +208,7 @@ def test_a_record_without_a_row_has_none_or_what_fills_it(storage: Storage, ref:
     fill = {name: fill[name] for name in added}
     filled = storage.add_columns("d@v1", new="v3", columns=table, on="x", how="left", fill=fill)
     assert plain(filled[4]) == plain({**elements()[4], **fill})
-    assert not any(leaf.nullable for _, leaf in cachelayer.records.tree.leaves(filled.element_spec))
+    assert not any(leaf.nullable for _, leaf in cachelayer.specs.tree.leaves(filled.element_spec))
     assert ["weight", -1.5] in filled.provenance["options"]["fill"]
     again: dict[str, Any] = {"columns": table, "on": "x", "how": "left", "hosts": (0, 1)}
     assert storage.add_columns("d@v1", new="v2", **again).digest == left.digest

@@ -32,7 +32,7 @@ from cachelayer.errors import (
     StateError,
     VersionNotFoundError,
 )
-from cachelayer.records import tree
+from cachelayer.specs import tree
 from cachelayer.testing.engines import wait_until
 
 OPTIONS: dict[str, Any] = {"shard_bytes": SHARD_BYTES}

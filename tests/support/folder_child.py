@@ -7,7 +7,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from cachelayer.temporary_files import working_folder
+from cachelayer.support.temporary_files import working_folder
 
 
 def killed_at_work(made: str, parent: str) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
-from cachelayer.records import tree
-from cachelayer.records.spec import LeafSpec
-from cachelayer.records.values import with_flat_values
+from cachelayer.specs import tree
+from cachelayer.specs.spec import LeafSpec
+from cachelayer.specs.values import with_flat_values
 
 _BELOW_NULL = object()
 """Stands for a leaf below a dict that is None."""

@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
-from cachelayer.records import tree
-from cachelayer.records.spec import LeafSpec, NullableDict, has_values, with_nullable_values
-from cachelayer.records.values import with_flat_values
+from cachelayer.specs import tree
+from cachelayer.specs.spec import LeafSpec, NullableDict, has_values, with_nullable_values
+from cachelayer.specs.values import with_flat_values
 
 ML_DTYPES = [
     np.dtype(getattr(ml_dtypes, name))

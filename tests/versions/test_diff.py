@@ -12,8 +12,8 @@ import pytest
 
 import cachelayer
 from cachelayer import Ragged, Storage
-from cachelayer.access.table import Group
-from cachelayer.access.version_records import VersionRecords
+from cachelayer.datasets.table import Group
+from cachelayer.datasets.version_records import VersionRecords
 from cachelayer.versions.diff import Change, RowPlace, Rows
 
 

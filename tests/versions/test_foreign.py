@@ -14,9 +14,9 @@ from stored import set_facts
 
 import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
-from cachelayer.json_values import sealed, unsealed
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.support.json_values import sealed, unsealed
 from cachelayer.versions.log import Log
 from cachelayer.versions.snapshot import Snapshot, manifest_name, manifest_stem
 

@@ -19,7 +19,7 @@ import cachelayer
 from cachelayer import CacheLayerWarning, ErasedRecordError, Storage
 from cachelayer.arrayrecord.index import COMPRESSIONS
 from cachelayer.builds import build_plan
-from cachelayer.records import dtypes, spec_json
+from cachelayer.specs import dtypes, spec_json
 from cachelayer.streams.order.orders import VERSIONS
 
 FILE = ROOT / "tests" / "data" / "format-1.tar.gz"

@@ -22,10 +22,10 @@ from leftovers import assert_only_versions_are_left, files_below, named_files, s
 import cachelayer
 from cachelayer import BuildRevokedError, Storage
 from cachelayer.builds.erase import Erasure
-from cachelayer.host import process_name
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Stat
+from cachelayer.support.host import process_name
 from cachelayer.versions.gc import Collected, collect
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion

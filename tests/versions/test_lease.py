@@ -18,17 +18,17 @@ from forks import FORKS, beside_threads
 
 import cachelayer
 from cachelayer.errors import InvalidArgumentError, StorageError
-from cachelayer.host import process_name
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
+from cachelayer.support.host import process_name
 from cachelayer.versions.lease import CLAIM, EXPIRY, Leases, expiry, has_running_build, leases_in
 
 FOLDER = paths.builds("v1")
 NAME = f"{FOLDER}/{CLAIM}"
 HOST = process_name().rpartition("-")[0]
-TELL = "from cachelayer.host import process_name; print(process_name())"
+TELL = "from cachelayer.support.host import process_name; print(process_name())"
 DEAD = b"other-host-1 token 1"
 """What a process leaves that was killed after its first beat."""
 

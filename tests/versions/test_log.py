@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from samples import some
 
 from cachelayer import CacheLayerWarning, CorruptionError, StorageError
-from cachelayer.json_values import sealed
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.support.json_values import sealed
 from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files
 from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo, base_of, chain_of

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from cachelayer import ArraySpec, CorruptionError, FormatError
 from cachelayer.arrayrecord.index import ShardStats
-from cachelayer.json_values import encoded
 from cachelayer.objects import paths
 from cachelayer.records.selection import Selection
+from cachelayer.support.json_values import encoded
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.manifest import FORMAT, KeptRecords, Manifest
 from cachelayer.versions.shard_set import ShardSet

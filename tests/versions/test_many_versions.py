@@ -11,9 +11,9 @@ from faults import fault_proxy
 from servers import Server, new_storage
 
 from cachelayer import Storage
-from cachelayer.json_values import sealed
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
+from cachelayer.support.json_values import sealed
 from cachelayer.versions.log import Log
 from cachelayer.versions.snapshot import Snapshot, chain_of
 

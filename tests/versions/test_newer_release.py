@@ -14,7 +14,7 @@ from stored import set_facts
 
 import cachelayer
 from cachelayer import FormatError, StateError, Storage
-from cachelayer.json_values import sealed, unsealed
+from cachelayer.support.json_values import sealed, unsealed
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.snapshot import manifest_name
 

@@ -10,10 +10,10 @@ import pytest
 from mutations import mutated
 from samples import some
 
-from cachelayer import json_values
 from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.support import json_values
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import Notes, PartResult, noted_numbers, read_part
 from cachelayer.versions.shard_table import ShardFile

@@ -19,7 +19,7 @@ from forks import FORKS, beside_threads
 from cachelayer import Storage
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.store import Blob
-from cachelayer.temporary_files import working_folder
+from cachelayer.support.temporary_files import working_folder
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from leftovers import files_below
 import cachelayer
 from cachelayer import Storage, UnpublishedBuild
 from cachelayer.errors import SourceError
-from cachelayer.host import process_name
+from cachelayer.support.host import process_name
 
 SHARD_BYTES = 400_000
 ROWS = 1000

@@ -14,9 +14,9 @@ from concurrent.futures import CancelledError
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
-from cachelayer.counting import counted
 from cachelayer.errors import StorageError
-from cachelayer.system_threads import start
+from cachelayer.support.counting import counted
+from cachelayer.support.system_threads import start
 
 R = TypeVar("R")
 

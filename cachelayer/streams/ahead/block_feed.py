@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cachelayer.host import memory_nbytes
-from cachelayer.locks import ProcessLock
 from cachelayer.protocols import DatasetRows, Held, StoredSource, takes_requests
 from cachelayer.streams.ahead.background import Background, Task
 from cachelayer.streams.order.permutation import Indices
@@ -35,7 +33,9 @@ from cachelayer.streams.reading.chunk_plan import HeldOf, plan_of
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.schedule import Schedule, StepRange
-from cachelayer.user_warnings import warn
+from cachelayer.support.host import memory_nbytes
+from cachelayer.support.locks import ProcessLock
+from cachelayer.support.user_warnings import warn
 
 Fetched = Mapping[StoredSource, Any]
 """What came for a block: for each source, the records of it that the elements are made of."""

@@ -21,14 +21,14 @@ from itertools import islice
 from threading import Event
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from cachelayer.counting import of_thread
 from cachelayer.protocols import T, takes_requests
-from cachelayer.stalls import wait_until
 from cachelayer.streams.ahead.background import Background, Task
 from cachelayer.streams.reading.chunk_plan import read_in_place
 from cachelayer.streams.reading.failures import Dropped, Failure, ReadContext, clear_callers
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.schedule import StepRange
+from cachelayer.support.counting import of_thread
+from cachelayer.support.stalls import wait_until
 
 if TYPE_CHECKING:
     from cachelayer.streams.ahead.block_feed import BlockFeed

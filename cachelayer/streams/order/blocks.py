@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.locks import cached_property
 from cachelayer.streams.order.orders import BlockBounds, Order, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, permuted_at, round_keys, sort_by_hash
+from cachelayer.support.arguments import explains_options, integer
+from cachelayer.support.locks import cached_property
 
 MOST_LANES_BITS = 16
 MOST_LANES = 1 << MOST_LANES_BITS

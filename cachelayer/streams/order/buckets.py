@@ -20,11 +20,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from cachelayer.arguments import explains_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.locks import cached_property
 from cachelayer.streams.order.orders import Order, describe
 from cachelayer.streams.order.permutation import Indices, permuted_at, round_keys
+from cachelayer.support.arguments import explains_options, integer
+from cachelayer.support.locks import cached_property
 
 MOST_BUCKETS = 32
 LONGEST = 2**31 - 1

@@ -26,10 +26,10 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from cachelayer.locks import cached_property
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.orders import MOST_POSITIONS, BlockBounds, ExactOrder, Order, describe
 from cachelayer.streams.order.permutation import Indices, round_keys
+from cachelayer.support.locks import cached_property
 
 MOST_TURNS = 65_536
 """The most positions of a round."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from cachelayer.errors import StateError
-from cachelayer.locks import PickledByFields, cached_property
 from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at, round_keys
+from cachelayer.support.locks import PickledByFields, cached_property
 
 VERSIONS = {"exact": 1, "blocks": 1, "buckets": 1, "weighted": 1, "mixture": 1}
 """The version of each kind of order, under which its permutations never change."""

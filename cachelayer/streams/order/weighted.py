@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.locks import cached_property
 from cachelayer.streams.order.orders import MOST_POSITIONS, Order, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, round_keys
+from cachelayer.support.locks import cached_property
 
 _EPOCH = (1 << 63) - 1
 """The epoch whose keys draw records: no stream has so many epochs, and neither splits nor mixtures use it."""

@@ -16,10 +16,10 @@ from threading import Event
 from types import FrameType
 from typing import Any, TypeVar
 
-from cachelayer.counting import StageClock
 from cachelayer.errors import CorruptionError, ElementError, FormatError, NotFoundError, StorageError
-from cachelayer.system_threads import Pool
-from cachelayer.user_warnings import warn
+from cachelayer.support.counting import StageClock
+from cachelayer.support.system_threads import Pool
+from cachelayer.support.user_warnings import warn
 
 R = TypeVar("R")
 Submit = Callable[[Callable[[], Any]], Any]

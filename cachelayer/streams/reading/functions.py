@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cachelayer.errors import ElementError
-from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Attempted, Stacker
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.failures import ReadContext, attempt, is_of_element
+from cachelayer.support.locks import ProcessLock
 
 
 class Rows(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.user_warnings import warn
+from cachelayer.support.user_warnings import warn
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetRows, Stacker, identity_of_records, takes_requests
 from cachelayer.streams.order.orders import GROUP, MOST_POSITIONS
 from cachelayer.streams.order.permutation import Indices
@@ -36,6 +35,7 @@ from cachelayer.streams.reading.failures import (
 )
 from cachelayer.streams.schedule import Schedule, StepRange
 from cachelayer.streams.state import state_of
+from cachelayer.support.locks import cached_property
 
 if TYPE_CHECKING:
     from cachelayer.streams.reading.chunk_plan import HeldOf

@@ -1,0 +1,181 @@
+"""Windows of fixed length over the values of all documents, one document after another: by arithmetic and bisection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.datasets.dataset_view import DatasetView
+from cachelayer.datasets.origins import derived_digest
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.sequences.documents import (
+    DocumentRows,
+    Documents,
+    checked_fill,
+    checked_length,
+    fill_hex,
+)
+from cachelayer.sequences.pieces import Pieces
+from cachelayer.sequences.token_fields import token_fields
+from cachelayer.specs.leaf_names import one_or_several
+from cachelayer.support.arguments import boolean, is_choice
+from cachelayer.support.locks import cached_property
+from cachelayer.support.memory import Ints, splits_of
+
+_DOCUMENTS_TOGETHER = 4
+"""A block has the windows of so many documents at least."""
+LastWindow = Literal["drop", "pad"]
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """A rule that cuts the concatenation of all documents into windows: window i begins at value ``i * stride``."""
+
+    length: int
+    """The number of values of a window."""
+    stride: int
+    """The number of values from the start of a window to the start of the next."""
+    extra: int = 0
+    """1 if a separator stands after each document, else 0."""
+    remainder: LastWindow = "drop"
+    """What becomes of windows that reach past the last value: "drop" leaves them out, "pad" keeps the first, unless the
+    windows before it have all values."""
+
+    def count(self, total: int) -> int:
+        """Return the number of windows over so many values, where separators count as values."""
+        if self.remainder == "drop":
+            return max(0, (total - self.length) // self.stride + 1)
+        # The last window is the first that reaches the end, unless it would begin after it.
+        last = max(0, -(-(total - self.length) // self.stride))
+        return last + 1 if last * self.stride < total else last
+
+    def pieces(self, column: LengthColumn, numbers: Ints) -> Pieces:
+        """Return the pieces of documents that some windows are made of."""
+        begins = numbers * self.stride
+        filled = np.minimum(column.total + len(column) * self.extra - begins, self.length)
+        # The two ends of a window are looked up side by side: the second search finds what the first has just read.
+        ends_in, places = column.locate(np.stack([begins, begins + filled - 1], axis=1).reshape(-1), self.extra)
+        first = ends_in[::2]
+        places = places[::2]
+        counts = ends_in[1::2] - first + 1
+        splits = splits_of(counts)
+        row = np.repeat(np.arange(len(numbers)), counts)
+        record = np.arange(splits[-1]) - (splits[:-1] - first)[row]
+        lengths = column.take(record)
+        # The cell of its window at which each document begins; negative for a first document that begins earlier.
+        ends = splits_of(lengths + self.extra)
+        at = ends[:-1] - (ends[splits[:-1]] + places)[row]
+        begin = np.maximum(-at, 0)
+        offset = np.maximum(at, 0)
+        count = np.minimum(lengths, filled[row] - at) - begin
+        cells = np.minimum(at + lengths + self.extra, filled[row]) - offset
+        # Documents without values at the very beginning count as segments of the first window.
+        segment = record - np.where(begins == 0, 0, first)[row] + 1
+        return Pieces(row, record, begin, count, offset, begin + count == lengths, segment, cells)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowRows(DocumentRows):
+    """The windows over all documents of a view."""
+
+    windowing: Windowing = field(kw_only=True)
+
+    kind = "windows"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "leaves": list(self.documents.names),
+            "length": self.length,
+            "stride": self.windowing.stride,
+            "separator": list(map(fill_hex, self.separator)),
+            "remainder": self.windowing.remainder,
+            "segments": self.added == "segments",
+        }
+
+    @cached_property
+    def _count(self) -> int:
+        return self._windows_before(len(self.documents))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def _column(self) -> LengthColumn:
+        return self.documents.columns[0].in_memory_if_few()
+
+    def _windows_before(self, document: int) -> int:
+        """Return the number of windows over the first documents."""
+        return self.windowing.count(self._cells_before(document))
+
+    def _cells_before(self, document: int) -> int:
+        column = self.documents.columns[0]
+        values = column.total if document == len(column) else column.prefix(document)
+        return values + document * self.windowing.extra
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        # A window belongs to the segment of the documents that complete it.
+        splits = np.cumsum([0, *self.records.origins.segments]).tolist()
+        return tuple(after - before for before, after in pairwise(map(self._windows_before, splits)))
+
+    def earlier_digest(self, segments: int) -> str | None:
+        documents = self.documents.origins
+        digest = documents.earlier_digest(segments)
+        cells = self._cells_before(sum(documents.segments[:segments]))
+        # A window that was padded at the end of its documents has values of appended documents now.
+        had_padding = self.windowing.count(cells) > replace(self.windowing, remainder="drop").count(cells)
+        if digest is None or had_padding:
+            return None
+        return derived_digest(digest, self.kind, self.parameters)
+
+    @property
+    def together(self) -> int:
+        # A block with the windows of several documents at least: then few documents are read for two blocks.
+        cells = self.documents.columns[0].total + len(self.documents) * self.windowing.extra
+        return max(1, _DOCUMENTS_TOGETHER * cells // max(1, len(self.documents) * self.windowing.stride))
+
+    def pieces(self, numbers: Ints) -> Pieces:
+        return self.windowing.pieces(self._column, numbers)
+
+    def check(self, pieces: Pieces) -> None:
+        if len(self.documents.names) > 1:
+            self.documents.check_lengths(pieces.record, self._column.take(pieces.record))
+
+
+def window_rows(
+    records: DatasetView,
+    leaves: Any,
+    length: Any,
+    *,
+    stride: Any,
+    separator: Any,
+    remainder: Any,
+    segments: Any,
+    beside: Any,
+    every: Any,
+) -> WindowRows:
+    """Return the windows of a view, with the arguments of :meth:`cachelayer.View.windows`."""
+    size = checked_length("length", length)
+    if not is_choice(remainder, ("drop", "pad")):
+        raise InvalidArgumentError(f"remainder {remainder!r}: pass 'drop' or 'pad': all windows have one length")
+    documents = Documents(records, one_or_several("leaves", leaves))
+    values: tuple[NDArray[Any], ...] = ()
+    if separator is not None:
+        by_name = separator if isinstance(separator, Mapping) else dict.fromkeys(documents.names, separator)
+        if set(by_name) != set(documents.names):
+            raise InvalidArgumentError(f"separator {separator!r}: pass one for each of {list(documents.names)}")
+        pairs = zip(documents.names, documents.dtypes, strict=True)
+        values = tuple(checked_fill("separator", by_name[name], dtype) for name, dtype in pairs)
+    step = size if stride is None else checked_length("stride", stride)
+    windowing = Windowing(size, step, int(bool(values)), remainder)
+    added: Literal["segments", "mask"] | None = "mask" if remainder == "pad" else None
+    added = "segments" if boolean("segments", segments) else added
+    fields = token_fields(records, beside, every, "windows(beside=)")
+    return WindowRows(documents, size, added, values, fields=fields, windowing=windowing)

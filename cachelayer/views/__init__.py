@@ -1,0 +1,11 @@
+"""What users hold: a reference to a version, and what they choose, join and mix of it.
+
+::
+
+    what a view offers    view.py, where to begin reading; dataref.py; wrap.py
+    which records         where.py (with exact_values.py), sampling.py, split.py
+    of several            joined.py; mix.py (with mixture_weights.py); row_diff.py
+    as stored             stored_records.py, for versions that are written anew
+
+Nothing here makes versions: that is ``builds``.
+"""
