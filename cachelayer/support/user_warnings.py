@@ -11,9 +11,8 @@ from pathlib import Path
 from cachelayer.errors import CacheLayerWarning
 from cachelayer.support.logs import LoggerName, logger_of
 
-_PACKAGE = str(Path(__file__).parent)
-_ADAPTERS = str((Path(__file__).parent / "adapters").resolve())
-_SKIPPED_FILES = (_PACKAGE, _ADAPTERS, contextlib.__file__, functools.__file__)
+_PACKAGE = Path(__file__).parents[1]
+_SKIPPED_FILES = (str(_PACKAGE), str((_PACKAGE / "adapters").resolve()), contextlib.__file__, functools.__file__)
 """Files between the user's line and a warning: of this package, of context managers and of decorators."""
 
 
