@@ -350,6 +350,8 @@ class Origins:
     the first rows were others then. Without it that is not known."""
     placed: Callable[[NDArray[np.int64]], Iterator[ShardRows]] | None = None
     """Yields where the rows of some numbers lie, one group for each version; without it the rows are those of one."""
+    parts: tuple[Origins, ...] = ()
+    """The origins of the parts of a mixture, in their order."""
 
     def begins_with(self, records: int, digest: str) -> bool:
         """Return whether the rows of the first elements have this digest: the others were appended since."""
@@ -492,3 +494,15 @@ def has_records(obj: object) -> TypeGuard[HasRecords[Any]]:
 def records_of(obj: HasRecords[T]) -> DatasetRows[T]:
     """Return the records of a ref or a view."""
     return obj.__records__()
+
+
+class HasParts(Protocol):
+    """A mixture, over which streams of an older mixture go on."""
+
+    def __mixture__(self, order: Any) -> tuple[DatasetRows[Any], Any]:
+        """Return the records of all parts, and their order, shuffled as that of the older mixture."""
+
+
+def has_parts(obj: object) -> TypeGuard[HasParts]:
+    """Return whether an object is a mixture: no other has that method."""
+    return hasattr(type(obj), "__mixture__")

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils import data
 
-from cachelayer.errors import StateError, StorageError
+from cachelayer.errors import StorageError
 from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.ahead.prefetch import Chunk
 from cachelayer.streams.reading.failures import picklable
@@ -22,11 +22,6 @@ class WorkerChunks:
     """Gives the steps of a stream one by one, read by the worker processes of a ``DataLoader``."""
 
     def __init__(self, reader: StepReader, workers: int, context: Any) -> None:
-        if reader.schedule.earlier:
-            raise StateError(
-                "worker processes read these steps, and cannot advance to more records: make a loader over the newer "
-                "version, or one with num_workers=0"
-            )
         self._reader = reader
         self._workers = workers
         self._context = context

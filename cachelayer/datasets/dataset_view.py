@@ -58,7 +58,9 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
     def origins(self) -> Origins:
         origins = selected_origins(self.base.origins, self.selection)
         if self.mixed:
-            origins = of_other_rows(origins, Digests.joined(b"mixture", [part.origins.digests for part in self.mixed]))
+            parts = tuple(part.origins for part in self.mixed)
+            origins = of_other_rows(origins, Digests.joined(b"mixture", [part.digests for part in parts]))
+            origins = replace(origins, parts=parts)
         return origins if self.name is None else replace(origins, references=(str(self.name.stored),))
 
     @property

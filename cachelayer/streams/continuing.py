@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
-from cachelayer.protocols import has_records, records_of
+from cachelayer.protocols import DatasetRows, Origins, has_parts, has_records, records_of
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.buckets import BucketOrder
-from cachelayer.streams.order.mixture import MixedOrder
+from cachelayer.streams.order.mixture import ENDLESS, MixedOrder
 from cachelayer.streams.order.orders import ExactOrder
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import restore
@@ -28,12 +28,17 @@ def restore_reader(reader: StepReader, state: Any, workers: int = 1) -> tuple[St
             f"{error}. {records.info.name} is being built: a state that holds its digest can be restored once it is "
             "published"
         ) from error
-    for phase in schedule.earlier:
-        if not records.origins.begins_with(phase.first + phase.order.length, phase.digest):
-            raise StateError(
-                f"the state has advanced from records with the digest {phase.digest!r}, with which these do not "
-                "begin: restore it over the version that advance_to() was given"
-            )
+    every = [(records.origins, schedule.earlier)]
+    order = schedule.order
+    if isinstance(order, MixedOrder) and order.advance is not None:
+        every = [*zip(records.origins.parts, order.advance.phases, strict=True)]
+    for origins, earlier in every:
+        for phase in earlier:
+            if not origins.begins_with(phase.records, phase.digest):
+                raise StateError(
+                    f"the state has advanced from records with the digest {phase.digest!r}, with which these do not "
+                    "begin: restore it over the version, or the mixture, that advance_to() was given"
+                )
     if schedule.last_position is not None and position > schedule.last_position:
         raise StateError(
             f"position {position} of the state is past the end of this stream, {schedule.end}: set it on "
@@ -51,12 +56,7 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
             "begin newer.stream(..., buckets=...)"
         )
     if isinstance(order, MixedOrder):
-        raise InvalidArgumentError(
-            f"advance_to({newer!r}): a mixture does not advance, and one of grown datasets that begins here repeats "
-            "some records and misses others. Mix what was appended as one more dataset, with weight 0 up to here: "
-            "cachelayer.mix([(each, 1) for each in (*datasets, newer[len(old):])], schedule={0: (*weights, 0), "
-            f"{position}: (*weights, weight)}}).stream(..., start={position})"
-        )
+        return _advance_mixture(_current(reader), order, newer, position)
     if not isinstance(order, (ExactOrder, BlockOrder)):
         raise InvalidArgumentError(
             f"advance_to({newer!r}): a sample draws from all of its records at any position, so it does not advance: "
@@ -73,22 +73,63 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
     old_digest = old.origins.digests.rows
     if digest == old_digest:
         return reader
-    if len(old) == 0 or not records.origins.begins_with(len(old), old_digest):
+    _check_begins(newer, records.origins, old.origins, len(old))
+    _check_spec(newer, records, old)
+    if len(records) == len(old):
+        return replace(reader, records=records)
+    schedule = reader.schedule.advanced(position, len(records), old_digest, digest)
+    return replace(reader, records=records, schedule=schedule)
+
+
+def _advance_mixture(reader: StepReader, order: MixedOrder, newer: Any, position: int) -> StepReader:
+    """Return the reader that goes on over a newer mixture, whose weights count from a position on."""
+    if not has_parts(newer):
+        raise InvalidTypeError(
+            f"advance_to takes a mixture here, as this is a stream of one, not a {type(newer).__name__}: pass "
+            "cachelayer.mix() of the newer versions, in the order of this mixture, then of what comes anew"
+        )
+    old = reader.records
+    records, newer_order = newer.__mixture__(order)
+    if min(order.length, newer_order.length) < ENDLESS:
         raise InvalidArgumentError(
-            f"advance_to({newer!r}): it does not begin with the {len(old)} elements of this stream, of digest "
-            f"{old_digest!r}: pass the same view of the version that append() made. Elements of some views "
+            "advance_to(): a mixture with stop= ends with the records that it has: mix without stop=, or begin "
+            "a stream of the newer mixture at its end"
+        )
+    parts = old.origins.parts
+    newer_parts = records.origins.parts
+    if len(newer_parts) < len(parts):
+        raise InvalidArgumentError(
+            f"advance_to({newer!r}): it has {len(newer_parts)} datasets, and this stream {len(parts)}: keep all of "
+            "them in their order, those that end with weight 0"
+        )
+    for before, after in zip(parts, newer_parts, strict=False):
+        _check_begins(newer, after, before, sum(before.segments))
+    _check_spec(newer, records, old)
+    if old.origins.digests.rows == records.origins.digests.rows and order.goes_on_as(newer_order):
+        return reader
+    digests, newer_digests = ([part.digests.rows for part in each] for each in (parts, newer_parts))
+    advanced = order.advanced(position, newer_order, digests, newer_digests)
+    return replace(reader.with_schedule(order=advanced), records=records)
+
+
+def _check_begins(newer: Any, after: Origins, before: Origins, records: int) -> None:
+    """Raise unless the rows of a newer dataset begin with those of an older one."""
+    digest = before.digests.rows
+    if records == 0 or not after.begins_with(records, digest):
+        raise InvalidArgumentError(
+            f"advance_to({newer!r}): it does not begin with the {records} elements of this stream, of digest "
+            f"{digest!r}: pass the same view of the version that append() made. Elements of some views "
             "change or move with new records, such as a last window that is padded, rows in reverse, or the second "
             "part of a concat(): begin a stream of those at the end of an epoch, newer.stream(...)"
         )
+
+
+def _check_spec(newer: Any, records: DatasetRows[Any], old: DatasetRows[Any]) -> None:
     if records.element_spec != old.element_spec:
         raise InvalidArgumentError(
             f"advance_to({newer!r}): its elements are {records.element_spec}, and those of this stream "
             f"{old.element_spec}: pass the same view of the newer version, such as newer.fields(...)"
         )
-    if len(records) == len(old):
-        return replace(reader, records=records)
-    schedule = reader.schedule.advanced(position, len(records), old_digest, digest)
-    return replace(reader, records=records, schedule=schedule)
 
 
 def _current(reader: StepReader) -> StepReader:

@@ -119,11 +119,10 @@ class Epochwise(Generic[T]):
             ([4, 5], [0, 1, 2, 3])
 
         Args:
-            newer: the newer version, or the same view of it as the stream has.
+            newer: the newer version, the same view of it as the stream has, or a newer mixture.
 
         Raises:
             InvalidArgumentError: if the stream has an end, or cannot go on over these elements.
-            StateError: if worker processes read the steps.
         """
         self._cursor.advance_to(newer)
 

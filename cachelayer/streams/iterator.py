@@ -156,7 +156,11 @@ class StreamIterator(Iterator[T]):
         their own, which counts as no epoch. The epochs that follow, up to ``num_epochs``, run over all records. Between
         two epochs, the one that has just ended counts as the one under way.
 
-        A state that is saved from then on belongs to the newer version, and names the one that came before.
+        A stream of a mixture goes on over a newer mixture, which has the datasets of the older one, or newer versions
+        of them, in their order, and perhaps further ones. Its weights count from here on. Each dataset goes on where it
+        is: one that has grown ends its own epoch, then its new records come once, then all of them.
+
+        A state that is saved from then on belongs to the newer version or mixture, and says what came before.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
@@ -166,16 +170,23 @@ class StreamIterator(Iterator[T]):
             >>> iterator.advance_to(storage.append("numbers", "v1", "v2", [4, 5]))
             >>> [batch.tolist() for batch in iterator]
             [[2, 3], [4, 5], [0, 1], [2, 3], [4, 5]]
+            >>> numbers, letters = storage.fetch("numbers", "v1"), cachelayer.wrap([-1, -2], identity="more")
+            >>> iterator = iter(cachelayer.mix([(numbers, 1)]).stream(2))
+            >>> next(iterator).tolist()
+            [0, 1]
+            >>> iterator.advance_to(cachelayer.mix([(storage.fetch("numbers", "v2"), 1), (letters, 1)]))
+            >>> [next(iterator).tolist() for _ in range(4)]
+            [[2, -1], [3, -2], [4, -1], [5, -2]]
 
         Args:
             newer: the newer version or, if this stream is of a view, the same view of it, such as
-                ``newer.windows("tokens", 2048)``. It must begin with the elements of this stream: the digests prove
-                it, and no record is read.
+                ``newer.windows("tokens", 2048)``; of a mixture, a newer one. It must begin with the elements of this
+                stream, or each dataset with those of its own: the digests prove it, and no record is read.
 
         Raises:
             InvalidArgumentError: if it does not, as where new records change or move elements of a view; if it has
-                other fields; or if the stream is of a mixture, a sample or buckets.
-            InvalidTypeError: if it has no records.
+                other fields; or if the stream is of a mixture with ``stop``, a sample or buckets.
+            InvalidTypeError: if it has no records, or is no mixture where the stream is of one.
         """
         self._cursor.advance_to(newer)
 

@@ -26,12 +26,7 @@ remainder says what becomes of its last positions. What the shards get::
     R = 2, drop      01 | 23       45 | 67                     the next step begins at position 10
     R = 2, wrap      01 | 23       45 | 67       89 | 10 11    the step goes on in the next stretches
 
-A stream that has advanced to more records has *phases*: all epochs of a phase run over the same records. Here four
-records were appended to ten while epoch 1 was under way. They come once by themselves, then epoch 2 has all 14::
-
-    position    0 ..... 9 | 10 .... 19 | 20 .... 23 | 24 .... 37 | 38 ...
-    epoch       0         | 1          | (no epoch) | 2          | 3
-    phase       records 0 to 9         | 10 to 13   | records 0 to 13
+A stream that has advanced to more records has :mod:`phases <cachelayer.streams.order.phases>`.
 """
 
 from __future__ import annotations
@@ -47,6 +42,7 @@ import numpy as np
 from cachelayer.errors import InvalidTypeError, RecordIndexError
 from cachelayer.streams.order.orders import MOST_POSITIONS, Order
 from cachelayer.streams.order.permutation import Indices
+from cachelayer.streams.order.phases import Phase, advanced, with_last
 from cachelayer.support.arguments import integer
 from cachelayer.support.locks import PickledByFields, cached_property
 
@@ -64,21 +60,6 @@ _DEFAULTS = {
     "left_out": (),
 }
 """The arguments that the text of a schedule leaves out."""
-
-
-class Phase(NamedTuple):
-    """Epochs over the same records, one after another. States call it a segment."""
-
-    begin: int
-    """The position where its first epoch begins."""
-    order: Order
-    """The order of its records."""
-    epoch: int = 0
-    """The number of its first epoch."""
-    first: int = 0
-    """The number of its first record."""
-    digest: str = ""
-    """The digest of all records up to its last one; empty for the last phase: it has the records of the stream."""
 
 
 class Stretch(NamedTuple):
@@ -203,10 +184,7 @@ class Schedule(PickledByFields):
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """All phases, of which the last one goes on to the end."""
-        if not self.earlier:
-            return (Phase(0, self.order),)
-        before = self.earlier[-1]
-        return (*self.earlier, Phase(before.begin + before.order.length, self.order, before.epoch))
+        return with_last(self.earlier, self.order)
 
     @cached_property
     def end(self) -> int | None:
@@ -492,24 +470,9 @@ class Schedule(PickledByFields):
         return replace(self, left_out=tuple(merged))
 
     def advanced(self, position: int, records: int, digest: str, newer: str) -> Schedule:
-        """Return the schedule that goes on over more records, of which ``newer`` is the digest.
-
-        The change comes at the end of the epoch under way at ``position``; between two epochs, that is the epoch that
-        has just ended. Then the new records come once, in a phase of their own, which counts as none of ``num_epochs``.
-        Then all records come.
-        """
-        index = max((number for number, phase in enumerate(self.phases) if phase.begin < position), default=0)
-        phase = self.phases[index]
-        if not phase.digest:
-            phase = phase._replace(digest=digest)
-        length = phase.order.length
-        # The epoch under way counts.
-        epochs = max(1, -((phase.begin - position) // length))
-        first = phase.first + length
-        # A phase of new records, which begins behind record 0, is no epoch.
-        epoch = phase.epoch if phase.first else phase.epoch + epochs
-        new = Phase(phase.begin + epochs * length, self.order.over(records - first), epoch, first, newer)
-        return replace(self, order=self.order.over(records), earlier=(*self.phases[:index], phase, new))
+        """Return the schedule that goes on over more records; see :func:`cachelayer.streams.order.phases.advanced`."""
+        earlier = advanced(self.phases, position, records, digest, newer)
+        return replace(self, order=self.order.over(records), earlier=earlier)
 
     def __str__(self) -> str:
         """Return what differs from the defaults, as the arguments of a call."""

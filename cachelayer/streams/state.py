@@ -25,7 +25,8 @@ from typing import Any
 from cachelayer.errors import StateError
 from cachelayer.protocols import Digests
 from cachelayer.streams.order.orders import MOST_POSITIONS, VERSIONS, Order
-from cachelayer.streams.schedule import Phase, Schedule
+from cachelayer.streams.order.phases import Phase, as_lists, from_lists
+from cachelayer.streams.schedule import Schedule
 from cachelayer.support.user_warnings import warn
 
 FORMAT = 1
@@ -62,9 +63,7 @@ def state_of(digests: Digests, name: str, schedule: Schedule, position: int) -> 
     if schedule.left_out:
         state["left_out"] = [list(ends) for ends in schedule.left_out]
     if schedule.earlier:
-        state["segments"] = [
-            [phase.begin, phase.order.length, phase.epoch, phase.first, phase.digest] for phase in schedule.earlier
-        ]
+        state["segments"] = as_lists(schedule.earlier)
     return state
 
 
@@ -80,7 +79,7 @@ def restore(digests: Digests, name: str, schedule: Schedule, state: Any, workers
     """
     state = _of_stream(_as_json(state))
     _check_known(state)
-    order = schedule.order.with_sizes_of(state["order"].get("blocks"))
+    order = schedule.order.continuing(state["order"])
     schedule = replace(schedule, order=order)
     mine = _as_json(state_of(digests, name, schedule, 0))
     saved_digest = state.get("digest")
@@ -105,7 +104,7 @@ def restore(digests: Digests, name: str, schedule: Schedule, state: Any, workers
             "continue with ref.stream(start=<the number of records consumed so far>)"
         )
     left_out = [[_count(end, 0, "left_out") for end in ends] for ends in _lists(state, "left_out", 2)]
-    restored = replace(schedule, earlier=tuple(_phases_of(state, order))).without(left_out)
+    restored = replace(schedule, earlier=_phases_of(state, order)).without(left_out)
     why_invalid = restored.why_invalid(position)
     if why_invalid is not None:
         raise StateError(f"the state cannot be continued: {why_invalid}")
@@ -173,25 +172,12 @@ def _check_past(order: Order, position: int, state: Mapping[str, Any]) -> None:
             )
 
 
-def _phases_of(state: Mapping[str, Any], order: Order) -> list[Phase]:
+def _phases_of(state: Mapping[str, Any], order: Order) -> tuple[Phase, ...]:
     """Return the phases that a state has advanced through, the last of which ends with the last record of an order."""
-    phases: list[Phase] = []
-    for *numbers, digest in _lists(state, "segments", 5):
-        begin, records, epoch, first = (_count(number, 0, "segments") for number in numbers)
-        if phases:
-            before = phases[-1]
-            known = before.first + before.order.length
-            follows = begin > before.begin and (begin - before.begin) % before.order.length == 0
-        else:
-            known = 0
-            follows = begin == 0
-        # A phase has the new records by themselves, or all records that there are by then.
-        if not (follows and records and first in (0, known) and first + records >= known):
-            raise StateError(f"not a sampler state: its segments are {_text(state['segments'])}")
-        phases.append(Phase(begin, order.over(records), epoch, first, str(digest)))
-    if phases and phases[-1].first + phases[-1].order.length != order.length:
-        raise StateError(f"not a sampler state: its segments are {_text(state['segments'])}")
-    return phases
+    try:
+        return from_lists(_lists(state, "segments", 5), order)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"not a sampler state: its segments are {_text(state['segments'])}") from error
 
 
 def state_of_loops(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:

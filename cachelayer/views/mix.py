@@ -10,7 +10,7 @@ from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.protocols import Digests, T, identity_of_records
 from cachelayer.specs.tree import Tree
-from cachelayer.streams.order.blocks import Blocks, block_order
+from cachelayer.streams.order.blocks import BlockOrder, Blocks, block_order
 from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns, seed_of_part
 from cachelayer.streams.order.orders import MOST_POSITIONS, ExactOrder, Order
 from cachelayer.streams.reading.step_reader import StepReader
@@ -194,6 +194,11 @@ class Mixture(Generic[T]):
         warn_of_few_lanes(checked.shard_count, order.orders)
         return stream_of(StepReader(self._records, replace(checked, order=order)))
 
+    def __mixture__(self, order: MixedOrder) -> tuple[DatasetView, MixedOrder]:
+        """Return the records, and their order, shuffled as that of another mixture, whose stream goes on over it."""
+        first = order.orders[0]
+        return self._records, self._order(order, first.asked if isinstance(first, BlockOrder) else None)
+
     def _order(self, checked: Order, blocks: Blocks | None) -> MixedOrder:
         orders: list[Any] = []
         for part, (ref, _) in enumerate(self._parts):
@@ -238,9 +243,10 @@ def mix(
 
     Args:
         parts: pairs of a dataset (a DataRef, a view, or a result of :func:`cachelayer.concat` or
-            :func:`cachelayer.wrap`) and its weight, a positive number. Integers that sum to W, at most 65,536, are
-            exact: of any W consecutive records of a stage, a dataset has as many as its weight. Decimals are exact too:
-            0.7 and 0.3 are 7 and 3 of 10.
+            :func:`cachelayer.wrap`) and its weight, a number; one of weight 0 comes later, by the schedule or by
+            ``iterator.advance_to(a newer mixture)``. Integers that sum to W, at most 65,536, are exact: of any W
+            consecutive records of a stage, a dataset has as many as its weight. Decimals are exact too: 0.7 and 0.3
+            are 7 and 3 of 10.
         schedule: the weights of all datasets, by the position from which they count, such as
             ``{0: (0.7, 0.3), 100_000: (0.5, 0.5)}``. It begins at 0, with the weights of the pairs, unless all of
             these are 1. A weight may be 0 in some stages.

@@ -95,9 +95,6 @@ def scheduled(stages: Mapping[int, Weights], parts: Sequence[DatasetView], by: s
     for position, weights in stages.items():
         if not any(weights):
             raise InvalidArgumentError(f"all weights at position {position} are 0: give one dataset a weight or more")
-    for part, weights in zip(parts, zip(*stages.values(), strict=True), strict=True):
-        if not any(weights):
-            raise InvalidArgumentError(f"{part!r} has weight 0 at every position: leave it out")
     means = [mean_length(part, by) for part in parts]
     rounds = []
     for position, weights in stages.items():

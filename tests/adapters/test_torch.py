@@ -655,8 +655,14 @@ def test_an_endless_loader_advances_to_a_newer_version_within_a_loop(storage: St
             batches.load_state_dict(json.loads(json.dumps(again.state_dict())))
         with pytest.raises(cachelayer.InvalidArgumentError, match="num_epochs=None"):
             loader(old.stream(4, **options)).advance_to(new)
-        with pytest.raises(cachelayer.StateError, match="num_workers=0"):
-            loader(old.stream(4, num_epochs=None, **options), num_workers=1).advance_to(new)
+    in_workers = loader(old.stream(4, num_epochs=None, shuffle=True, seed=3), num_workers=2)
+    plain = iter(old.stream(4, num_epochs=None, shuffle=True, seed=3))
+    for newer in (None, new):
+        if newer is not None:
+            plain.advance_to(newer)
+            in_workers.advance_to(newer)
+        for batch in itertools.islice(in_workers, 20):
+            assert batch[name].tolist() == next(plain)[name].tolist()
 
 
 def unlucky(element: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.streams.continuing import restore_reader
+from cachelayer.streams.order.mixture import seed_of_part
 from cachelayer.streams.stream import Stream, stream_of
 
 OLD, NEW, NEWER = 40, 13, 22
@@ -184,8 +185,6 @@ def test_anything_else_is_refused(refs: list[Any], tmp_path: Path) -> None:
         (old.stream(8, **options), newer[::-1]),
         (cachelayer.concat([old, old]).stream(8, **options), cachelayer.concat([newer, newer])),
         (newer.stream(8, **options), erased),
-        (cachelayer.mix([(old, 1), (newer, 1)]).stream(8, **options), newer),
-        (cachelayer.mix([(old, 1)]).stream(8, **options), cachelayer.mix([(newer, 1)])),
         (old.sample([1.0] * OLD, seed=1).stream(8), newer),
     ]:
         iterator = iter(stream)
@@ -197,24 +196,171 @@ def test_anything_else_is_refused(refs: list[Any], tmp_path: Path) -> None:
         iter(old.stream(8)).advance_to("d@v2")
 
 
-@pytest.mark.parametrize("shuffle", [True, "blocks", Blocks(4, 16, 8)], ids=str)
-def test_what_was_appended_joins_a_mixture_as_a_dataset_of_its_own(refs: list[Any], shuffle: Any) -> None:
-    old, newer, other = *refs[:2], cachelayer.wrap(list(range(1000, 1025)), identity="others")
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5}
-    iterator = iter(cachelayer.mix([(old, 3), (other, 1)]).stream(4, **options))
-    seen = [row for _ in range(6) for row in next(iterator).tolist()]
-    position = iterator.position
-    with pytest.raises(InvalidArgumentError, match=rf"repeats.*schedule=.*start={position}"):
-        iterator.advance_to(newer)
-    datasets = [old, other, newer[len(old) :]]
-    schedule = {0: (3, 1, 0), position: (3, 1, 1)}
-    stream = cachelayer.mix([(each, 1) for each in datasets], schedule=schedule).stream(4, start=position, **options)
-    following = iter(stream)
-    seen += [row for _ in range(100) for row in next(following).tolist()]
-    for records in (range(OLD), range(OLD, OLD + NEW), range(1000, 1025)):
-        # Each dataset goes on in its own epochs: no record comes twice more often than another.
-        counts = {seen.count(record) for record in records}
+# Mixtures.
+
+
+def mixed(weights: Any, datasets: Any, **options: Any) -> Any:
+    return cachelayer.mix(list(zip(datasets, weights, strict=True)), **options)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("others"))
+    return [storage.submit(list(range(first, first + 25)), f"o{first}", "v1") for first in (1000, 2000)]
+
+
+def of_datasets(rows: list[int]) -> list[list[int]]:
+    """The rows of each dataset of a mixture."""
+    return [[row for row in rows if row // 1000 == number] for number in range(3)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("steps", [0, 2, 7, 23])
+def test_every_part_of_a_mixture_goes_on_as_a_stream_of_its_own(
+    refs: list[Any], others: list[Any], order: str, steps: int
+) -> None:
+    """A part grows twice, another comes later, and a third ends: each has all of its records exactly as often."""
+    mixtures = [
+        mixed((2, 1), (refs[0], others[0])),
+        mixed((2, 1, 3), (refs[1], *others)),
+        mixed((4, 0, 1), (refs[2], *others)),
+    ]
+
+    def iterators(mixture: Any, shards: int) -> list[Any]:
+        return [iter(mixture.stream(8, shard=(shard, shards), **ORDERS[order])) for shard in range(shards)]
+
+    alone = iterators(mixtures[0], 1)
+    batches = [following(alone) for _ in range(steps)]
+    states = []
+    for newer in mixtures[1:]:
+        advanced(alone, newer)
+        states.append((len(batches), json.dumps(alone[0].get_state())))
+        batches += [following(alone) for _ in range(30)]
+        states.append((len(batches), json.dumps(alone[0].get_state())))
+    batches += [following(alone) for _ in range(10)]
+    rows = [row for batch in batches for row in batch or []]
+    grown, second, third = of_datasets(rows)
+    # Each dataset has had its shares.
+    for begin, weights in ((0, (2, 1, 0)), (steps, (2, 1, 3)), (steps + 30, (4, 0, 1))):
+        end = steps if begin == 0 else begin + 30
+        counts = [len(of) for of in of_datasets([row for batch in batches[begin:end] for row in batch or []])]
+        expected = np.array(weights) * (end - begin) * 8 / sum(weights)
+        assert np.abs(counts - expected).max() <= 2
+    # The records that were there first come at most once more often than those that came later.
+    for records, of in ((range(1000, 1025), second), (range(2000, 2025), third)):
+        counts = [of.count(record) for record in records]
         assert max(counts) - min(counts) <= 1
+    if order != "in blocks":  # which arranges the rows of a step
+        turns = [
+            len(of_datasets([row for batch in batches[:count] for row in batch or []])[0])
+            for count in (steps, steps + 30)
+        ]
+        iterator = iter(refs[0].stream(1, num_epochs=None, **part_seed(ORDERS[order])))
+        plain: list[int] = []
+        for count, newer in zip((*turns, len(grown)), (*refs[1:], None), strict=True):
+            plain += [int(next(iterator)[0]) for _ in range(count - len(plain))]
+            if newer is not None:
+                iterator.advance_to(newer)
+        assert grown == plain
+
+    # The same on any shards, from any state, over the newer mixture.
+    for shards in (1, 2, 4):
+        for (count, state), newer in zip(states, (mixtures[1], mixtures[1], *mixtures[2:] * 2), strict=True):
+            restored = iterators(newer, shards)
+            for iterator in restored:
+                iterator.set_state(state)
+                assert iterator.get_state() == json.loads(state)
+            more = len(batches) - count if newer is mixtures[2] else 30 - 30 * (count > steps)
+            assert [following(restored) for _ in range(more)] == batches[count : count + more]
+
+
+def part_seed(options: dict[str, Any]) -> dict[str, Any]:
+    return {**options, "seed": seed_of_part(options["seed"], 0)} if options else options
+
+
+def test_a_mixture_goes_on_over_shares_of_tokens_and_views_that_have_grown(texts: list[Any]) -> None:
+    """Weights by the tokens of a dataset change as it grows: what came before stays as it was."""
+    other = texts[0].fields("id", "tokens")
+    mixtures = [mixed((1, 1), (ref.fields("id", "tokens"), other), by="tokens") for ref in texts[:2]]
+    iterator = iter(mixtures[0].stream(4, shuffle=True, seed=1))
+    for _ in range(5):
+        next(iterator)
+    iterator.advance_to(mixtures[1])
+    restored = iter(mixtures[1].stream(4, shuffle=True, seed=1))
+    restored.set_state(iterator.get_state())
+    for _ in range(40):
+        assert next(restored)["id"].tolist() == next(iterator)["id"].tolist()
+    windows = iter(mixed((1,), (texts[0].windows("tokens", 7),)).stream(4, shuffle=True, seed=1))
+    windows.advance_to(mixed((1,), (texts[1].windows("tokens", 7),)))
+    assert windows.get_state()["order"]["advanced"]["segments"][0]
+
+
+def test_later_weights_of_a_mixture_that_advanced_may_change(refs: list[Any], others: list[Any]) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 1}
+    iterator = iter(mixed((1, 0), (refs[0], others[0]), schedule={0: (1, 0), 100: (1, 1)}).stream(10, **options))
+    next(iterator)
+    newer = mixed((1, 3), (refs[1], others[0]))
+    iterator.advance_to(newer)
+    iterator.advance_to(newer)
+    seen = [next(iterator).tolist() for _ in range(3)]
+    assert sum(row >= 1000 for batch in seen for row in batch) in (22, 23)
+    later = mixed((1, 3), (refs[1], others[0]), schedule={0: (1, 3), 40: (1, 0)})
+    other = iter(later.stream(10, **options))
+    other.set_state(iterator.get_state())
+    assert max(row for _ in range(5) for row in next(other).tolist()) < 1000
+    # The weights that counted before the state are compared, also if they came with the newer mixture.
+    with pytest.raises(StateError, match="mixture before position 40"):
+        iter(mixed((1, 2), (refs[1], others[0])).stream(10, **options)).set_state(iterator.get_state())
+    # A mixture of other weights alone is a newer one too.
+    iterator.advance_to(mixed((0, 1), (refs[1], others[0])))
+    assert min(row for _ in range(5) for row in next(iterator).tolist()) >= 1000
+
+
+def test_what_a_mixture_cannot_go_on_over_is_refused_by_name(refs: list[Any], others: list[Any]) -> None:
+    stream = mixed((1, 1), (refs[0], others[0])).stream(4, shuffle=True, seed=1)
+    iterator = iter(stream)
+    next(iterator)
+    state = iterator.get_state()
+    for newer, name in (
+        (mixed((1,), (refs[1],)), "1 datasets, and this stream 2"),
+        (mixed((1, 1), (others[0], refs[1])), "begin with the 40 elements"),
+        (mixed((1, 1), (refs[1], others[1])), "begin with the 25 elements"),
+        (mixed((1, 1), (refs[1], others[0]), stop="all"), "stop="),
+    ):
+        with pytest.raises(InvalidArgumentError, match=name):
+            iterator.advance_to(newer)
+        assert iterator.get_state() == state
+    with pytest.raises(InvalidTypeError, match="mixture"):
+        iterator.advance_to(refs[1])
+    with pytest.raises(InvalidTypeError, match="Mixture"):
+        iter(refs[0].stream(4)).advance_to(mixed((1, 1), (refs[1], others[0])))
+    grown = mixed((1, 1), (refs[1], others[0]))
+    iterator.advance_to(grown)
+    state = iterator.get_state()
+    with pytest.raises(StateError, match="digest"):
+        iter(stream).set_state(state)
+    with pytest.raises(StateError, match="stop="):
+        iter(mixed((1, 1), (refs[1], others[0]), stop="all").stream(4, shuffle=True, seed=1)).set_state(state)
+    good = state["order"]["advanced"]
+    segments = [[[*good["segments"][0][0][:4], "ab" * 32], good["segments"][0][1]], []]
+    for damaged in (
+        3,
+        {},
+        {**good, "position": -1},
+        {**good, "position": "4"},
+        {**good, "stages": [[0, [1]]]},
+        {**good, "stages": [[0, [0, 0]]]},
+        {**good, "stages": [[1, [1, 1]]]},
+        {**good, "stages": [[0, [1, 1]], [4, [1, 1]]]},
+        {**good, "stages": []},
+        {**good, "segments": [good["segments"][0]]},
+        {**good, "segments": [good["segments"][0][:1], []]},
+        {**good, "segments": segments},
+    ):
+        with pytest.raises(StateError):
+            iter(grown.stream(4, shuffle=True, seed=1)).set_state(
+                {**state, "order": {**state["order"], "advanced": damaged}}
+            )
 
 
 def test_states_of_an_iterator_that_advanced_belong_to_the_newer_version(refs: list[Any]) -> None:

@@ -120,6 +120,13 @@ def test_another_past_and_an_edited_state_are_refused_by_name(refs: list[Any]) -
         restored(refs, SCHEDULE, {**state, "position": 200})
 
 
+def test_a_part_may_have_weight_0_until_a_schedule_with_the_same_past_gives_it_more(refs: list[Any]) -> None:
+    iterator = iter(cachelayer.mix([(refs[0], 2), (refs[1], 1), (refs[2], 0)]).stream(10, shuffle=True, seed=1))
+    assert {2} & {int(part) for _ in range(20) for part in next(iterator)["part"]} == set()
+    other = restored(refs, {0: (2, 1, 0), 200: (0, 1, 4)}, iterator.get_state())
+    assert np.bincount(next(other)["part"]).tolist() == [0, 2, 8]
+
+
 @pytest.mark.parametrize(("stop", "weights"), [("first", (2, 1, 4)), ("all", (0.5, 0.2, 0.3))])
 def test_a_mixture_ends_when_its_parts_have_been_read(refs: list[Any], stop: Any, weights: Any) -> None:
     mixture = cachelayer.mix(list(zip(refs, weights, strict=True)), stop=stop)
@@ -210,7 +217,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (weighed((0.5, -0.5, 1)), InvalidArgumentError, "-0.5"),
     (weighed((0.5, np.nan, 1)), InvalidArgumentError, "nan"),
     (weighed((0.0, 0.0, 0.0)), InvalidArgumentError, "position 0"),
-    (weighed((0.5, 0.5, 0)), InvalidArgumentError, "records=250"),
+    (weighed((0.5, 0.5, 0), stop="all"), InvalidArgumentError, "records=250"),
     (weighed((1e-9, 1.0, 1.0)), InvalidArgumentError, "records=30.*65536"),
     (weighed((0.5, True, 1)), InvalidTypeError, "True"),
     (weighed((0.5, "0.5", 1)), InvalidTypeError, "'0.5'"),
@@ -221,7 +228,6 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (weighed(EVEN, schedule={0: EVEN, 9: EVEN, 4: (1, 2, 1)}), InvalidArgumentError, "4 after 9"),
     (weighed(EVEN, schedule={0: (1, 1)}), InvalidArgumentError, "position 0 has 2 weights"),
     (weighed(EVEN, schedule={0: EVEN, 8: (0, 0, 0)}), InvalidArgumentError, "position 8"),
-    (weighed(EVEN, schedule={0: (1, 1, 0), 8: (1, 2, 0)}), InvalidArgumentError, "records=250"),
     (weighed(EVEN, schedule={0: "abc"}), InvalidTypeError, "'abc'"),
     (weighed(EVEN, schedule={0: (1, 1, "1")}), InvalidTypeError, "position 0: weight '1'"),
     (weighed(EVEN, schedule={0.5: EVEN}), InvalidTypeError, "0.5"),

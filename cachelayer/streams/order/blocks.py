@@ -154,11 +154,12 @@ class BlockOrder(Order):
     shuffle = True
     in_blocks = True
 
-    def with_sizes_of(self, state: Any) -> BlockOrder:
+    def continuing(self, saved: Mapping[str, Any]) -> BlockOrder:
         """Return the order with the sizes of a state in place of sizes that follow from the version.
 
         They differ if the state was saved before records were appended, which change the mean size of a record.
         """
+        state = saved.get("blocks")
         if self.asked is None or not isinstance(state, dict):
             return self
         given = {name: size for name, size in vars(self.asked).items() if size is not None}

@@ -9,26 +9,30 @@ until weights change and the next stage begins. With weights 3 and 1, and from p
     turn        0 0 1 2   3 1 4 5   6 2   7  3    8  ...        of the part
 
 The turns of a part go on from one stage to the next. Turn t of a part with n records is place ``t % n`` of epoch
-``t // n`` of the part's own order. Arithmetic only.
+``t // n`` of the part's own order. A mixture that has advanced keeps its stages so far, and each part that has grown
+has :mod:`phases <cachelayer.streams.order.phases>`, counted in its turns. Arithmetic only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from math import lcm
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
+from cachelayer.errors import StateError
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.orders import MOST_POSITIONS, BlockBounds, ExactOrder, Order, describe
 from cachelayer.streams.order.permutation import Indices, round_keys
+from cachelayer.streams.order.phases import Phase, advanced, as_lists, checked_count, from_lists, with_last
 from cachelayer.support.locks import cached_property
 
 MOST_TURNS = 65_536
@@ -36,6 +40,8 @@ MOST_TURNS = 65_536
 ENDLESS = MOST_POSITIONS
 """The positions of a mixture that never ends: all of them lie in one epoch, whose end nobody reaches."""
 Stop = Literal["first", "all"]
+Stages = tuple[tuple[int, tuple[int, ...]], ...]
+"""The first position of each stage of a mixture, and how many positions each part has in a round of it."""
 
 
 def turns_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
@@ -119,11 +125,43 @@ class Turns:
         """The number of turns of each part before each stage: int64 of shape ``[stages, parts]``."""
         before = np.zeros((len(self.starts), len(self.rounds[0])), np.int64)
         for stage, (start, end) in enumerate(pairwise(self.starts)):
-            turns = self.rounds[stage]
-            rounds, places = divmod(end - start, sum(turns))
-            rest = np.bincount(round_of(turns).part_of[:places], minlength=len(turns)) if places else 0
-            before[stage + 1] = before[stage] + rounds * np.array(turns, np.int64) + rest
+            before[stage + 1] = before[stage] + self._within(stage, end - start)
         return before
+
+    def _within(self, stage: int, positions: int) -> Indices:
+        """Return the number of turns of each part at the first positions of a stage."""
+        turns = self.rounds[stage]
+        rounds, places = divmod(positions, sum(turns))
+        rest = np.bincount(round_of(turns).part_of[:places], minlength=len(turns)) if places else 0
+        return rounds * np.array(turns, np.int64) + rest
+
+    def before(self, position: int) -> Indices:
+        """Return the number of turns of each part before a position."""
+        stage = bisect_right(self.starts, position) - 1
+        turns: Indices = self._before[stage] + self._within(stage, position - self.starts[stage])
+        return turns
+
+    def stages_before(self, position: int, parts: int) -> Stages:
+        """Return the stages that begin before a position; parts beyond those of these turns have none."""
+        more = (0,) * (parts - len(self.rounds[0]))
+        stages = zip(self.starts, self.rounds, strict=True)
+        return tuple((start, (*turns, *more)) for start, turns in stages if start < position)
+
+    def after(self, stages: Stages, position: int) -> Turns:
+        """Return the turns of other stages up to a position, and these from there on; a round that is the same goes on.
+
+        ::
+
+            stages      0: 2,1
+            these       0: 2,1    8: 1,1        from position 6 on: 0: 2,1    8: 1,1
+            these       0: 1,1    8: 2,1        from position 6 on: 0: 2,1    6: 1,1    8: 2,1
+        """
+        index = bisect_right(self.starts, position) - 1
+        mine = [*zip((position, *self.starts[index + 1 :]), self.rounds[index:], strict=True)]
+        if stages and stages[-1][1] == mine[0][1]:
+            del mine[0]
+        starts, rounds = zip(*stages, *mine, strict=True)
+        return Turns(starts, rounds)
 
     def past(self, position: int) -> Mapping[str, Any]:
         """Return what decided the turns before a position: how many stages, and SHA-256 of them.
@@ -190,18 +228,64 @@ def _groups(numbers: Indices) -> Iterator[tuple[int, Any]]:
         yield number, np.flatnonzero(numbers == number)
 
 
+@dataclass(frozen=True)
+class Advance:
+    """What is kept of a mixture before it went on over a newer one."""
+
+    position: int
+    """The position from which the weights of the newer one count."""
+    stages: Stages
+    """The stages before it."""
+    phases: tuple[tuple[Phase, ...], ...]
+    """The phases of each part before its last one, whose positions are turns of the part."""
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """What a state says of it."""
+        stages = [[start, list(turns)] for start, turns in self.stages]
+        return {"position": self.position, "stages": stages, "segments": [*map(as_lists, self.phases)]}
+
+    @classmethod
+    def of(cls, described: Any, orders: Sequence[Order]) -> Advance:
+        """Return what a state says, over parts in these orders; raise ValueError or TypeError if it does not fit."""
+        position = checked_count(described["position"])
+        stages = tuple((checked_count(start), tuple(map(checked_count, turns))) for start, turns in described["stages"])
+        starts = [start for start, _ in stages] or [position]
+        ascend = all(before < after for before, after in pairwise((*starts, position + (not stages))))
+        fit = all(len(turns) == len(orders) and 0 < sum(turns) <= MOST_TURNS for _, turns in stages)
+        if not (ascend and fit and starts[0] == 0 and position <= MOST_POSITIONS):
+            raise ValueError(f"{described['stages']} are no stages before {position}")
+        phases = zip(described["segments"], orders, strict=True)
+        return cls(position, stages, tuple(from_lists(lists, order) for lists, order in phases))
+
+
 @dataclass(frozen=True, eq=False)
 class MixedOrder(Order):
     """The record at each position of a mixture; records are numbered through all parts, one part after another."""
 
-    turns: Turns
-    """The part that each position belongs to."""
+    own_turns: Turns
+    """The part that each position belongs to by the weights of the mixture."""
     orders: tuple[ExactOrder, ...] | tuple[BlockOrder, ...]
     """The order of each part, which has a record at least; all are exact, or all are in blocks."""
     seed: int | None = None
     """The seed that the seeds of the parts come from, by :func:`seed_of_part`; None only if nothing is shuffled."""
     length: int = ENDLESS
     """The number of positions of an epoch of the mixture; further epochs go on with the turns of the parts."""
+    advance: Advance | None = None
+    """What came before, if the stream has advanced to this mixture."""
+
+    @cached_property
+    def turns(self) -> Turns:
+        """The part that each position belongs to."""
+        if self.advance is None:
+            return self.own_turns
+        return self.own_turns.after(self.advance.stages, self.advance.position)
+
+    @cached_property
+    def phases(self) -> Sequence[tuple[Phase, ...]]:
+        """The phases of each part, whose positions are its turns."""
+        earlier = repeat(()) if self.advance is None else self.advance.phases
+        return [with_last(phases, order) for phases, order in zip(earlier, self.orders, strict=False)]
 
     @property
     def records(self) -> int:
@@ -221,21 +305,68 @@ class MixedOrder(Order):
         """The order in a state; the sizes of blocks are listed part by part."""
         sizes = [order.sizes for order in self.orders if isinstance(order, BlockOrder)]
         listed = {name: [of_part[name] for of_part in sizes] for name in (sizes[0] if sizes else ())}
-        return describe("mixture", self, **({"blocks": listed} if sizes else {}))
+        more = {"blocks": listed} if sizes else {}
+        if self.advance is None:
+            # So it was before mixtures could advance.
+            return describe("mixture", self, version=1, **more)
+        return describe("mixture", self, **more, advanced=self.advance.described)
 
     def past(self, position: int) -> Mapping[str, Any]:
         """Return what a state says of the order before its position; what comes later may change."""
         return self.turns.past(position)
 
-    def with_sizes_of(self, state: Any) -> MixedOrder:
-        """Return the order in which each part has its own sizes of a state, where they follow from its version."""
+    def continuing(self, saved: Mapping[str, Any]) -> MixedOrder:
+        """Return the order in which parts have the sizes of a state that follow from versions, and what it advanced."""
+        order = replace(self, orders=self._of_sizes(saved.get("blocks")), advance=None)
+        if "advanced" not in saved:
+            return order
+        if self.length < ENDLESS:
+            raise StateError("the state has advanced, which a mixture with stop= does not: mix without stop=")
         try:
-            sizes = [dict(zip(state, of_part, strict=True)) for of_part in zip(*state.values(), strict=True)]
-            orders: Any = tuple(order.with_sizes_of(own) for order, own in zip(self.orders, sizes, strict=True))
+            return replace(order, advance=Advance.of(saved["advanced"], order.orders))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # It belongs to other parts, or is no state.
+            return order
+
+    def _of_sizes(self, saved: Any) -> Any:
+        try:
+            sizes = [dict(zip(saved, of_part, strict=True)) for of_part in zip(*saved.values(), strict=True)]
+            pairs = zip(self.orders, sizes, strict=True)
+            return tuple(order.continuing({"blocks": of_part}) for order, of_part in pairs)
         except (AttributeError, TypeError, ValueError):
             # It has no sizes, or those of other parts.
-            return self
-        return replace(self, orders=orders)
+            return self.orders
+
+    def goes_on_as(self, newer: MixedOrder) -> bool:
+        """Return whether a mixture of the same parts has the weights that count here."""
+        return (self.own_turns.starts, self.own_turns.rounds) == (newer.own_turns.starts, newer.own_turns.rounds)
+
+    def advanced(
+        self, position: int, newer: MixedOrder, digests: Sequence[str], newer_digests: Sequence[str]
+    ) -> MixedOrder:
+        """Return the order that goes on as a newer mixture, whose first parts begin with the parts of this one.
+
+        The weights of the newer one count from the position on. A part that has grown ends its epoch under way over the
+        records that it began with: see :func:`cachelayer.streams.order.phases.advanced`.
+
+        Args:
+            position: where the stream is.
+            newer: the order of the newer mixture.
+            digests: of the rows of each part of this mixture.
+            newer_digests: of the rows of each part of the newer one.
+        """
+        orders: list[Any] = list(newer.orders)
+        phases: list[tuple[Phase, ...]] = [()] * len(orders)
+        turns = self.turns.before(position).tolist()
+        for part, of_part in enumerate(self.phases):
+            records = newer.orders[part].records
+            before = of_part[-1].order
+            orders[part] = before.over(records)
+            phases[part] = of_part[:-1]
+            if records > before.records:
+                phases[part] = advanced(of_part, turns[part], records, digests[part], newer_digests[part])
+        advance = Advance(position, self.turns.stages_before(position, len(orders)), tuple(phases))
+        return replace(newer, orders=tuple(orders), advance=advance)
 
     @cached_property
     def _firsts(self) -> Sequence[int]:
@@ -244,8 +375,8 @@ class MixedOrder(Order):
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         records = np.empty(len(places), np.int64)
-        for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
-            records[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, turns)
+        for part, which, phase, epoch_of_part, turns in self._parts_at(epoch, places):
+            records[which] = phase.order.at(epoch_of_part, turns) + (self._firsts[part] + phase.first)
         return records
 
     @property
@@ -254,33 +385,36 @@ class MixedOrder(Order):
 
     def sort_keys(self, epoch: int, places: Indices) -> Indices:
         keys = np.empty(len(places), np.int64)
-        for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
-            keys[which] = cast(BlockOrder, self.orders[part]).sort_keys(epoch_of_part, turns)
+        for _, which, phase, epoch_of_part, turns in self._parts_at(epoch, places):
+            keys[which] = cast(BlockOrder, phase.order).sort_keys(epoch_of_part, turns)
         return keys
 
     def blocks(self, epoch: int, places: Indices) -> BlockBounds:
         """Return the block of the record at each place; a later epoch of the part needs another fetch of it."""
         begins, ends, lasts = np.empty((3, len(places)), np.int64)
-        for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
-            bounds = cast(BlockOrder, self.orders[part]).blocks(epoch_of_part, turns)
-            begins[which] = bounds.begin + self._firsts[part]
-            ends[which] = bounds.end + self._firsts[part]
-            last_turns = bounds.last + epoch_of_part * self.orders[part].records
+        for part, which, phase, epoch_of_part, turns in self._parts_at(epoch, places):
+            bounds = cast(BlockOrder, phase.order).blocks(epoch_of_part, turns)
+            first = self._firsts[part] + phase.first
+            begins[which] = bounds.begin + first
+            ends[which] = bounds.end + first
+            last_turns = bounds.last + phase.begin + (epoch_of_part - phase.epoch) * phase.order.records
             lasts[which] = self.turns.positions_of(part, last_turns) - epoch * self.length
         return BlockBounds(begins, ends, lasts)
 
-    def _parts_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
-        """Yield, for each epoch of each part: the part, which of the places it has, the epoch, and the places in it."""
+    def _parts_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, Phase, int, Indices]]:
+        """Yield, for each epoch of each phase of each part: the part, which of the places it has, the phase, the epoch
+        of the part, and the places in it.
+        """
         parts, turns = self.turns.at(places + epoch * self.length)
         for part in np.flatnonzero(np.bincount(parts)).tolist():
-            which = np.flatnonzero(parts == part)
-            epochs, within = _divided(turns[which], self.orders[part].records)
-            if (epochs == epochs[0]).all():
-                yield part, which, int(epochs[0]), within
-                continue
-            for epoch_of_part in np.unique(epochs).tolist():
-                is_in_epoch = epochs == epoch_of_part
-                yield part, which[is_in_epoch], epoch_of_part, within[is_in_epoch]
+            of_part = np.flatnonzero(parts == part)
+            turns_of_part = turns[of_part]
+            begins = [phase.begin for phase in self.phases[part]]
+            for number, in_phase in _groups(np.searchsorted(begins, turns_of_part, side="right") - 1):
+                phase = self.phases[part][number]
+                epochs, within = _divided(turns_of_part[in_phase] - phase.begin, phase.order.records)
+                for more, in_epoch in _groups(epochs):
+                    yield part, of_part[in_phase][in_epoch], phase, phase.epoch + more, within[in_epoch]
 
 
 def seed_of_part(seed: int, part: int) -> int:

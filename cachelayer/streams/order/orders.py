@@ -21,8 +21,8 @@ from cachelayer.errors import StateError
 from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at, round_keys
 from cachelayer.support.locks import PickledByFields, cached_property
 
-VERSIONS = {"exact": 1, "blocks": 1, "buckets": 1, "weighted": 1, "mixture": 1}
-"""The version of each kind of order, under which its permutations never change."""
+VERSIONS = {"exact": 1, "blocks": 1, "buckets": 1, "weighted": 1, "mixture": 2}
+"""The newest version of each kind of order, under which its permutations never change."""
 
 MOST_POSITIONS = 1 << 62
 """Positions are added and multiplied as signed 64-bit integers."""
@@ -103,8 +103,8 @@ class Order(PickledByFields, ABC):
         """Return what a state says of the order before its position, if what comes later may change; else nothing."""
         return {}
 
-    def with_sizes_of(self, state: Any) -> Self:  # noqa: ARG002
-        """Return the order with the ``blocks`` of a state in place of sizes that follow from the version."""
+    def continuing(self, saved: Mapping[str, Any]) -> Self:  # noqa: ARG002
+        """Return the order with what that of a state has decided, such as sizes of blocks that the user left open."""
         return self
 
     def over(self, records: int) -> Self:  # noqa: ARG002
