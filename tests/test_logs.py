@@ -118,10 +118,14 @@ def test_the_command_line_appends_its_log_to_a_file(tmp_path: Path) -> None:
 # What they say.
 
 
-def test_a_build_and_its_entry_of_the_log_are_told(tmp_path: Path, lines: Callable[..., list[str]]) -> None:
+def test_a_build_and_its_entry_of_the_log_are_told(
+    tmp_path: Path, lines: Callable[..., list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
     storage = Storage(tmp_path)
     build(storage)
     assert any("numbers@v1: published 4000 records" in line for line in lines("builds", logging.INFO))
+    [published] = [record for record in caplog.records if "published" in record.getMessage()]
+    assert (published.version, published.records) == ("numbers@v1", 4000)
     assert any("publish version=v1" in line and "/numbers" in line for line in lines("log", logging.INFO))
     file = next((tmp_path / "numbers" / "shards").glob("*.array_record"))
     assert any(line.startswith(f"write {file}: in 0.") for line in lines("stores"))
@@ -329,6 +333,25 @@ def test_a_store_that_stalls_is_named_once_while_it_stalls(
     assert "numbers@v1" in line
     assert counting.counters()["stalls"] >= before + 2
     assert iterator.stats().reading.seconds > 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "says"), [("", True), ("import logging; logging.basicConfig(level='ERROR')", False)])
+def test_a_program_without_a_log_says_what_it_waits_for(
+    first: str, says: bool, gcs: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = gcs.url(new_bucket(gcs), "p")
+    build(Storage(url, storage_options=gcs.storage_options()))
+    monkeypatch.setenv("CACHELAYER_STALL_SECONDS", "0.2")
+    with fault_proxy(gcs.endpoint) as proxy:
+        proxy.add(stall(containing="_log", times=1))
+        options = gcs.storage_options(proxy.endpoint) | {"timeout": 8}
+        program = (
+            f"{first}\nimport cachelayer\ncachelayer.Storage({url!r}, storage_options={options!r}).fetch('numbers@v1')"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ("cachelayer.stores: waiting for" in done.stderr) == says
+    assert says or not done.stderr
 
 
 @pytest.mark.usefixtures("soon")

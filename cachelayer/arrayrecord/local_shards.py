@@ -72,7 +72,7 @@ FilesOfShard = Callable[[int], AbstractContextManager[ShardFiles]]
 @cache
 def _log_copying() -> None:
     by = "compiled functions" if IS_COMPILED else "numpy, because no compiler was there when cachelayer was installed"
-    logger_of("streams").info("records are copied by %s", by)
+    logger_of("streams").info("records are copied by %(kernel)s", {"kernel": by})
 
 
 class _PlainShard(NamedTuple):

@@ -161,12 +161,15 @@ class RangedShards:
         try:
             records, broken = self._fetch(shard_of, within)
         except CorruptionError as error:
-            _log.warning("asked for once more, because it came damaged: %s", error)
+            _log.warning("asked for once more, because it came damaged: %(error)s", {"error": error})
         else:
             if not broken:
                 return records, broken
             name = records.name(min(broken))
-            _log.warning("asked for once more, because %d records came damaged, such as %s", len(broken), name)
+            _log.warning(
+                "asked for once more, because %(records)d records came damaged, such as %(record)s",
+                {"records": len(broken), "record": name},
+            )
         return self._fetch(shard_of, within)
 
     def _fetch(self, shard_of: Ints, within: Ints) -> tuple[Spans, frozenset[int]]:
@@ -258,7 +261,10 @@ class RangedShards:
                     for shard, (begin, end) in enumerate(pairwise(self._places.tolist())):
                         self._keep(shard, raw[begin:end])
                 except CorruptionError as error:
-                    _log.warning("the indices are fetched one by one, because their bundle is damaged: %s", error)
+                    _log.warning(
+                        "the indices are fetched one by one, because their bundle is damaged: %(error)s",
+                        {"error": error},
+                    )
             missing = [shard for shard in shards if shard not in self._indices]
             objects = [self._shards(shard) for shard in missing]
             indices = self._read([(shard.index_name, 0, shard.stats.index_nbytes) for shard in objects])

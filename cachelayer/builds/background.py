@@ -116,7 +116,9 @@ class BackgroundBuild:
         try:
             self._look_after()
         except BaseException as error:  # noqa: BLE001 - whoever reads next raises it
-            _log.info("%s: the build has failed: %s", self._task.request.name, error)
+            _log.info(
+                "%(version)s: the build has failed: %(error)s", {"version": self._task.request.name, "error": error}
+            )
             self._error = error
         finally:
             self._ended.set()
@@ -151,7 +153,9 @@ class BackgroundBuild:
                         f"because memory ran out (exit code {child.exit_code})"
                     )
                 noted_at_death = noted
-                _log.warning("%s: the process that builds was killed; another goes on", request.name)
+                _log.warning(
+                    "%(version)s: the process that builds was killed; another goes on", {"version": request.name}
+                )
             self._child = None
 
     def wait_at_exit(self) -> bool:
@@ -203,4 +207,4 @@ def _end_all() -> None:
             waits = waits and build.wait_at_exit()
             build.end()
         except CacheLayerError as error:
-            _log.warning("a build ended with this process: %s", error)
+            _log.warning("a build ended with this process: %(error)s", {"error": error})

@@ -228,7 +228,9 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
 def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
     """Yield the shard target of a build, and show its progress meanwhile."""
     log = plan.request.log
-    _log.info("%s: building from a source of %s", plan.request.name, plan.source.kind)
+    _log.info(
+        "%(version)s: building from a source of %(kind)s", {"version": plan.request.name, "kind": plan.source.kind}
+    )
     with shard_target(log.folder, plan.copies, log.head().generation) as target, progress:
         yield target
 
@@ -268,11 +270,14 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
         published = publish(request.log, new, relies_on)
     except AlreadyExistsError:
         count(lost_races=1)
-        _log.info("%s: another process has published it", request.name)
+        _log.info("%(version)s: another process has published it", {"version": request.name})
         _forget_notes(plan)
         raise
     _forget_notes(plan)
-    _log.info("%s: published %d records in %d shards", request.name, published.manifest.records, len(result.shards))
+    _log.info(
+        "%(version)s: published %(records)d records in %(shards)d shards",
+        {"version": request.name, "records": published.manifest.records, "shards": len(result.shards)},
+    )
     return published
 
 

@@ -178,7 +178,7 @@ def say_what_is_finished(plan: BuildPlan, finished: str, *, joins: bool = False)
     text = f"{name}: resuming after {finished} of an interrupted build"
     if joins:
         text = f"{name}: other hosts have built {finished}, and this one joins them"
-    _log.info("%s", text)
+    _log.info("%(progress)s", {"progress": text, "version": name})
     notice(text, plan.options.progress)
     if notes.has_other_times and not joins:
         warn(

@@ -61,7 +61,10 @@ class ShardTarget:
         files = {writer.path.with_suffix(Path(blob.name).suffix): blob for blob in shard.blobs}
         put_files(self.dataset, files)
         stats = shard.stats
-        _log.debug("%s/%s: put, %d records in %d bytes", self.dataset.url, shard.name, stats.records, stats.nbytes)
+        _log.debug(
+            "%(object)s: put, %(records)d records in %(nbytes)d bytes",
+            {"object": f"{self.dataset.url}/{shard.name}", "records": stats.records, "nbytes": stats.nbytes},
+        )
         if self.copies is not None:
             self.copies.move_in({file: Path(blob.name).name for file, blob in files.items()})
         for file in files:

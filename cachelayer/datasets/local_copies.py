@@ -280,7 +280,9 @@ class LocalCopies:
                 self._pending.clear()
             # A damaged object stays damaged. After another error, a copy may be made when the shard is wanted again.
             self._is_refused[number] |= isinstance(error, CorruptionError)
-            _log.warning("%s/%s: no local copy is made: %s", self._dataset.url, self._shards[number].name, error)
+            name = f"{self._dataset.url}/{self._shards[number].name}"
+            count(copies_failed=1)
+            _log.warning("%(object)s: no local copy is made: %(error)s", {"object": name, "error": error})
             self._wanted.discard(number)
             self._last_failure = error
 
@@ -341,7 +343,7 @@ class LocalCopies:
 
     def _report_no_room(self, name: str) -> None:
         count(copies_refused=1)
-        _log.info("%s/%s: there is no room for a local copy", self._dataset.url, name)
+        _log.info("%(object)s: there is no room for a local copy", {"object": f"{self._dataset.url}/{name}"})
 
     def _fill(self, blob: Blob, path: Path) -> None:
         """Download a blob of a shard, and check it."""
@@ -352,7 +354,10 @@ class LocalCopies:
         if crc32c != blob.crc32c:
             raise CorruptionError(f"{url}: the downloaded bytes do not match their CRC32C")
         count(copies_made=1)
-        _log.info("%s: copied %d bytes in %.2f s", url, blob.nbytes, seconds)
+        _log.info(
+            "%(object)s: copied %(nbytes)d bytes in %(seconds).2f s",
+            {"object": url, "nbytes": blob.nbytes, "seconds": seconds},
+        )
 
     def _drop_other_versions(self) -> bool:
         """Remove copies that only other versions of the dataset have, and return whether there were any."""

@@ -104,10 +104,11 @@ class BucketStore:
         if stored is None:
             raise RequestError(Kind.TRANSIENT, f"{failure.reason}; it may be there later")
         is_ours = bool(stored == data)
+        fields = {"object": fs.url(path)}
         if is_ours:
-            _log.info("write %s if it is absent: the reply was lost, and the object is there", fs.url(path))
+            _log.info("write %(object)s if it is absent: the reply was lost, and the object is there", fields)
         else:
-            _log.debug("write %s if it is absent: another writer was first", fs.url(path))
+            _log.debug("write %(object)s if it is absent: another writer was first", fields)
         return is_ours
 
     def _check_conditional_put(self, fs: FileSystem, path: str, data: bytes) -> None:
@@ -266,7 +267,10 @@ class BucketStore:
         except RequestError as error:
             if fs is not None and error.kind is Kind.REFUSED:
                 # A new file system finds renewed credentials.
-                _log.warning("%s %s/%s was refused: credentials are looked for again", what, self.url, name)
+                _log.warning(
+                    "%(request)s was refused: credentials are looked for again",
+                    {"request": f"{what} {self.url}/{name}"},
+                )
                 forget(fs)
             host = self.scheme if fs is None else fs.host
             text = f"cannot {what} {self.url}/{name}: {host}: {self._advice(error)}"

@@ -7,6 +7,7 @@ Every client has errors of its own. :meth:`RequestError.of` sorts them into four
 from __future__ import annotations
 
 import enum
+import math
 import random
 import re
 import time
@@ -26,7 +27,9 @@ from cachelayer.support.system_threads import program_ends
 T = TypeVar("T")
 
 _log = logger_of("stores")
-_ASKED: ContextVar[tuple[str, Counters]] = ContextVar("cachelayer_asked", default=("a request", Counters()))
+_ASKED: ContextVar[tuple[str, Counters, float]] = ContextVar(
+    "cachelayer_asked", default=("a request", Counters(), math.inf)
+)
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 _SLOWEST = 64 * 1024
@@ -167,17 +170,20 @@ def retried(what: str, attempt: Callable[[float], T], seconds: float, nbytes: in
             # A program that ends does not wait for stores.
             if failure.kind is not Kind.TRANSIENT or is_late or program_ends():
                 raise failure from error
-        note_retry(what, pause, failure)
-        if time.monotonic() - begin >= stall_seconds():
-            warn_of_stall("stores", begin, what)
+        note_retry(what, begin, pause, failure)
         time.sleep(pause)
     raise AssertionError("pauses never end")
 
 
-def note_retry(what: str, pause: float, failure: RequestError) -> None:
-    """Log and count a retry after a pause, with its reason."""
+def note_retry(what: str, begin: float, pause: float, failure: RequestError) -> None:
+    """Log and count a retry after a pause, with its reason; warn if the request, which began then, lasts long."""
     count(retries=1)
-    _log.info("%s: again in %.2f s, because: %s", what, pause, failure.reason)
+    _log.info(
+        "%(request)s: again in %(pause).2f s, because: %(reason)s",
+        {"request": what, "pause": pause, "reason": failure.reason},
+    )
+    if time.monotonic() - begin >= stall_seconds():
+        warn_of_stall("stores", begin, what)
 
 
 @contextmanager
@@ -186,7 +192,7 @@ def asking(what: str) -> Iterator[None]:
 
     The client may make them in the thread of its event loop.
     """
-    token = _ASKED.set((what, of_thread()))
+    token = _ASKED.set((what, of_thread(), time.monotonic()))
     try:
         yield
     finally:
@@ -195,8 +201,8 @@ def asking(what: str) -> Iterator[None]:
 
 def note_retry_of_client(pause: float, failure: RequestError) -> None:
     """Log and count a retry that a client makes itself."""
-    what, counters = _ASKED.get()
-    counting_into(counters, partial(note_retry, what, pause, failure))
+    what, counters, begin = _ASKED.get()
+    counting_into(counters, partial(note_retry, what, begin, pause, failure))
 
 
 def pauses() -> Iterator[float]:

@@ -40,6 +40,8 @@ from cachelayer.support.user_warnings import warn
 T = TypeVar("T")
 
 _log = logger_of("stores")
+SILENT_SHARE = 1 / 6
+"""A server that sends nothing for this share of the timeout, 10 s by default, counts as away: the try has failed."""
 CLOUDS: dict[str, Cloud] = {"gcs": gcs, "s3": s3, "azure": azure}
 """The clouds by their kinds; any other kind is a URL scheme that fsspec knows."""
 METHODS = {
@@ -63,10 +65,13 @@ class FileSystem:
         self._fs = self._client.fs
         self.host = urlsplit(without_credentials(self._client.address)).netloc or scheme
         """The name of the server, for messages."""
-        self._ranges = _range_reader(self._kind, self._fs, options, timeout / 4)
+        self._ranges = _range_reader(self._kind, self._fs, options, timeout * SILENT_SHARE)
         if self._ranges is None and self._kind in CLOUDS:
             reason = "it is not installed, does not take these options, or was used before this process was forked"
-            _log.info("%s://: ranges are read without obstore, more slowly: %s", scheme, reason)
+            _log.info(
+                "%(scheme)s://: ranges are read without obstore, more slowly: %(reason)s",
+                {"scheme": scheme, "reason": reason},
+            )
         self._refused = 0
         self._creating = threading.Lock()
         self.buckets: set[str] = set()
@@ -112,7 +117,10 @@ class FileSystem:
         seconds = time.perf_counter() - begin
         count(requests=1, request_seconds=seconds, bytes_received=received, bytes_sent=sent)
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("%s %s: %s in %.3f s", what, self.url(path), outcome, seconds)
+            _log.debug(
+                "%(request)s: %(outcome)s in %(seconds).3f s",
+                {"request": f"{what} {self.url(path)}", "outcome": outcome, "seconds": seconds},
+            )
 
     def _run(self, function: Callable[..., Any], *arguments: Any, seconds: float, **options: Any) -> Any:
         if self._fs.async_impl:
@@ -198,7 +206,7 @@ def _open_client(kind: str, url: str, options: Mapping[str, Any], timeout: float
     if cloud is not None:
         check_versions(kind)
     try:
-        return _open_other(url, options) if cloud is None else cloud.open_client(url, options, timeout / 4)
+        return _open_other(url, options) if cloud is None else cloud.open_client(url, options, timeout * SILENT_SHARE)
     # Not only ModuleNotFoundError: fsspec raises its base for file systems of other packages.
     except ImportError as error:
         install = (

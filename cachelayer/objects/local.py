@@ -319,7 +319,10 @@ def _logged(what: str, path: Path) -> Iterator[None]:
         yield
     finally:
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("%s %s: in %.3f s", what, path, time.perf_counter() - begin)
+            _log.debug(
+                "%(request)s: in %(seconds).3f s",
+                {"request": f"{what} {path}", "seconds": time.perf_counter() - begin},
+            )
 
 
 @contextmanager

@@ -335,7 +335,7 @@ def _sizes(group: Path) -> dict[str, int]:
 
 def _report_eviction(copy: Path) -> None:
     count(copies_evicted=1)
-    _log.info("%s/%s: the local copy is removed, to make room", _url_of(copy.parent), copy.name)
+    _log.info("%(object)s: the local copy is removed, to make room", {"object": f"{_url_of(copy.parent)}/{copy.name}"})
 
 
 def _url_of(group: Path) -> str:

@@ -71,6 +71,6 @@ def _no_page(request: Request, error: Exception) -> Response:
 
 
 def _bug(request: Request, error: Exception) -> Response:
-    logger_of("page").error("%s failed", request.url.path, exc_info=error)
+    logger_of("page").error("%(path)s failed", {"path": request.url.path}, exc_info=error)
     advice = "This is a bug in cachelayer: please report it with the lines in the terminal."
     return page("error.html", 500, message=f"A bug: {type(error).__name__}: {error}"[:500], advice=advice)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import platform
+import pwd
 import socket
 import sys
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ def now() -> str:
 
 
 def user() -> str:
-    """Return the name of the user who runs this process."""
+    """Return the name of the user who runs this process: the operating system's, not what variables say."""
     try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return "unknown"
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 def event(kind: str, **details: Any) -> dict[str, Any]:

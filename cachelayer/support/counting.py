@@ -21,7 +21,8 @@ from cachelayer.support.locks import ProcessLock
 T = TypeVar("T")
 NAMES = (
     "requests", "retries", "request_seconds", "bytes_received", "bytes_sent", "bytes_from_disk",
-    "copies_hit", "copies_missed", "copies_made", "copies_refused", "copies_evicted", "copies_damaged",
+    "copies_hit", "copies_missed", "copies_made", "copies_refused", "copies_failed", "copies_evicted",
+    "copies_damaged",
     "lost_races", "stalls",
     "waited_seconds", "reading_seconds", "functions_seconds", "hand_over_seconds",
 )  # fmt: skip
@@ -109,8 +110,8 @@ def counters() -> dict[str, float]:
         * ``bytes_from_disk``: bytes of records that streams read on this host;
         * ``copies_hit`` and ``copies_missed``: records of remote shards that came from local copies, and that came over
           the network though copies are kept;
-        * ``copies_made``, ``copies_refused``, ``copies_evicted``, ``copies_damaged``: local copies that were made, that
-          had no room, that were removed to make room, and that were found damaged;
+        * ``copies_made``, ``copies_refused``, ``copies_failed``: local copies that were made, that had no room, that an
+          error prevented; ``copies_evicted``, ``copies_damaged``: removed to make room, found damaged;
         * ``lost_races``, in which another writer was first; ``stalls``, of which a warning was logged;
         * ``waited_seconds``: how long consumers of streams waited; the sum of ``reading_seconds``,
           ``functions_seconds`` and ``hand_over_seconds``.

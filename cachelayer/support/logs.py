@@ -1,6 +1,6 @@
-"""The loggers of this library: one for each subject, silent until a program sets logging up, and without credentials.
+"""The loggers of this library: one for each subject, without credentials, with their values as fields of the records.
 
-If a program sets nothing up, ``CACHELAYER_LOG=debug`` writes their lines to stderr.
+If a program sets nothing up, warnings of stalls go to stderr; ``CACHELAYER_LOG=debug`` writes all lines there.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -32,7 +32,9 @@ def logger_of(name: LoggerName) -> logging.Logger:
 
 
 def _without_credentials(record: logging.LogRecord) -> bool:
-    """Leave credentials out of a line, before any handler sees it."""
+    """Leave credentials out of a line, before any handler sees it; and make its fields attributes of the record."""
+    for name, value in record.args.items() if isinstance(record.args, Mapping) else ():
+        setattr(record, name, value if isinstance(value, int | float) else without_credentials_in(str(value)))
     record.msg = without_credentials_in(record.getMessage())
     record.args = ()
     if record.exc_info:
@@ -69,21 +71,25 @@ def _add(handler: logging.Handler, level: int) -> None:
 
 
 def _set_up() -> None:
-    _LOGGER.addHandler(logging.NullHandler())
     setting = os.environ.get("CACHELAYER_LOG")
-    if not setting:
-        return
-    if setting.lower() not in _LEVELS:
+    if setting and setting.lower() not in _LEVELS:
         # A warning: no program should end over a setting of its log.
         text = f"CACHELAYER_LOG is {setting!r}, so nothing is logged: set it to {', '.join(_LEVELS)}"
         warnings.warn(text, CacheLayerWarning, stacklevel=2)
-        return
+        setting = None
     handler = logging.StreamHandler()
     # A program that sets logging up decides itself where the lines go.
     handler.addFilter(lambda _: not logging.getLogger().handlers)
     # By default it writes to stderr, and raises if the program has closed that.
     handler.handleError = lambda record: None  # type: ignore[method-assign]  # noqa: ARG005
-    _add(handler, logging.getLevelNamesMapping()[setting.upper()])
+    if setting:
+        _add(handler, logging.getLevelNamesMapping()[setting.upper()])
+        return
+    # A job that waits for ever must say for what, though nobody thought of its log.
+    handler.addFilter(lambda record: hasattr(record, "awaited") and _LOGGER.handlers == [handler])
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_FORMAT)
+    _LOGGER.addHandler(handler)
 
 
 _set_up()

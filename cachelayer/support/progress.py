@@ -148,7 +148,7 @@ class Progress:
             try:
                 start(thread, "to show the progress")
             except StorageError as error:
-                _log.warning("%s: %s", self._title, error)
+                _log.warning("%(work)s: %(error)s", {"work": self._title, "error": error})
             else:
                 self._thread = thread
 
@@ -261,7 +261,7 @@ class Waiting:
         """Say for whom the work is waiting, if it is time to. Call this whenever the work has looked in vain."""
         now = time.monotonic()
         if now >= self._next:
-            _log.info("%s: waiting for %s", self._title, who)
+            _log.info("%(work)s: waiting for %(awaited)s", {"work": self._title, "awaited": who})
             notice(f"{self._title}: waiting for {who}", self._enabled)
             self._next = now + Progress.line_seconds
         if now - self._began >= stall_seconds():

@@ -45,7 +45,7 @@ def warn_of_stall(logger: LoggerName, since: float, what: str) -> None:
     if now - _warned.get(logger, -math.inf) >= PAUSE:
         _warned[logger] = now
         count(stalls=1)
-        logger_of(logger).warning("waiting for %.0f s: %s", now - since, what)
+        logger_of(logger).warning("waiting for %(seconds).0f s: %(awaited)s", {"seconds": now - since, "awaited": what})
 
 
 def wait_until(has_come: Callable[[float], bool], logger: LoggerName, what: Callable[[], str]) -> None:

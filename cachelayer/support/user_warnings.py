@@ -24,7 +24,7 @@ def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning, *, lo
         logger: the logger that gets the text too, for people who operate the program; None for none.
     """
     if logger is not None:
-        logger_of(logger).warning("%s", text)
+        logger_of(logger).warning("%(warning)s", {"warning": text})
     frame = sys._getframe(1)
     level = 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_FILES):

@@ -145,7 +145,7 @@ class HeldLease:
             with self._putting:
                 self._folder.put(self.name, self.encoded())
         except StorageError as error:
-            _log.warning("a lease is not renewed, and others may take the work over: %s", error)
+            _log.warning("a lease is not renewed, and others may take the work over: %(error)s", {"error": error})
 
     def _beat_on(self) -> None:
         last = time.monotonic()
@@ -193,7 +193,9 @@ class Leases:
         is_ours = False
         try:
             is_ours = self._take(held)
-            _log.debug("%s/%s: %s", self._folder.url, held.name, "taken" if is_ours else "another process has it")
+            outcome = "taken" if is_ours else "another process has it"
+            lease_url = f"{self._folder.url}/{held.name}"
+            _log.debug("%(object)s: %(outcome)s", {"object": lease_url, "outcome": outcome})
             if is_ours:
                 start(held.thread, "to show that the build is at work")
             yield held if is_ours else None
@@ -223,14 +225,17 @@ class Leases:
         before, since = self._seen.get(name, (None, asked))
         if lease.is_over or (beat == before and asked - since >= expiry()):
             url = f"{self._folder.url}/{name}"
-            _log.info("%s: %s gives no sign of life, so its work is taken over", url, lease.holder)
+            _log.info(
+                "%(object)s: %(holder)s gives no sign of life, so its work is taken over",
+                {"object": url, "holder": lease.holder},
+            )
             try:
                 # Another that watches may have deleted it, and hold it anew.
                 if self._folder.read(name) == beat:
                     self._folder.delete(name)
             except StorageError as error:
                 # Who may write and not delete puts a lease of its own over this one.
-                _log.info("%s cannot be deleted: %s", url, error)
+                _log.info("%(object)s cannot be deleted: %(error)s", {"object": url, "error": error})
                 self._dead[name] = beat
             return None
         if beat != before:

@@ -300,15 +300,16 @@ class Log:
             is_ours = self.folder.put_if_absent(name, raw)
         if not (is_ours or self.folder.read(name) == raw):
             counting.count(lost_races=1)
-            _log.info("%s/%s: another writer added it first, so this one decides again", self.folder.url, name)
+            fields = {"object": f"{self.folder.url}/{name}"}
+            _log.info("%(object)s: another writer added it first, so this one decides again", fields)
             return None
         self._chain = [*bases, entry]
-        _log.info("%s: entry of the log: %s", self.folder.url, event_of(entry))
+        _log.info("%(dataset)s: entry of the log: %(event)s", {"dataset": self.folder.url, "event": event_of(entry)})
         try:
             self.folder.put(paths.LOG_HEAD, json_values.sealed({"sequence": sequence}))
         except StorageError as error:
             # The entry is there: a pointer that cannot be written must not look like a failure.
-            _log.warning("the pointer to the newest entry of the log stays behind: %s", error)
+            _log.warning("the pointer to the newest entry of the log stays behind: %(error)s", {"error": error})
         if not frees:
             self.keep_reserve()
         return entry

@@ -111,7 +111,10 @@ class Notes:
         document["shards"] = ShardTable(part.shards).to_json()
         document["plain_nbytes"] = [shard.stats.plain_nbytes for shard in part.shards]
         self.folder.put(note_name(number), json_values.sealed(document))
-        _log.debug("%s/%s: part %d is finished, %d records", self.folder.url, note_name(number), number, part.records)
+        _log.debug(
+            "%(object)s: part %(part)d is finished, %(records)d records",
+            {"object": f"{self.folder.url}/{note_name(number)}", "part": number, "records": part.records},
+        )
 
     def forget(self, number: int) -> None:
         """Delete the note of a part, which is then built again."""
@@ -181,7 +184,7 @@ def read_part(folder: Store, number: int) -> PartResult | None:
             part: PartResult = json_values.decoded(PartResult, "part", {**document, "shards": []})
             return replace(part, shards=shards)
     except (CorruptionError, FormatError) as error:
-        _log.warning("a note is damaged, so its part is built again: %s", error)
+        _log.warning("a note is damaged, so its part is built again: %(error)s", {"error": error})
         return None
 
 
@@ -205,5 +208,8 @@ def _read_plan(folder: Store) -> Mapping[str, Any] | None:
             json_values.mapping("plan", document["plan"])
             return document
     except (CorruptionError, FormatError) as error:
-        _log.warning("the plan of a build is damaged, so nobody can tell how other builds differ from it: %s", error)
+        _log.warning(
+            "the plan of a build is damaged, so nobody can tell how other builds differ from it: %(error)s",
+            {"error": error},
+        )
         return None

@@ -93,13 +93,17 @@ def repair(
     with Progress(f"repair {version.name}", None, progress) as shown:
         damage = damaged_objects(version, shown)
         for damaged in damage:
-            _log.warning("damage in %s: %s is %s", version.name, damaged.name, damaged.problem)
+            problem = f"{damaged.name} is {damaged.problem}"
+            _log.warning("damage in %(version)s: %(problem)s", {"version": version.name, "problem": problem})
         if not damage or source is None:
             return RepairReport(version.name, tuple(damage), False, None, local_copies)
         # The lease shows gc that the repair is at work.
         with leases.hold():
             damage = mend(version, source, damage, shown)[1]
-            _log.info("%s: %d objects were put again from %s", version.name, len(damage), source.reference)
+            _log.info(
+                "%(version)s: %(objects)d objects were put again from %(origin)s",
+                {"version": version.name, "objects": len(damage), "origin": source.reference},
+            )
             return RepairReport(version.name, tuple(damage), True, source.reference, local_copies)
 
 

@@ -166,7 +166,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
     if unread is not None and not damaged:
         raise unread
     for text in problems:
-        _log.warning("damage in %s: %s", reference, text)
+        _log.warning("damage in %(version)s: %(problem)s", {"version": reference, "problem": text})
     names = tuple(f"{folder.name}/{name}" for name in damaged)
     return VerifyReport(reference, len(manifest.shards), records, tuple(problems), names)
 

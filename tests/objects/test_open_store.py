@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,14 @@ def test_what_is_no_place_is_refused(url: Any, reason: str) -> None:
             assert "secret" not in str(caught.value)
 
 
+def test_the_user_of_the_history_is_the_operating_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody")
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1, 2], "d", "v1")
+    assert storage.history("d")[0].user == pwd.getpwuid(os.getuid()).pw_name
+
+
 def test_a_local_disk_needs_no_home_and_no_name_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(uid: int) -> Any:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
@@ -93,7 +102,7 @@ def test_a_local_disk_needs_no_home_and_no_name_of_the_user(tmp_path: Path, monk
         monkeypatch.delenv(name, raising=False)
     storage = cachelayer.Storage(tmp_path)
     assert list(storage.cache([1, 2], "d", "v1")) == [1, 2]
-    assert storage.history("d")[0].user == "unknown"
+    assert storage.history("d")[0].user == f"uid {os.getuid()}"
     with pytest.raises(InvalidArgumentError, match="CACHELAYER_LOCAL_CACHE"):
         cachelayer.Storage("gs://bucket")
 
