@@ -50,8 +50,9 @@ from cachelayer.specs import tree
 from cachelayer.specs.schema import Schema
 from cachelayer.specs.tree import leaves
 from cachelayer.testing import FailingSourceTests, ResumableSinkTests, SourceTests
-from cachelayer.testing.loops import BATCH, LoopTests
+from cachelayer.testing.loops import BATCH, ORDERS, LoopTests
 from cachelayer.testing.loops import RECORDS as RECORDS_OF_LOOPS
+from cachelayer.testing.sinks import STREAMS
 
 # Forks beside threads are what DataLoader does, and what these tests are about.
 pytestmark = pytest.mark.filterwarnings(
@@ -452,7 +453,8 @@ class TestLoader(ResumableSinkTests):
 
 
 class TestLoaderWithWorkers(TestLoader):
-    without: ClassVar = {"elements"}
+    # Workers read steps, whatever a stream is of.
+    without: ClassVar = STREAMS.keys() - {"epochs", "mapped", "packed", "endless from a start", "mixture"}
     workers = 2
 
 
@@ -485,7 +487,15 @@ class TestLoopsOfLoader(LoopTests):
         return loader(numbers(RECORDS_OF_LOOPS).stream(BATCH, **order), num_workers=self.workers)
 
 
-class TestLoopsOfLoaderWithWorkers(TestLoopsOfLoader):
+class InOneOrder:
+    """Loops of workers, which read whatever order there is."""
+
+    @pytest.fixture
+    def order(self) -> dict[str, Any]:
+        return ORDERS["shuffled"]
+
+
+class TestLoopsOfLoaderWithWorkers(InOneOrder, TestLoopsOfLoader):
     workers = 2
     stops = range(2, 4)
 
@@ -547,7 +557,7 @@ class TestLoopsOfStatefulDataLoaderOfBatches(TestLoopsOfStatefulDataLoader):
         return BatchSampler(ref, BATCH, **order)
 
 
-class TestLoopsOfStatefulDataLoaderWithWorkers(TestLoopsOfStatefulDataLoader):
+class TestLoopsOfStatefulDataLoaderWithWorkers(InOneOrder, TestLoopsOfStatefulDataLoader):
     # Workers ask for the numbers of a short epoch at once.
     test_an_epoch_that_is_left_early_is_not_used_up = None  # type: ignore[assignment]
     test_the_rest_of_an_epoch_that_is_left_early_after_a_restore_is_not_lost = None  # type: ignore[assignment]
