@@ -176,7 +176,7 @@ def test_whatever_happens_to_an_upload_its_bytes_are_right(
 def test_a_server_that_says_nothing_is_asked_again(
     open_one: Callable[..., BucketStore], proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    store = open_one(timeout=4)
+    store = open_one(timeout=12)
     store.put("a/b", TEXT)
     proxy.add(stall(times=1))
     assert store.read_ranges(RANGES) == RIGHT
