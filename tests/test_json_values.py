@@ -17,7 +17,7 @@ from cachelayer import ArraySpec, CorruptionError, FormatError, ImageSpec, Inval
 from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.objects import paths
 from cachelayer.protocols import Digests
-from cachelayer.provenance.environment import checked_metadata
+from cachelayer.provenance.environment import checked_annotations
 from cachelayer.records.codec import codec_named
 from cachelayer.records.selection import Selection
 from cachelayer.specs import spec_json
@@ -154,7 +154,7 @@ def test_states_are_restored_or_refused() -> None:
 
 def test_what_could_not_be_read_again_is_not_written() -> None:
     with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
-        checked_metadata({"deep": DEEP})
+        checked_annotations(None, {"deep": DEEP})
     with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
         Manifest(ShardSet.of("typed/1", SPEC, SHARDS), {"deep": DEEP}).encode()
     spec: Any = ArraySpec("int8")

@@ -18,7 +18,6 @@ from typing import Any
 
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.build_version import build_once
-from cachelayer.builds.hosts import Hosts
 from cachelayer.engines.processes import ChildProcess
 from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.provenance.stored_values import Wording, differences
@@ -38,13 +37,11 @@ class _Task:
     """Builds a version, in a process that has this task.
 
     Args:
-        hosts: the hosts that build it together; None for one.
         facts: the facts of the plan that the program has made.
         folder: the working folder of the program, which relative paths in the user's code mean.
     """
 
     request: BuildRequest
-    hosts: Hosts | None
     facts: Mapping[str, Any]
     folder: Path
 
@@ -62,7 +59,7 @@ class _Task:
                 f"{self.request.name}: the process that builds it has another source than the program: {differ}. Pass "
                 "a function that makes the same source in each process"
             )
-        return build_once(self.request, self.hosts, plan, waits=False) is not None
+        return build_once(self.request, plan, waits=False) is not None
 
 
 class BackgroundBuild:
@@ -73,19 +70,18 @@ class BackgroundBuild:
 
     Args:
         plan: how to build, as it was decided in this process.
-        hosts: the hosts that build the version together; None for one.
 
     Raises:
         InvalidTypeError: if the source cannot be sent to another process.
     """
 
-    def __init__(self, plan: BuildPlan, hosts: Hosts | None) -> None:
+    def __init__(self, plan: BuildPlan) -> None:
         request = plan.request
         self._progress = request.options.progress
         self._log_began = request.log.head().sequence
         # A bar of the build would be drawn into those of the training.
         options = replace(request.options, progress=request.options.progress or False)
-        self._task = _Task(replace(request, options=options), hosts, plan.facts, Path.cwd())
+        self._task = _Task(replace(request, options=options), plan.facts, Path.cwd())
         self._notes: Notes = plan.notes
         self._parts = plan.parts.count
         self.process = os.getpid()
@@ -132,7 +128,7 @@ class BackgroundBuild:
         while not (request.is_published or log.has_published(request.version, self._log_began)):
             if self._ended.is_set():
                 return
-            if self._task.hosts is None and leases.holder(CLAIM) is not None:
+            if request.options.hosts is None and leases.holder(CLAIM) is not None:
                 # What was pickled of the source may be large.
                 self._child = None
                 self._ended.wait(polls())

@@ -9,8 +9,8 @@ from typing import Any, Self, TypedDict
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.encode import ON_ERROR, OnError
 from cachelayer.engines import Engine, engine_of
-from cachelayer.errors import InvalidArgumentError
-from cachelayer.provenance.environment import checked_description, checked_metadata
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.provenance.environment import checked_annotations
 from cachelayer.records.infer import declared
 from cachelayer.specs.tree import Tree
 from cachelayer.support.arguments import boolean, check_options, integer
@@ -49,6 +49,65 @@ class SubmitOptions(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
 
 
+DEFAULTS: SubmitOptions = {
+    "element_spec": None,
+    "compression": None,
+    "shard_bytes": DEFAULT_SHARD_BYTES,
+    "max_records": None,
+    "unbatch": False,
+    "on_error": "raise",
+    "validate": True,
+    "allow_empty": False,
+    "workers": 1,
+    "engine": None,
+    "resume": True,
+    "progress": None,
+    "description": None,
+    "metadata": None,
+}
+"""What each option is unless the user passes it."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """This host, and its place among the hosts that build a version together."""
+
+    index: int
+    """From 0."""
+    count: int
+
+    @classmethod
+    def checked(cls, hosts: Any) -> Self:
+        """Check what a user passes as ``hosts``."""
+        if not isinstance(hosts, tuple) or len(hosts) != 2:
+            raise InvalidTypeError(
+                f"hosts {hosts!r}: pass (index, count), as (jax.process_index(), jax.process_count())"
+            )
+        index = integer("the index in hosts", hosts[0], 0)
+        count = integer("the count in hosts", hosts[1], 1)
+        if index >= count:
+            raise InvalidArgumentError(f"hosts {hosts}: the index must be less than the count")
+        return cls(index, count)
+
+    def in_order(self, part_count: int) -> list[int]:
+        """Return the numbers of all parts in the order in which this host comes to them.
+
+        The hosts share out the parts in order. A host begins with its share, and goes on with the shares of the hosts
+        after it, each from its end, where its own host comes last::
+
+            6 parts, 3 hosts     host 0: 0 1 3 2 5 4     host 1: 2 3 5 4 1 0     host 2: 4 5 1 0 3 2
+        """
+        return sorted(range(part_count), key=lambda part: self._turn(part, part_count))
+
+    def _turn(self, part: int, part_count: int) -> tuple[int, int]:
+        turn = (part * self.count // part_count - self.index) % self.count
+        return turn, -part if turn else part
+
+    def owns(self, part: int, part_count: int) -> bool:
+        """Return whether a part is in the share of this host."""
+        return part * self.count // part_count == self.index
+
+
 @dataclass(frozen=True)
 class BuildOptions:
     """The checked options of a build; :meth:`cachelayer.Storage.submit` explains them."""
@@ -67,55 +126,52 @@ class BuildOptions:
     engine: Engine | None
     annotations: Mapping[str, Any]
     """The description and the metadata that are stored with the version."""
+    hosts: Hosts | None
+    """This host among those that build the version together; None if one process builds it."""
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], *beside: str) -> Self:
+    def of(cls, options: Mapping[str, Any], *beside: str, hosts: Any = None) -> Self:
         """Check the options that a user passed by name.
 
         Args:
             options: the options.
             beside: the other keywords of the call, which an error about an unknown option names too.
+            hosts: what the user passed as ``hosts``.
         """
-        check_options(options, [*SubmitOptions.__annotations__, *beside])
-        return cls.checked(**options)
-
-    @classmethod
-    def checked(
-        cls,
-        *,
-        element_spec: Tree | None = None,
-        compression: str | None = None,
-        shard_bytes: int = DEFAULT_SHARD_BYTES,
-        max_records: int | None = None,
-        unbatch: bool = False,
-        on_error: OnError = "raise",
-        validate: bool = True,
-        allow_empty: bool = False,
-        progress: bool | None = None,
-        resume: bool = True,
-        workers: int = 1,
-        engine: str | Engine | None = None,
-        description: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Return the options if they are valid."""
-        if on_error not in ON_ERROR:
-            raise InvalidArgumentError(f"on_error {on_error!r}: it must be one of {', '.join(map(repr, ON_ERROR))}")
-        workers = integer("workers", workers, 1)
+        check_options(options, [*DEFAULTS, *beside])
+        given: dict[str, Any] = {**DEFAULTS, **options}
+        spec = given["element_spec"]
+        most = given["max_records"]
+        shows = given["progress"]
+        engine = given["engine"]
+        if given["on_error"] not in ON_ERROR:
+            known = ", ".join(map(repr, ON_ERROR))
+            raise InvalidArgumentError(f"on_error {given['on_error']!r}: it must be one of {known}")
+        workers = integer("workers", given["workers"], 1)
+        if hosts is not None and engine is not None:
+            raise InvalidArgumentError(
+                "hosts= and engine=: the hosts, or the engine, divide the parts: leave out one of them; workers= "
+                "divides the parts of a host among its processes"
+            )
+        if hosts is not None and not given["resume"]:
+            raise InvalidArgumentError(
+                "resume=False: hosts that build together go on from each other's notes: leave it out, or build on one"
+            )
         return cls(
-            element_spec=None if element_spec is None else declared(element_spec),
-            compression=Compression.parse(compression),
-            shard_bytes=integer("shard_bytes", shard_bytes, 1),
-            max_records=None if max_records is None else integer("max_records", max_records, 0),
-            unbatch=boolean("unbatch", unbatch),
-            on_error=on_error,
-            validate=boolean("validate", validate),
-            allow_empty=boolean("allow_empty", allow_empty),
-            progress=None if progress is None else boolean("progress", progress),
-            resume=boolean("resume", resume),
+            element_spec=None if spec is None else declared(spec),
+            compression=Compression.parse(given["compression"]),
+            shard_bytes=integer("shard_bytes", given["shard_bytes"], 1),
+            max_records=None if most is None else integer("max_records", most, 0),
+            unbatch=boolean("unbatch", given["unbatch"]),
+            on_error=given["on_error"],
+            validate=boolean("validate", given["validate"]),
+            allow_empty=boolean("allow_empty", given["allow_empty"]),
+            progress=None if shows is None else boolean("progress", shows),
+            resume=boolean("resume", given["resume"]),
             workers=workers,
             engine=None if engine is None else engine_of(engine, workers),
-            annotations={"description": checked_description(description), "metadata": checked_metadata(metadata)},
+            annotations=checked_annotations(given["description"], given["metadata"]),
+            hosts=None if hosts is None else Hosts.checked(hosts),
         )
 
     def expected(self, length: int | None) -> int | None:

@@ -30,9 +30,10 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
+from cachelayer.builds.build_options import Hosts
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.extensions import AddingColumns
-from cachelayer.builds.hosts import Hosts, Team
+from cachelayer.builds.hosts import Team, new_lease
 from cachelayer.builds.part_builds import PartBuilder, build_parts
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget, shard_target
@@ -75,19 +76,17 @@ def submit(request: BuildRequest) -> StoredVersion:
     return built
 
 
-def build_once(
-    request: BuildRequest, hosts: Hosts | None = None, plan: BuildPlan | None = None, *, waits: bool = True
-) -> StoredVersion | None:
+def build_once(request: BuildRequest, plan: BuildPlan | None = None, *, waits: bool = True) -> StoredVersion | None:
     """Build and publish a version, once among all processes that ask for it.
 
     Args:
-        hosts: the hosts that build it together; None if one process builds it.
         plan: the plan, if it is made already.
         waits: whether to wait for a process that builds it by itself.
 
     Returns:
         The version; None if another process has published it meanwhile, or builds it and ``waits`` is False.
     """
+    hosts = request.options.hosts
     with building(request.url):
         if hosts is None:
             return _build_in_turn(request, plan, waits=waits)
@@ -205,7 +204,7 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
     notes.begin()
     leases = Leases(notes.version_folder)
     progress = Progress(f"{request.name} (host {hosts.index})", None, plan.options.progress)
-    with leases.hold(hosts.new_lease(notes.folder.name), progress) as lease:
+    with leases.hold(new_lease(hosts, notes.folder.name), progress) as lease:
         assert lease is not None  # noqa: S101 - nobody else has a lease of this name
         with _working(plan, progress) as target, ShardPipeline(target, plan.options, notes) as pipeline:
             builder = PartBuilder(plan, target, pipeline)

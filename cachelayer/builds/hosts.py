@@ -16,15 +16,12 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Self
 
-from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_options import Hosts
 from cachelayer.builds.build_plan import BuildPlan
 from cachelayer.builds.part_builds import PartBuilder, joined, say_what_is_finished
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.stored_values import Wording, differences
-from cachelayer.support.arguments import integer
 from cachelayer.support.progress import Waiting, current
 from cachelayer.versions.lease import CLAIM, HOST, HeldLease, Lease, Leases, polls
 from cachelayer.versions.notes import PartResult, noted_numbers
@@ -34,66 +31,18 @@ _PUBLISHER = f"publisher.{CLAIM}"
 """The lease of the host that reads all notes and publishes."""
 
 
-@dataclass(frozen=True)
-class Hosts:
-    """This host, and its place among the hosts that build a version together."""
+def lease_prefix(hosts: Hosts) -> str:
+    """Return the first part of the names of the leases of a host."""
+    return f"{HOST}{hosts.index:05}-"
 
-    index: int
-    """From 0."""
-    count: int
 
-    @classmethod
-    def checked(cls, hosts: Any, options: BuildOptions) -> Self:
-        """Check the hosts that a user passes with these options."""
-        if options.engine is not None:
-            raise InvalidArgumentError(
-                "hosts= and engine=: the hosts, or the engine, divide the parts: leave out one of them; workers= "
-                "divides the parts of a host among its processes"
-            )
-        if not options.resume:
-            raise InvalidArgumentError(
-                "resume=False: hosts that build together go on from each other's notes: leave it out, or build on one"
-            )
-        if not isinstance(hosts, tuple) or len(hosts) != 2:
-            raise InvalidTypeError(
-                f"hosts {hosts!r}: pass (index, count), as (jax.process_index(), jax.process_count())"
-            )
-        index = integer("the index in hosts", hosts[0], 0)
-        count = integer("the count in hosts", hosts[1], 1)
-        if index >= count:
-            raise InvalidArgumentError(f"hosts {hosts}: the index must be less than the count")
-        return cls(index, count)
+def new_lease(hosts: Hosts, plan: str) -> str:
+    """Return the name of a lease that a host holds while it builds by a plan: another one for each call.
 
-    @property
-    def lease_prefix(self) -> str:
-        """The first part of the names of the leases of this host."""
-        return f"{HOST}{self.index:05}-"
-
-    def new_lease(self, plan: str) -> str:
-        """Return the name of a lease that this host holds while it builds by a plan: another one for each call.
-
-        A host that starts again would not get the lease of its first process if that still runs, and would be without
-        one when that ends: gc would take its notes.
-        """
-        return f"{self.lease_prefix}{plan}-{uuid.uuid4().hex}.{CLAIM}"
-
-    def in_order(self, part_count: int) -> list[int]:
-        """Return the numbers of all parts in the order in which this host comes to them.
-
-        The hosts share out the parts in order. A host begins with its share, and goes on with the shares of the hosts
-        after it, each from its end, where its own host comes last::
-
-            6 parts, 3 hosts     host 0: 0 1 3 2 5 4     host 1: 2 3 5 4 1 0     host 2: 4 5 1 0 3 2
-        """
-        return sorted(range(part_count), key=lambda part: self._turn(part, part_count))
-
-    def _turn(self, part: int, part_count: int) -> tuple[int, int]:
-        turn = (part * self.count // part_count - self.index) % self.count
-        return turn, -part if turn else part
-
-    def owns(self, part: int, part_count: int) -> bool:
-        """Return whether a part is in the share of this host."""
-        return part * self.count // part_count == self.index
+    A host that starts again would not get the lease of its first process if that still runs, and would be without one
+    when that ends: gc would take its notes.
+    """
+    return f"{lease_prefix(hosts)}{plan}-{uuid.uuid4().hex}.{CLAIM}"
 
 
 class Team:
@@ -181,7 +130,7 @@ class Team:
         own = [number for number in missing if self._hosts.owns(number, self._count)]
         if own:
             # Hosts that help show in their notes: no host needs to read the leases of all.
-            self._look(self._hosts.lease_prefix)
+            self._look(lease_prefix(self._hosts))
             if not self._others:
                 # The others may help with all but those that are begun.
                 self._lease.work_on(own[:1], at_once=True)

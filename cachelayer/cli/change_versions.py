@@ -29,7 +29,7 @@ from cachelayer.cli.options import argument, flag, json_or_text, once, option
 from cachelayer.cli.output import Result, version_result
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
-from cachelayer.provenance.environment import checked_metadata
+from cachelayer.provenance.environment import checked_annotations
 from cachelayer.storage.storage import AS_BASE, Storage
 from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.support.progress import size
@@ -87,7 +87,8 @@ def import_files(
     _refuse_own_folder(files, storage)
     spec = _spec_of(once("--type", types)) or None
     kind = named_files.format_of(list(files), kind)
-    metadata = {"format": kind, "files": list(map(without_credentials, files)), **checked_metadata(metadata)}
+    its_own = checked_annotations(None, metadata)["metadata"]
+    metadata = {"format": kind, "files": list(map(without_credentials, files)), **its_own}
     submitted = storage.cacheable(name, element_spec=spec, metadata=metadata, **submit)(named_files.imported)
     return version_result(submitted(kind=kind, files=list(files)), "published", before)
 

@@ -111,19 +111,14 @@ def checked_out(file: Path) -> str | None:
         return None
 
 
-def checked_description(description: str | None) -> str | None:
-    """Return the user's description; raise if it is no text."""
+def checked_annotations(description: str | None, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a user says of a version, as it is stored; raise if JSON cannot hold it."""
     if description is not None and not isinstance(description, str):
         raise InvalidTypeError(f"description {description!r} of type {type(description).__name__}: pass a str")
-    return description
-
-
-def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the user's metadata as JSON values; raise if JSON cannot hold it."""
     try:
         values: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-        # The provenance has it one level deeper: that depth is checked.
+        # The provenance has it at this depth, which is checked.
         json_values.shallow("metadata", {"metadata": values})
     except (RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"metadata must be a dict that JSON can hold: {error}") from error
-    return values
+    return {"description": description, "metadata": values}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cachelayer.builds.as_source import as_source
@@ -16,47 +16,59 @@ from cachelayer.datasets.field_values import keys_of_view
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.provenance.stored_values import hashed, is_number, stored
 from cachelayer.storage.builder import Builder
+from cachelayer.versions.log import Log
 from cachelayer.views.dataref import DataRef
 
 
-def add_columns(
-    builder: Builder,
-    base: DataRef[Any],
-    new: str,
-    columns: Any,
-    options: BuildOptions,
-    *,
-    batched: bool,
-    join: Join | None,
-    replaces: bool,
-    hosts: tuple[int, int] | None,
-) -> DataRef[Any]:
-    """Publish a version with the records of a base and more columns. Without ``join``, row i is that of record i."""
-    extension = AddingColumns(base._base.version, replaces)
-    is_function = callable(columns) and not isinstance(columns, Mapping)
-    if join is not None and (is_function or batched):
-        raise InvalidArgumentError("on= is the key of a table: leave it out for a function")
-    if batched and not is_function:
-        raise InvalidArgumentError("batched=True is for a function of batches: leave it out for columns")
-    columns = at_path(columns)
-    recipe = Recipe.of(columns, options)
-    arguments: dict[str, Any] = {"batched": batched, "on": None, "replace": replaces}
-    if join is not None:
-        arguments |= {"on": list(join.on), "how": join.how, "fill": _stored_fill(join.fill)}
-    recipe = replace(recipe, options={**recipe.options, **arguments})
-    source = columns
-    if is_function:
-        source = columns_of_function(base, columns, batched=batched)
-    elif join is not None:
-        keys = keys_of_view(base._records, "on", join.on, options.progress)
-        source = columns_by_key(as_source(columns, element_spec=options.element_spec), options.element_spec, keys, join)
-    request = builder.request(source, base.dataset_id, new, recipe, options, extension)
-    if hosts is None:
+@dataclass(frozen=True)
+class NewColumns:
+    """Columns that a user adds: those of a table, or those that a function makes of each record."""
+
+    columns: Any
+    batched: bool
+    """Whether the function takes a batch."""
+    join: Join | None
+    """How records find their rows in the table; None if row i is that of record i."""
+    replaces: bool
+    """Whether a column may take the place of a field of the base."""
+
+    def __post_init__(self) -> None:
+        if self.join is not None and (self._is_function or self.batched):
+            raise InvalidArgumentError("on= is the key of a table: leave it out for a function")
+        if self.batched and not self._is_function:
+            raise InvalidArgumentError("batched=True is for a function of batches: leave it out for columns")
+
+    @property
+    def _is_function(self) -> bool:
+        return callable(self.columns) and not isinstance(self.columns, Mapping)
+
+    def recipe(self, options: BuildOptions) -> Recipe:
+        recipe = Recipe.of(at_path(self.columns), options)
+        arguments: dict[str, Any] = {"batched": self.batched, "on": None, "replace": self.replaces}
+        if self.join is not None:
+            arguments |= {"on": list(self.join.on), "how": self.join.how, "fill": _stored_fill(self.join.fill)}
+        return replace(recipe, options={**recipe.options, **arguments})
+
+    def source(self, base: DataRef[Any], options: BuildOptions) -> Any:
+        """Return the source of the columns of the records of a base."""
+        if self._is_function:
+            return columns_of_function(base, self.columns, batched=self.batched)
+        if self.join is None:
+            return self.columns
+        keys = keys_of_view(base._records, "on", self.join.on, options.progress)
+        table = as_source(self.columns, element_spec=options.element_spec)
+        return columns_by_key(table, options.element_spec, keys, self.join)
+
+
+def add_columns(builder: Builder, base: DataRef[Any], version: str, added: NewColumns) -> DataRef[Any]:
+    """Publish a version with the records of a base and more columns."""
+    extension = AddingColumns(base._base.version, added.replaces)
+    recipe = added.recipe(builder.options)
+    log = Log(builder.catalog.dataset(base.dataset_id))
+    request = builder.request(added.source(base, builder.options), log, version, recipe, extension)
+    if builder.options.hosts is None:
         return builder.build(request)
-    ref, is_new = builder.find_or_build(request, hosts)
-    if not is_new:
-        _refuse_other(ref, base, recipe)
-    return ref
+    return builder.find_or_build(request, lambda found: _refuse_other(found, base, recipe))
 
 
 def _refuse_other(ref: DataRef[Any], base: DataRef[Any], recipe: Recipe) -> None:

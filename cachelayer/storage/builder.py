@@ -2,15 +2,15 @@
 
 ::
 
-    Storage.submit          Builder.submit           build the version; it is an error if it exists
-    Storage.append          Builder.append           the same, with the records of a base in front
-    Storage.cache           Builder.cache            return the version if it exists, after a look whether it is stale;
-    Storage.cacheable       Builder.compare_or_build else build it, once among all processes that ask, or begin to
-                                                     build it in the background (growing.py)
-    Storage.add_columns     Builder.find_or_build    return the version if it exists; else build it
-    Storage.rewrite
+    Storage.submit        Builder.submit           build the version; it is an error if it exists
+    Storage.append        Builder.append           the same, with the records of a base in front
+    Storage.cache         Builder.cache            return the version if it exists, after a look whether it is stale;
+    Storage.cacheable     Builder.compare_or_build else build it, once among all processes that ask, or begin to
+                                                   build it in the background (growing.py)
+    Storage.add_columns   Builder.find_or_build    return the version if it exists and is what was asked for; else
+    Storage.rewrite                                build it
 
-A source with splits, such as a ``DatasetDict``, is several datasets: each method does the same for every split.
+A source with splits, such as a ``DatasetDict``, is several datasets: the first three do the same for every split.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.build_version import build_once, building, submit
 from cachelayer.builds.extensions import NEW_RECORDS, Appending, Extension
-from cachelayer.builds.hosts import Hosts
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError, ElementError, InvalidArgumentError
@@ -43,165 +42,126 @@ class Builder:
     """Makes new versions in a catalog."""
 
     catalog: Catalog
+    options: BuildOptions
+    pack: PackArguments | None = None
+    """The packs whose plan is made and stored with each version; None for none."""
 
-    def submit(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str,
-        options: BuildOptions,
-        pack: PackArguments | None,
-    ) -> DataRef[Any]:
+    def submit(self, source: Any, name: Reference) -> DataRef[Any]:
         """Build a version from a source; see :meth:`cachelayer.Storage.submit`."""
 
-        def build_split(split: Any, split_id: str) -> DataRef[Any]:
-            recipe = Recipe.of(split, options)
-            ref = self.build(self.request(split, split_id, version, recipe, options))
-            store_packs(ref, pack)
-            return ref
+        def build_split(split: Any, log: Log) -> DataRef[Any]:
+            return self.build(self.request(split, log, name.name, self.recipe(split)))
 
-        return for_each_split(source, dataset_id, build_split)
+        return self._for_each_split(source, name.dataset_id, build_split)
 
-    def append(
-        self,
-        source: Any,
-        base: Reference,
-        version: str,
-        options: BuildOptions,
-        fill: Mapping[str, Any],
-        pack: PackArguments | None,
-    ) -> DataRef[Any]:
+    def append(self, source: Any, base: Reference, version: str, fill: Mapping[str, Any]) -> DataRef[Any]:
         """Build a version with the records of a base and those of a source; see :meth:`cachelayer.Storage.append`."""
 
-        def append_split(split: Any, split_id: str) -> DataRef[Any]:
-            log = Log(self.catalog.dataset(split_id))
-            before = self.catalog.open(self.catalog.resolve(replace(base, dataset_id=split_id), log))._base.version
-            recipe = Recipe.of(split, options)
-            extension = Appending(before, fill)
+        def append_split(split: Any, log: Log) -> DataRef[Any]:
+            split_base = replace(base, dataset_id=log.folder.name)
+            before = self.catalog.open(self.catalog.resolve(split_base, log))._base.version
             try:
-                ref = self.build(replace(self.request(split, split_id, version, recipe, options, extension), log=log))
+                return self.build(self.request(split, log, version, self.recipe(split), Appending(before, fill)))
             except ElementError as error:
                 # Other builds may declare another spec.
                 hint = f"Appended elements have the element spec of {before.name}: convert it, or begin a new dataset."
                 raise error.at(hint=hint) from None
-            store_packs(ref, pack)
-            return ref
 
-        return for_each_split(source, base.dataset_id, append_split)
+        return self._for_each_split(source, base.dataset_id, append_split)
 
-    def cache(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str,
-        options: BuildOptions,
-        *,
-        on_change: OnChange,
-        hosts: tuple[int, int] | None,
-        pack: PackArguments | None,
-        wait: bool,
-    ) -> DataRef[Any]:
+    def cache(self, source: Any, name: Reference, on_change: OnChange, *, waits: bool) -> DataRef[Any]:
         """Return a version, built if it does not exist; see :meth:`cachelayer.Storage.cache`."""
-        if pack is not None and not wait:
+        if self.pack is not None and not waits:
             raise InvalidArgumentError("pack and wait=False: packs need the whole version: leave out one of them")
 
-        def cache_split(split: Any, split_id: str) -> DataRef[Any]:
+        def cache_split(split: Any, log: Log) -> DataRef[Any]:
             # A version that is not compared is found without a look at the source.
-            log = Log(self.catalog.dataset(split_id))
-            ref = self.catalog.find(log, version) if on_change == "ignore" else None
-            if ref is None:
-                recipe = Recipe.of(split, options)
-                request = self.request(split, split_id, version, recipe, options)
-                find = self.compare_or_build if wait else self.compare_or_begin
-                ref = find(request, on_change, hosts)
-            store_packs(ref, pack)
-            return ref
+            ref = self.catalog.find(log, name.name) if on_change == "ignore" else None
+            if ref is not None:
+                return self._with_packs(ref)
+            request = self.request(split, log, name.name, self.recipe(split))
+            return (self.compare_or_build if waits else self._compare_or_begin)(request, on_change)
 
-        return for_each_split(source, dataset_id, cache_split)
+        return self._for_each_split(source, name.dataset_id, cache_split)
+
+    def recipe(self, source: Any, *, is_call: bool = False) -> Recipe:
+        """Return the recipe of a source; see :meth:`Recipe.of`."""
+        return Recipe.of(source, self.options, is_call=is_call)
 
     def request(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str,
-        recipe: Recipe,
-        options: BuildOptions,
-        extension: Extension = NEW_RECORDS,
+        self, source: Any, log: Log, version: str, recipe: Recipe, extension: Extension = NEW_RECORDS
     ) -> BuildRequest:
-        """Return the request for a version in this catalog; see :class:`BuildRequest`."""
-        log = Log(self.catalog.dataset(dataset_id))
-        return BuildRequest(log, version, self.catalog.copies, source, recipe, options, extension)
+        """Return the request for a version of the dataset with a log; see :class:`BuildRequest`."""
+        return BuildRequest(log, version, self.catalog.copies, source, recipe, self.options, extension)
 
     def build(self, request: BuildRequest) -> DataRef[Any]:
         """Build and publish a version that does not exist yet."""
-        return self.catalog.open(submit(request))
+        return self._with_packs(self.catalog.open(submit(request)))
 
-    def find_or_build(self, request: BuildRequest, hosts: tuple[int, int] | None) -> tuple[DataRef[Any], bool]:
-        """Return a version, and whether this call has built it. Of all who call this at the same time, one builds."""
-        checked = None if hosts is None else Hosts.checked(hosts, request.options)
+    def find_or_build(self, request: BuildRequest, check: Callable[[DataRef[Any]], None]) -> DataRef[Any]:
+        """Return a version; build it if it does not exist. Of all who call this at the same time, one builds.
+
+        Args:
+            check: raises or warns if a version that exists is not what was asked for.
+        """
         while (ref := self.catalog.find(request.log, request.version)) is None:
             try:
-                built = build_once(request, checked)
+                built = build_once(request)
             except AlreadyExistsError:
                 if self.catalog.find(request.log, request.version) is None:
                     # The error is not about this version: the source itself raised it.
                     raise
             else:
                 if built is not None:
-                    return self.catalog.open(built), True
-        return ref, False
+                    return self._with_packs(self.catalog.open(built))
+        check(ref)
+        return self._with_packs(ref)
 
-    def compare_or_build(
-        self, request: BuildRequest, on_change: OnChange, hosts: tuple[int, int] | None
-    ) -> DataRef[Any]:
+    def compare_or_build(self, request: BuildRequest, on_change: OnChange) -> DataRef[Any]:
         """Return a version: built if it does not exist, else compared with the recipe of the request."""
-        ref, is_new = self.find_or_build(request, hosts)
-        if not is_new:
-            check_recipe(ref, request.recipe, on_change)
+        ref = self.find_or_build(request, lambda found: check_recipe(found, request.recipe, on_change))
         warn_of_incomparable(ref, request.recipe, on_change)
         return ref
 
-    def compare_or_begin(
-        self, request: BuildRequest, on_change: OnChange, hosts: tuple[int, int] | None
-    ) -> DataRef[Any]:
+    def _compare_or_begin(self, request: BuildRequest, on_change: OnChange) -> DataRef[Any]:
         """Return a version: one that is being built if it does not exist, else compared with the recipe.
 
         Raises:
             InvalidArgumentError: if the records of the source cannot be read by number, or some are left out.
         """
-        checked = None if hosts is None else Hosts.checked(hosts, request.options)
         if self.catalog.find(request.log, request.version) is None:
             with building(request.url):
                 plan = BuildPlan.of(request)
             # A source that is empty is built at once, or refused.
             if plan.length != 0:
-                ref = begin_build(self.catalog, plan, checked)
+                ref = begin_build(self.catalog, plan)
                 warn_of_incomparable(ref, request.recipe, on_change)
                 return ref
-        return self.compare_or_build(request, on_change, hosts)
+        return self.compare_or_build(request, on_change)
 
+    def _with_packs(self, ref: DataRef[Any]) -> DataRef[Any]:
+        """Return a version whose plan of packs is stored, if a user asked for it."""
+        if self.pack is not None:
+            ref.packed(**self.pack)
+        return ref
 
-def store_packs(ref: DataRef[Any], pack: PackArguments | None) -> None:
-    """Make the plan of the packs that a user asked for, and store it, unless it is there."""
-    if pack is not None:
-        ref.packed(**pack)
+    def _for_each_split(self, source: Any, dataset_id: str, make: Callable[[Any, Log], DataRef[Any]]) -> DataRef[Any]:
+        """Make the version of a source, or one for each of its splits.
 
+        Args:
+            dataset_id: the dataset; the dataset of a split is ``<dataset id>.<split>``.
+            make: returns a version, given the source and the log of its dataset.
 
-def for_each_split(source: Any, dataset_id: str, make: Callable[[Any, str], DataRef[Any]]) -> DataRef[Any]:
-    """Make the version of a source, or one for each of its splits.
-
-    Args:
-        dataset_id: the dataset; the dataset of a split is ``<dataset id>.<split>``.
-        make: returns a version, given the source and its dataset.
-
-    Returns:
-        The version, or a dict of versions by the names of splits. That is typed as one DataRef: no type tells which
-        mappings are splits.
-    """
-    source = at_path(source)
-    splits: Mapping[str, Any] | None = sources_by_split(source)
-    if splits is None:
-        return make(source, dataset_id)
-    # All names are checked before the first split is built.
-    ids = {split: paths.check_name("dataset id", f"{dataset_id}.{split}") for split in splits}
-    return cast(DataRef[Any], {split: make(splits[split], ids[split]) for split in splits})
+        Returns:
+            The version, or a dict of versions by the names of splits. That is typed as one DataRef: no type tells which
+            mappings are splits.
+        """
+        source = at_path(source)
+        splits: Mapping[str, Any] | None = sources_by_split(source)
+        if splits is None:
+            return make(source, Log(self.catalog.dataset(dataset_id)))
+        # All names are checked before the first split is built.
+        ids = {split: paths.check_name("dataset id", f"{dataset_id}.{split}") for split in splits}
+        return cast(
+            DataRef[Any], {split: make(splits[split], Log(self.catalog.dataset(ids[split]))) for split in splits}
+        )

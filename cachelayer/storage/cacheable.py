@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from string import Formatter
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast, overload
 
-from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
-from cachelayer.sequences.packs import PackArguments
-from cachelayer.storage.builder import Builder, store_packs
+from cachelayer.storage.builder import Builder
 from cachelayer.storage.staleness import warn_of_varying_values
+from cachelayer.versions.log import Log
 from cachelayer.versions.reference import AUTO, Reference
 from cachelayer.views.dataref import DataRef
 
@@ -41,17 +40,9 @@ class Cacheable(Protocol):
     def __call__(self, function: Callable[P, Any], /) -> Callable[P, DataRef[Any]]: ...
 
 
-def cacheable(
-    builder: Builder,
-    dataset_id: str,
-    version: str,
-    options: BuildOptions,
-    *,
-    on_change: OnChange,
-    hosts: tuple[int, int] | None,
-    pack: PackArguments | None,
-) -> Cacheable:
-    """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
+def cacheable(builder: Builder, template: Reference, on_change: OnChange) -> Cacheable:
+    """Return the decorator, given the names of versions as a text; see :meth:`cachelayer.Storage.cacheable`."""
+    version = template.name
     if version != AUTO and not _is_format(version):
         paths.check_name("version", version)
 
@@ -64,14 +55,12 @@ def cacheable(
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
             call = functools.update_wrapper(functools.partial(function, *args, **kwargs), function)
-            recipe = Recipe.of(call, options, is_call=True)
-            name = _version_of_call(version, recipe)
-            name = Reference.parse(dataset_id, name, "new").name
-            request = builder.request(call, dataset_id, name, recipe, options)
+            recipe = builder.recipe(call, is_call=True)
+            name = Reference.parse(template.dataset_id, _version_of_call(version, recipe), "new")
+            log = Log(builder.catalog.dataset(name.dataset_id))
+            request = builder.request(call, log, name.name, recipe)
             warn_of_varying_values(request)
-            ref = builder.compare_or_build(request, on_change, hosts)
-            store_packs(ref, pack)
-            return ref
+            return builder.compare_or_build(request, on_change)
 
         return cached
 

@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cachelayer.builds.build_version import ALLOW_EMPTY
 from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.provenance.environment import checked_description, checked_metadata
 from cachelayer.versions.derive import derive
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.views.dataref import DataRef
 from cachelayer.views.view import View
 
 
-def derive_version(
-    base: DataRef[Any],
-    version: str,
-    *,
-    keep: Any,
-    exclude: Any,
-    allow_empty: bool,
-    description: str | None,
-    metadata: Mapping[str, Any] | None,
-) -> StoredVersion:
-    """Publish a version with some of the records of a base. One of ``keep`` and ``exclude`` is None."""
-    view = _view_to_keep(base, keep)
+@dataclass(frozen=True)
+class Choice:
+    """Records of a version that a user chooses: those that are kept, or those that are left out."""
+
+    keep: Any
+    exclude: Any
+    allow_empty: bool
+
+    def __post_init__(self) -> None:
+        if (self.keep is None) == (self.exclude is None):
+            raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
+
+
+def derive_version(base: DataRef[Any], version: str, choice: Choice, annotations: Mapping[str, Any]) -> StoredVersion:
+    """Publish a version with some of the records of a base."""
+    view = _view_to_keep(base, choice.keep)
     selection = view.selection
-    if exclude is not None:
-        selection = selection.exclude(exclude)
+    if choice.exclude is not None:
+        selection = selection.exclude(choice.exclude)
     elif view is base._records:
-        selection = selection.select(keep)
-    if not len(selection) and not allow_empty:
+        selection = selection.select(choice.keep)
+    if not len(selection) and not choice.allow_empty:
+        word = "keep" if choice.exclude is None else "exclude"
         raise InvalidArgumentError(
-            f"{base.dataset_id}@{version}: {'keep' if exclude is None else 'exclude'}= keeps none of the {len(base)} "
-            f"records of {base.dataset_version}; {ALLOW_EMPTY}"
+            f"{base.dataset_id}@{version}: {word}= keeps none of the {len(base)} records of {base.dataset_version}; "
+            f"{ALLOW_EMPTY}"
         )
-    return derive(
-        base._base.version,
-        version,
-        selection,
-        description=checked_description(description),
-        metadata=checked_metadata(metadata),
-        where=[] if view.name is None else view.name.conditions,
-    )
+    where = [] if view.name is None else view.name.conditions
+    return derive(base._base.version, version, selection, annotations, where)
 
 
 def _view_to_keep(base: DataRef[Any], keep: Any) -> DatasetView:

@@ -9,7 +9,6 @@ import numpy as np
 
 from cachelayer.builds.background import BackgroundBuild
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
-from cachelayer.builds.hosts import Hosts
 from cachelayer.builds.parts import Ranges
 from cachelayer.builds.source_records import SourceRecords
 from cachelayer.datasets.dataset_view import DatasetView
@@ -24,7 +23,7 @@ from cachelayer.versions.view_calls import ViewName
 from cachelayer.views.dataref import DataRef
 
 
-def begin_build(catalog: Catalog, plan: BuildPlan, hosts: Hosts | None) -> DataRef[Any]:
+def begin_build(catalog: Catalog, plan: BuildPlan) -> DataRef[Any]:
     """Begin the build of a plan in another process; return the version, whose records can be read at once.
 
     Raises:
@@ -69,7 +68,7 @@ def begin_build(catalog: Catalog, plan: BuildPlan, hosts: Hosts | None) -> DataR
         catalog.verify,
         catalog.copies,
         request.log.head().sequence,
-        BackgroundBuild(plan, hosts),
+        BackgroundBuild(plan),
     )
     name = ViewName(f"{request.log.folder.url}@{request.version}", parts.length)
     return DataRef(replace(DatasetView.all(Table.of(records)), name=name))

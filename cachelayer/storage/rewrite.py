@@ -7,7 +7,7 @@ unless fields are left out, and that can be read from any record, so parts, work
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.batches import Batch, EncodedBatch
-from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
 from cachelayer.engines import Processes
@@ -25,6 +24,8 @@ from cachelayer.streams.order.permutation import permuted
 from cachelayer.support.memory import Ints
 from cachelayer.support.system_threads import Pool
 from cachelayer.support.user_warnings import warn
+from cachelayer.versions.log import Log
+from cachelayer.versions.reference import Reference
 from cachelayer.views.dataref import DataRef
 from cachelayer.views.stored_records import StoredRecords
 
@@ -34,60 +35,52 @@ _READ_NBYTES = 1 << 25
 """About the bytes that are read at once, from a remote store in several requests."""
 
 
-def rewrite(
-    builder: Builder,
-    dataset_id: str,
-    version: str,
-    view: Any,
-    options: BuildOptions,
-    *,
-    seed: int | None,
-    fields: tuple[str, ...] | None,
-    as_base: bool,
-    hosts: tuple[int, int] | None,
-) -> DataRef[Any]:
-    """Publish the records of a view as a version, or return the version that an equal call has made.
+@dataclass(frozen=True)
+class Rewriting:
+    """How the records of a version are written again."""
 
-    With ``as_base``, the compression is that of the base's first shard, whatever the options say.
-    """
-    name = f"{dataset_id}@{version}"
-    is_alone = hosts is None and (options.engine is None or isinstance(options.engine, Processes))
-    records = StoredRecords.of(view, fields, reads_copies=is_alone)
-    url = f"{builder.catalog.store.url}/{name}"
-    if any(f"{base.folder.url}@{base.info.version}" == url for base in records.versions):
-        raise InvalidArgumentError(f"{name} cannot be written again under its own name: versions never change")
+    shuffle_seed: int | None
+    """Decides their order; None for that of the base."""
+    fields: tuple[str, ...] | None
+    """The fields that they keep; None for all."""
+    as_base: bool
+    """Whether the compression is that of the base's first shard, whatever the options say."""
+
+
+def rewrite(builder: Builder, name: Reference, view: Any, how: Rewriting) -> DataRef[Any]:
+    """Publish the records of a view as a version, or return the version that an equal call has made."""
+    title = f"{name.dataset_id}@{name.name}"
+    options = builder.options
+    is_alone = options.hosts is None and (options.engine is None or isinstance(options.engine, Processes))
+    records = StoredRecords.of(view, how.fields, reads_copies=is_alone)
+    log = Log(builder.catalog.dataset(name.dataset_id))
+    if any((base.folder.url, base.info.version) == (log.folder.url, name.name) for base in records.versions):
+        raise InvalidArgumentError(f"{title} cannot be written again under its own name: versions never change")
     if not len(view) and len(view._records.base):
-        raise InvalidArgumentError(f"{name}: the view has no records")
+        raise InvalidArgumentError(f"{title}: the view has no records")
     provenance = records.provenance
     options = replace(
         options,
-        compression=Compression.parse(records.compression) if as_base else options.compression,
+        compression=Compression.parse(records.compression) if how.as_base else options.compression,
         allow_empty=True,
         annotations={"description": provenance.get("description"), "metadata": provenance.get("metadata") or {}},
     )
     made_by = {
-        "shuffle_seed": seed,
+        "shuffle_seed": how.shuffle_seed,
         "compression": options.compression.name,
         "shard_bytes": options.shard_bytes,
-        "fields": None if fields is None else list(fields),
+        "fields": None if how.fields is None else list(how.fields),
     }
-    request = builder.request(
-        lambda: _ordered(name, records, view._records.origins.references, seed, made_by),
-        dataset_id,
-        version,
-        Recipe(),
-        options,
+    references = view._records.origins.references
+    request = replace(builder, options=options).request(
+        lambda: _ordered(title, records, references, made_by), log, name.name, Recipe()
     )
-    ref, is_new = builder.find_or_build(request, hosts)
-    if not is_new:
-        _refuse_other(ref, name, records.digest, made_by)
-    return ref
+    return builder.find_or_build(request, lambda found: _refuse_other(found, title, records.digest, made_by))
 
 
-def _ordered(
-    name: str, records: StoredRecords, references: tuple[str, ...], seed: int | None, made_by: Mapping[str, Any]
-) -> Source:
+def _ordered(name: str, records: StoredRecords, references: tuple[str, ...], made_by: Mapping[str, Any]) -> Source:
     """Return the source of the records of a base, in the order of the new version."""
+    seed = made_by["shuffle_seed"]
     nbytes = records.record_nbytes
     length = len(records)
     if seed is not None and not records.is_local and nbytes < _LARGE_RECORD:

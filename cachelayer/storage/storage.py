@@ -6,7 +6,7 @@ Each method checks what the user passed and names what is meant; the packages be
     add_columns, derive, rewrite                          a module of this name beside this one
     fetch, datasets, versions, tags, history, builds      catalog.py, and the log in versions/
     tag, untag, delete, erase, gc                         the log; builds/erase.py, versions/gc.py
-    verify, repair, diff, copy                            versions/, repair.py, views/
+    verify, repair, diff, copy                            versions/, repair.py, access/
 """
 
 from __future__ import annotations
@@ -135,11 +135,20 @@ class Storage:
     def _store(self) -> Store:
         return self._catalog.store
 
-    @property
-    def _builder(self) -> Builder:
+    def _builder(
+        self,
+        options: Mapping[str, Any],
+        *beside: str,
+        hosts: tuple[int, int] | None = None,
+        pack: PackArguments | None = None,
+    ) -> Builder:
+        """Return what makes new versions here, with the options of a call that has other keywords beside them."""
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.sequences.packs import checked_pack_arguments
         from cachelayer.storage.builder import Builder
 
-        return Builder(self._catalog)
+        checked = BuildOptions.of(options, *beside, hosts=hosts)
+        return Builder(self._catalog, checked, None if pack is None else checked_pack_arguments(pack))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -222,11 +231,8 @@ class Storage:
             Traceback (most recent call last):
             cachelayer.errors.ElementError: record 1, ...
         """
-        from cachelayer.builds.build_options import BuildOptions
-
         name = self._catalog.parse(dataset_id, version, "new")
-        checked = BuildOptions.of(options, "version", "pack")
-        return self._builder.submit(source, name.dataset_id, name.name, checked, _pack_arguments(pack))
+        return self._builder(options, "version", "pack", pack=pack).submit(source, name)
 
     @overload
     def cache(
@@ -307,20 +313,11 @@ class Storage:
             >>> growing.read([8, 0])["n"].tolist(), growing.digest == storage.fetch("numbers@v1").digest
             ([8, 0], True)
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.staleness import checked_on_change
 
         name = self._catalog.parse(dataset_id, version, "new")
-        return self._builder.cache(
-            source,
-            name.dataset_id,
-            name.name,
-            BuildOptions.of(options, "version", "hosts", "on_change", "pack", "wait"),
-            on_change=checked_on_change(on_change),
-            hosts=hosts,
-            pack=_pack_arguments(pack),
-            wait=boolean("wait", wait),
-        )
+        builder = self._builder(options, "version", "hosts", "on_change", "pack", "wait", hosts=hosts, pack=pack)
+        return builder.cache(source, name, checked_on_change(on_change), waits=boolean("wait", wait))
 
     def cacheable(
         self,
@@ -366,21 +363,12 @@ class Storage:
             >>> list(storage.versions("numbers"))
             ['up-to-3', 'up-to-4']
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
 
-        checked = BuildOptions.of(options, "version", "hosts", "on_change", "pack")
-        reference = self._catalog.parse(dataset_id, version, "template")
-        return cacheable(
-            self._builder,
-            reference.dataset_id,
-            reference.name,
-            checked,
-            on_change=checked_on_change(on_change),
-            hosts=hosts,
-            pack=_pack_arguments(pack),
-        )
+        builder = self._builder(options, "version", "hosts", "on_change", "pack", hosts=hosts, pack=pack)
+        template = self._catalog.parse(dataset_id, version, "template")
+        return cacheable(builder, template, checked_on_change(on_change))
 
     def append(
         self,
@@ -416,13 +404,9 @@ class Storage:
             >>> list(longer), list(storage.fetch("letters@v1"))
             (['a', 'b', 'c'], ['a', 'b'])
         """
-        from cachelayer.builds.build_options import BuildOptions
-
         reference, name = self._base_and_new(dataset_id, base, new)
-        checked = BuildOptions.of(options, "base", "new", "fill", "pack")
-        return self._builder.append(
-            required("source", source), reference, name, checked, fill or {}, _pack_arguments(pack)
-        )
+        builder = self._builder(options, "base", "new", "fill", "pack", pack=pack)
+        return builder.append(required("source", source), reference, name, fill or {})
 
     def add_columns(
         self,
@@ -478,23 +462,18 @@ class Storage:
             >>> ref.read([0, 1, 2])["age"].tolist()
             [30, -1, 30]
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.builds.column_sources import Join
-        from cachelayer.storage.add_columns import add_columns
+        from cachelayer.storage.add_columns import NewColumns, add_columns
 
         reference, name = self._base_and_new(dataset_id, base, new)
-        checked = BuildOptions.of(options, "base", "new", "batched", "on", "how", "fill", "replace", "hosts")
-        return add_columns(
-            self._builder,
-            self._fetch(reference),
-            name,
+        builder = self._builder(options, "base", "new", "batched", "on", "how", "fill", "replace", "hosts", hosts=hosts)
+        added = NewColumns(
             required("columns", columns),
-            checked,
             batched=boolean("batched", batched),
             join=Join.of(on, how, fill),
             replaces=boolean("replace", replace),
-            hosts=hosts,
         )
+        return add_columns(builder, self._fetch(reference), name, added)
 
     def derive(
         self,
@@ -543,21 +522,13 @@ class Storage:
             >>> storage.derive("rows@v1", new="large", keep="n > 3").read([0])["n"].tolist()
             [5]
         """
-        from cachelayer.storage.derive import derive_version
+        from cachelayer.provenance.environment import checked_annotations
+        from cachelayer.storage.derive import Choice, derive_version
 
         reference, name = self._base_and_new(dataset_id, base, new)
-        if (keep is None) == (exclude is None):
-            raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
-        derived = derive_version(
-            self._fetch(reference),
-            name,
-            keep=keep,
-            exclude=exclude,
-            allow_empty=boolean("allow_empty", allow_empty),
-            description=description,
-            metadata=metadata,
-        )
-        return self._catalog.open(derived)
+        choice = Choice(keep, exclude, boolean("allow_empty", allow_empty))
+        said = checked_annotations(description, metadata)
+        return self._catalog.open(derive_version(self._fetch(reference), name, choice, said))
 
     def rewrite(
         self,
@@ -614,30 +585,28 @@ class Storage:
             >>> list(shuffled) == [{"text": row["text"]} for row in ref.stream(shuffle=True, seed=0)]
             True
         """
-        from cachelayer.builds.build_options import BuildOptions
         from cachelayer.specs.leaf_names import field_names
-        from cachelayer.storage.rewrite import rewrite
+        from cachelayer.storage.rewrite import Rewriting, rewrite
 
         as_base = compression == AS_BASE
-        options = BuildOptions.checked(
-            compression=None if as_base else compression,
-            shard_bytes=shard_bytes,
-            workers=workers,
-            engine=engine,
-            resume=resume,
-            progress=progress,
-        )
+        options = {
+            "compression": None if as_base else compression,
+            "shard_bytes": shard_bytes,
+            "workers": workers,
+            "engine": engine,
+            "resume": resume,
+            "progress": progress,
+        }
+        builder = self._builder(options, hosts=hosts)
         seed = None if shuffle_seed is None else check_seed(shuffle_seed, "shuffle_seed")
-        names = None if fields is None else field_names(fields)
+        how = Rewriting(seed, None if fields is None else field_names(fields), as_base)
         view: Any = base
         if base is None or isinstance(base, str):
             reference = self._catalog.parse(dataset_id, base, "base", "base")
             dataset_id = reference.dataset_id
             view = self._fetch(reference)
-        name = Reference.parse(dataset_id, required("new", new, InvalidNameError), "new", "new").name
-        return rewrite(
-            self._builder, dataset_id, name, view, options, seed=seed, fields=names, as_base=as_base, hosts=hosts
-        )
+        name = Reference.parse(dataset_id, required("new", new, InvalidNameError), "new", "new")
+        return rewrite(builder, name, view, how)
 
     def fetch(self, dataset_id: str, version: str | None = None) -> DataRef[Any]:
         """Open a published version.
@@ -1126,13 +1095,6 @@ class Storage:
         dataset = target._catalog.dataset(there.dataset_id)
         copied = VersionCopy(source, dataset, there.name, progress).copy()
         return target._catalog.open(StoredVersion(dataset, copied))
-
-
-def _pack_arguments(pack: PackArguments | None) -> PackArguments | None:
-    """Return the arguments of packs, checked before anything is built."""
-    from cachelayer.sequences.packs import checked_pack_arguments
-
-    return None if pack is None else checked_pack_arguments(pack)
 
 
 @explains_options

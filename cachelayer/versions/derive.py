@@ -24,20 +24,18 @@ def derive(
     base: StoredVersion,
     version: str,
     selection: Selection,
-    *,
-    description: str | None,
-    metadata: Mapping[str, Any],
+    annotations: Mapping[str, Any],
     where: Sequence[str] = (),
 ) -> StoredVersion:
     """Publish a version with some of the records of another version. No record is copied.
 
-    The selection has numbers in the shards of the base. The metadata, JSON values, update those of the base.
+    The selection has numbers in the shards of the base. The metadata of the annotations update those of the base.
     """
     log = Log(base.folder)
     refuse_if_taken(log, version)
     provenance = {
-        "description": description,
-        "metadata": {**(base.manifest.provenance.get("metadata") or {}), **metadata},
+        **annotations,
+        "metadata": {**(base.manifest.provenance.get("metadata") or {}), **annotations["metadata"]},
         "source": "derive",
         **({"where": list(where)} if where else {}),
         "base": base_of(base.info),

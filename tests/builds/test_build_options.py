@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 import cachelayer
 from cachelayer import Storage, SubmitOptions
-from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_options import DEFAULTS, BuildOptions
 
 
-def keywords(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of the keywords of a function by name."""
-    hints = get_type_hints(function)
-    parameters = inspect.signature(function).parameters.values()
-    return {each.name: hints[each.name] for each in parameters if each.kind is each.KEYWORD_ONLY}
-
-
-def test_the_options_and_what_checks_them_list_equal_names_and_types() -> None:
-    assert get_type_hints(SubmitOptions) == keywords(BuildOptions.checked)
+def test_every_option_has_a_default_and_is_checked() -> None:
+    assert DEFAULTS.keys() == SubmitOptions.__annotations__.keys()
     assert SubmitOptions.__required_keys__ == frozenset()
+    assert BuildOptions.of(DEFAULTS) == BuildOptions.of({})
 
 
 WRONG: Any = {"shard_byte": 1}

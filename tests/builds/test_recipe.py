@@ -113,7 +113,7 @@ def test_whatever_a_source_is_what_is_known_of_it_is_json_and_the_same_again(nam
 
 
 def recipe_of(source: Any) -> Recipe:
-    return Recipe.of(source, BuildOptions.checked())
+    return Recipe.of(source, BuildOptions.of({}))
 
 
 NOTEBOOK = """

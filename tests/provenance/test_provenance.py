@@ -29,7 +29,7 @@ def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **oth
 
 
 def call(function: Any, *args: Any, **kwargs: Any) -> Recipe:
-    return Recipe.of(functools.partial(function, *args, **kwargs), BuildOptions.checked(), is_call=True)
+    return Recipe.of(functools.partial(function, *args, **kwargs), BuildOptions.of({}), is_call=True)
 
 
 def test_arguments_are_bound_by_name_with_defaults_and_those_of_partial_functions() -> None:

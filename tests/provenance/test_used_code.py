@@ -95,7 +95,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 
 def changes(before: object, after: object) -> list[str]:
-    one, other = (Recipe.of(made, BuildOptions.checked()) for made in (before, after))
+    one, other = (Recipe.of(made, BuildOptions.of({})) for made in (before, after))
     return other.code_changes(json.loads(json.dumps(one.provenance)))
 
 

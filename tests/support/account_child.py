@@ -19,7 +19,7 @@ def recipe_of(folder: Path) -> Recipe:
     """Import the program in a folder, and return the recipe of its ``rows``."""
     sys.path.insert(0, str(folder))
     try:
-        return Recipe.of(importlib.import_module("main").rows, BuildOptions.checked())
+        return Recipe.of(importlib.import_module("main").rows, BuildOptions.of({}))
     finally:
         sys.path.remove(str(folder))
         for name, module in [*sys.modules.items()]:
