@@ -94,12 +94,13 @@ def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) ->
 
 
 def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
-    """Return the local copies of a dataset; None, with a warning, if the folder cannot be used."""
+    """Return the local copies of a dataset; None if they are root's, or, with a warning, if they cannot be used."""
     try:
-        return copies.group(dataset.url)
+        group = copies.group(dataset.url)
     except StorageError as error:
         warn(f"no local copy is kept of what is built: {error}", logger="copies")
         return None
+    return None if group.is_read_only else group
 
 
 class DiskRoom:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -163,6 +164,7 @@ class LocalStore:
             with storage_errors("write", target), _logged("write", target):
                 self._make_folder(parent_of(name))
                 with temporary.open("xb") as file:
+                    _warn_if_shut(target.parent, os.fstat(file.fileno()).st_mode)
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
@@ -212,6 +214,7 @@ class LocalStore:
                 folder = folder.parent
             for folder in reversed(missing):
                 folder.mkdir(exist_ok=True)
+                _warn_if_shut(folder.parent, folder.stat().st_mode)
                 sync_path(folder.parent)
         except OSError as error:
             raise storage_error("create", folder, error) from error
@@ -248,6 +251,24 @@ class LocalStore:
                     is_made_anew = error.errno is None and not path.is_symlink()
                     if not is_made_anew and error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                         raise
+
+
+def _warn_if_shut(folder: Path, mode: int) -> None:
+    """Warn if those who share a folder cannot read what this process makes in it, because of its umask."""
+    shared = folder.stat().st_mode
+    writers = 0 if shared & stat.S_ISVTX else shared & (stat.S_IWGRP | stat.S_IWOTH)
+    # The bit of who may read stands beside that of who may write.
+    if writers << 1 & ~mode:
+        _warn_of_umask(folder)
+
+
+@cache
+def _warn_of_umask(folder: Path) -> None:
+    warn(
+        f"{folder}: other users may write there, and cannot read what this process makes there, because of its umask: "
+        "run umask 002 before the program, and chmod -R g+rX what it has made",
+        logger="stores",
+    )
 
 
 def _link(path: Path, other: Path) -> None:

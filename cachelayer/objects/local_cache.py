@@ -11,6 +11,8 @@ Copies never change. A group is a dataset: its name is a hash of where that lies
 
 They are read without further checks, so nobody else may have written them: folders and files are made for their owner
 alone, and a folder or a file that belongs to another user, that others may write to, or that is a link, is not used.
+Root is nobody else: in a folder of root's, other users read the copies that are there, and make none. What root puts
+into a folder that others may look into, others may read.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ _NAME_NBYTES = 16
 _GROUP = re.compile("[0-9a-f]{32}")
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
+_ROOT = 0
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -175,30 +178,46 @@ class CopyGroup:
         self._path = folder.path / hashlib.sha256(url.encode()).hexdigest()[:32]
         with storage_errors(_WRITING, self._path):
             # The folder itself may be a link that its user made; nothing within it may be one.
-            _make_private(folder.path, folder.path.stat)
+            owner, mode = _make_private(folder.path, folder.path.stat)
+            self.is_read_only = owner != os.geteuid()
+            """Whether this user may read the copies, which are root's, and not make any."""
+            if self.is_read_only and not self._path.exists():
+                return
             _make_private(self._path, self._path.lstat)
-            self._in_use = os.open(self._path / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
+            flags = os.O_RDONLY if self.is_read_only else os.O_RDWR | os.O_CREAT
+            self._in_use = os.open(self._path / _IN_USE, flags | os.O_NOFOLLOW, _FILE_MODE)
             weakref.finalize(self, os.close, self._in_use)
             # A process that removes copies holds the lock exclusively, for a moment.
             fcntl.flock(self._in_use, fcntl.LOCK_SH)
+            if self.is_read_only:
+                return
+            self._for_others = mode & 0o055 if owner == _ROOT else 0
+            self._path.chmod(_FOLDER_MODE | self._for_others)
+            os.fchmod(self._in_use, self._file_mode)
             os.utime(self._path / _IN_USE)
             # For people.
             os.pwrite(self._in_use, url.encode(), 0)
+
+    @property
+    def _file_mode(self) -> int:
+        return _FILE_MODE | (self._for_others & 0o044)
 
     def path(self, name: str) -> Path:
         """Return the path of the copy of an object, whether or not it exists yet."""
         return self._path / name
 
     def has(self, name: str, nbytes: int) -> bool:
-        """Return whether there is a copy of an object of so many bytes, which only this user can have written."""
+        """Return whether there is a copy of an object of so many bytes, which only this user, or root, has written."""
         with suppress(OSError):
             status = self.path(name).lstat()
-            is_own = status.st_uid == os.geteuid() and not status.st_mode & _BY_OTHERS
+            is_own = status.st_uid in (os.geteuid(), _ROOT) and not status.st_mode & _BY_OTHERS
             return stat.S_ISREG(status.st_mode) and is_own and status.st_size == nbytes
         return False
 
     def room(self) -> int:
         """Return the bytes that the copies of this group may take, including the copies that are there."""
+        if self.is_read_only:
+            return 0
         with storage_errors(_WRITING, self._path):
             return self._folder.room_for(self._path)
 
@@ -208,6 +227,8 @@ class CopyGroup:
         Hosts that begin at once copy other objects first. Hosts that share a folder, and programs that come later,
         choose the same objects if there is no room for all.
         """
+        if self.is_read_only:
+            return content.encode()
         return hashlib.sha256(self._folder_name + content.encode()).digest()
 
     @cached_property
@@ -220,7 +241,7 @@ class CopyGroup:
         with storage_errors(_WRITING, self._path), self._folder.locked():
             if self._folder.make_room(sum(path.stat().st_size for path in files), self._path):
                 for path, name in files.items():
-                    path.chmod(_FILE_MODE)
+                    path.chmod(self._file_mode)
                     path.replace(self.path(name))
 
     def make_room_without(self, names: Collection[str]) -> bool:
@@ -246,6 +267,8 @@ class CopyGroup:
 
     def make(self, name: str, nbytes: int, fill: Callable[[Path], None]) -> CopyOutcome:
         """Make a copy, which ``fill`` writes and checks, unless it exists; return whether it is there now."""
+        if self.is_read_only:
+            return CopyOutcome.HERE if self.has(name, nbytes) else CopyOutcome.NO_ROOM
         final = self.path(name)
         part = final.with_name(final.name + _PART)
         with storage_errors(_WRITING, final):
@@ -273,6 +296,7 @@ class CopyGroup:
         fill(part)
         if os.fstat(descriptor).st_size != nbytes:
             raise StorageError(f"{part}: {os.fstat(descriptor).st_size} bytes were copied, expected {nbytes}")
+        os.fchmod(descriptor, self._file_mode)
         os.fsync(descriptor)
         # Without the lock, a process that lists copies now would see neither name.
         with self._folder.locked():
@@ -342,19 +366,23 @@ def _url_of(group: Path) -> str:
     return (group / _IN_USE).read_text("utf-8", "replace") or group.name
 
 
-def _make_private(folder: Path, status_of: Callable[[], os.stat_result]) -> None:
-    """Make a folder for this user alone if it does not exist, and refuse one that others could write to."""
+def _make_private(folder: Path, status_of: Callable[[], os.stat_result]) -> tuple[int, int]:
+    """Make a folder for this user alone if it does not exist, and refuse one that others could write to.
+
+    Return the owner and the mode of the folder: it is this user's, or root's.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
     status = status_of()
     problem = None
     if not stat.S_ISDIR(status.st_mode):
         problem = "it is a link: remove it"
-    elif status.st_uid != os.geteuid():
+    elif status.st_uid not in (os.geteuid(), _ROOT):
         problem = f"it belongs to user {status.st_uid}, not to {os.geteuid()}, who reads here: pass another local_cache"
     elif status.st_mode & _BY_OTHERS:
         problem = f"other users may write to it: run chmod -R go-w {folder}, or pass another local_cache"
     if problem:
         raise StorageError(f"local copies in {folder} are not used: {problem}")
+    return status.st_uid, status.st_mode
 
 
 @contextmanager

@@ -127,6 +127,28 @@ def test_what_others_see_is_put_though_the_system_fails_after_it(
     assert [event.kind for event in storage.history("d")] == ["publish", "tag"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "umask", "warns"), [(0o775, 0o077, True), (0o775, 0o027, False), (0o755, 0o077, False)]
+)
+def test_who_shuts_others_out_of_a_shared_folder_is_warned(
+    tmp_path: Path, mode: int, umask: int, warns: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    storage = cachelayer.Storage(tmp_path / "caches")
+    storage.submit([1, 2], "d", "v1")
+    for folder in (tmp_path / "caches").glob("**/"):
+        folder.chmod(mode)
+    before = os.umask(umask)
+    try:
+        storage.submit([1, 2], "d", "v2")
+        storage.submit([1, 2], "e", "v1")
+    finally:
+        os.umask(before)
+    said = [str(warning.message) for warning in recwarn]
+    assert all("umask" in text for text in said)
+    assert bool(said) == warns
+    assert len(said) == len(set(said))
+
+
 def test_a_folder_without_permissions_is_read_or_is_a_storage_error() -> None:
     def calls_of(storage: cachelayer.Storage, other: cachelayer.Storage) -> list[Callable[[], object]]:
         return [

@@ -7,13 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from copies_child import CHANGES, total
+from forks import in_a_fork
 from repository import SUPPORT
 
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
@@ -257,6 +260,38 @@ def test_a_folder_that_others_may_write_to_is_refused(
     path.chmod(0o755)
     os.chown(path, os.geteuid(), -1)
     assert folder.group("g").has("x", 100)
+
+
+@ONLY_ROOT
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_all_users_read_the_copies_that_root_made_for_them_and_make_none(mode: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        shared = Path(folder, "copies")
+        shared.mkdir()
+        shared.chmod(mode)
+        copies = CacheFolder(shared, 1_000_000)
+        assert put(copies.group("g"), "x", 100)
+
+        def seen_by_nobody() -> list[Any]:
+            os.setgid(65534)
+            os.setuid(65534)
+            if mode == 0o700:
+                with pytest.raises(StorageError):
+                    copies.group("g")
+                return []
+            group = copies.group("g")
+            return [
+                group.has("x", 100),
+                group.path("x").read_bytes() == b"x" * 100,
+                put(group, "y", 100),
+                group.room(),
+                put(copies.group("another"), "x", 100),
+            ]
+
+        assert in_a_fork(seen_by_nobody) == ([] if mode == 0o700 else [True, True, False, 0, False])
+        assert copies.group("g").has("x", 100)
 
 
 @pytest.mark.parametrize("what", ["of another user", "writable by others", "a link", "a folder"])
