@@ -178,11 +178,7 @@ def training_batch(
 ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64]]:
     """Return the inputs, their positions and their labels for a batch of rows, ``[rows, length]`` each, int64.
 
-    Args:
-        batch: rows of ``length`` or ``length + 1`` tokens, with what ``packed`` and ``windows`` tell about them.
-        leaf: the name of the tokens.
-        loss_mask: the name of the leaf that is 0 for tokens that are no labels; None if all are.
-        length: the number of tokens of the model's rows.
+    Rows have ``length`` or ``length + 1`` tokens. ``loss_mask`` names the leaf that is 0 for tokens that are no labels.
     """
     tokens = batch[leaf].astype(np.int64)
     segments = batch.get(f"{leaf}_segment_ids")

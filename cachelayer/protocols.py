@@ -188,8 +188,7 @@ def sources_of_records(dataset: str, records: NDArray[np.int64]) -> Sources:
 def joined_sources(groups: Sequence[tuple[NDArray[np.int64], Sources]]) -> Sources:
     """Return the sources of all elements of several groups.
 
-    Args:
-        groups: the places of the elements of each group among all elements, and their sources.
+    A group has the places of its elements among all elements, and their sources.
     """
     names = list(dict.fromkeys(name for _, sources in groups for name in sources.datasets))
     tables = []

@@ -114,10 +114,7 @@ def file_source(
 class PlacedReader:
     """The ``read`` and the ``place`` of a source whose elements come one by one from a file, each with its place in it.
 
-    Args:
-        file: the name of the file.
-        what: what a place is called, such as ``"line"``.
-        elements: yields the place and the value of each element, from the first on.
+    ``what`` is what a place is called, such as ``"line"``.
     """
 
     def __init__(self, file: str, what: str, elements: Callable[[], Iterator[tuple[Any, Any]]]) -> None:
@@ -266,8 +263,7 @@ class Folder:
 
         Datasets of a storage that lies in the folder are left out.
 
-        Args:
-            hidden: whether to include files whose name, or the name of a folder above them, begins with a dot.
+        Hidden files have a name, or a folder above them, that begins with a dot.
         """
         with reading(self.path):
             self.fs.invalidate_cache(self.path)

@@ -60,8 +60,7 @@ def open_file(path: Path, *, checks: bool) -> RecordFile:
     Our reader knows no footer that is transposed, or compressed by brotli or snappy. Nor does it know HighwayHash, the
     checksum of chunks.
 
-    Args:
-        checks: whether the checksum of each chunk that is read is checked.
+    With ``checks``, the checksum of each chunk that is read is compared.
     """
     mapped = map_file(path)
     if checks:
@@ -159,8 +158,7 @@ class ArrayRecordFile:
 
     The structure of the file is checked, but not its bytes: the checksums of chunks are HighwayHashes.
 
-    Args:
-        stock: the path at which array_record's reader reads chunks that ours cannot; None to refuse such chunks.
+    ``stock`` is the path at which array_record's reader reads chunks that ours cannot; None refuses such chunks.
     """
 
     def __init__(self, file: ByteFile, footer: Footer, stock: Path | None = None) -> None:

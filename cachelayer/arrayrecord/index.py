@@ -119,10 +119,7 @@ def to_position(logical: Any) -> Any:
 def buffers_of_ranges(ranges: Sequence[Any], begins: Ints, first: int = 0) -> Buffers:
     """Return ranges of files as buffers, in which starts count from the block that the range begins in.
 
-    Args:
-        ranges: the bytes of each range.
-        begins: the position of each range in its file.
-        first: the least logical offset in its file at which anything is read.
+    ``begins`` are positions in the files; nothing is read before the logical offset ``first``.
     """
     within = begins % BLOCK
     arrays = [np.frombuffer(raw, np.uint8) for raw in ranges]

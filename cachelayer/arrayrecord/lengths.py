@@ -97,11 +97,7 @@ class LengthColumn:
     Arguments and results are int64 arrays of shape ``[k]``, in any order, with repeats. A column has parts, such as the
     shards of a version, whose sums are loaded when they are needed: all parts of one call at once.
 
-    Args:
-        records: the number of records of each part.
-        totals: the sum of the lengths of each part.
-        load: given the numbers of different parts, returns the running sums of each, int64 of shape ``[records + 1]``,
-            which may begin with any number.
+    ``load`` returns the running sums of some parts, int64 of shape ``[records + 1]``, which may begin with any number.
     """
 
     def __init__(self, records: Ints, totals: Ints, load: LoadSums) -> None:
@@ -164,9 +160,7 @@ class LengthColumn:
     def locate(self, offsets: Ints, extra: int = 0) -> tuple[Ints, Ints]:
         """Return the record in which each offset of the concatenation lies, and the place of the value in that record.
 
-        Args:
-            offsets: all in [0, total + len * extra).
-            extra: how many values more each record is taken to have, such as a separator.
+        Each record is taken to have ``extra`` values more, such as a separator.
         """
         _check("offset", offsets, self.total + len(self) * extra)
         numbers = np.empty(len(offsets), np.int64)

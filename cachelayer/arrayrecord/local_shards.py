@@ -91,14 +91,9 @@ class _PlainShard(NamedTuple):
 class LocalShards:
     """Random access to the records of local shards. Thread-safe, and safe to use after a fork.
 
-    Args:
-        records: the number of records of each shard.
-        nbytes: the bytes of the file of each shard.
-        record_nbytes: the bytes of every record if all records have one size and lie where arithmetic says, else None.
-        files: returns the files of a shard.
-        verify: ``"never"`` checks sizes, and that an index belongs to its shard. ``"open"`` also checks a few records
-            of a shard when it is first read. ``"always"`` also checks its end and its index then, and each record
-            whenever it is read.
+    ``record_nbytes`` of a shard are the bytes of every record if all have one size and lie where arithmetic says.
+    ``verify`` "never" checks sizes, and that an index belongs to its shard; "open" also a few records of a shard when
+    it is first read; "always" also its end and its index then, and each record whenever it is read.
     """
 
     def __init__(

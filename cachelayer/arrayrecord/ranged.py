@@ -119,11 +119,8 @@ def fetch_ranges(
 class RangedShards:
     """Reads records by ranges, a whole batch at once. Every record is compared with its checksum. Thread-safe.
 
-    Args:
-        shards: returns the shard of a number.
-        records: the number of records of each shard.
-        bundle: the object that holds all indices one after another; None if there is none.
-        kept_nbytes: if all indices together have more bytes, rows are fetched for each read.
+    ``bundle`` is the object that holds all indices one after another. If they have more than ``kept_nbytes``, rows are
+    fetched for each read.
     """
 
     def __init__(
@@ -145,12 +142,7 @@ class RangedShards:
         self._lock = ProcessLock()
 
     def records(self, shard_of: Ints, within: Ints) -> Records:
-        """Return records.
-
-        Args:
-            shard_of: the shard of each record.
-            within: the number of each record in its shard.
-        """
+        """Return the records that lie at these places ``within`` their shards."""
         records, broken = self.fetch(shard_of, within)
         if broken:
             raise CorruptionError(f"{records.name(min(broken))} does not match its checksum")
@@ -190,11 +182,7 @@ class RangedShards:
     ) -> tuple[Records, frozenset[int]]:
         """Return records whose large files are fetched when they are used, and the rows of damaged ones.
 
-        Args:
-            shard_of: the shard of each record.
-            within: the number of each record in its shard.
-            files_of: finds the files in records from their first bytes.
-            least: how many first bytes of a record it needs.
+        ``files_of`` finds the files in a record from its ``least`` first bytes.
         """
         if any(self._shards(shard).stats.compression != "none" for shard in distinct(shard_of).tolist()):
             return self.fetch(shard_of, within)

@@ -34,16 +34,9 @@ FindFiles = Callable[[Records], Sequence[tuple[Ints, Ints, Ints]]]
 def records_without_files(
     lengths: Ints, name: NameOfRow, fetch: Fetch, files_of: FindFiles, least: int, checksums: Ints
 ) -> tuple[PartialRecords, frozenset[int]]:
-    """Fetch records without their files, and check them.
+    """Fetch records without their files; return them, and the rows of those that do not match their checksums.
 
-    Args:
-        lengths: the bytes of each record.
-        files_of: finds the files in records from their first bytes.
-        least: how many first bytes of a record it needs.
-        checksums: the CRC32C of each record.
-
-    Returns:
-        The records, and the rows of records that do not match their checksums.
+    ``files_of`` finds the files in a record from its ``least`` first bytes.
     """
     rows = np.arange(len(lengths))
     zeros = np.zeros(len(lengths), np.int64)
@@ -85,11 +78,7 @@ def _extended(checksums: Ints, bodies: Sequence[bytes]) -> Ints:
 
 
 def joined_checksums(firsts: Ints, seconds: Ints, nbytes: Ints) -> Ints:
-    """Return the CRC32C of two byte strings, one after the other.
-
-    Args:
-        nbytes: the bytes of the second byte string.
-    """
+    """Return the CRC32C of two byte strings, one after the other; the second has so many bytes."""
     shifted = firsts.copy()
     for bit in range(int(nbytes.max(initial=0)).bit_length()):
         table = _shift_table(bit)

@@ -53,10 +53,7 @@ class ShardWriter:
     ``ArrayRecordWriter`` holds the interpreter lock while it writes. If it had a thread, the source would only wait for
     the lock.
 
-    Args:
-        index_path: the index, which is written when the shard is finished.
-        lengths_path: the file of lengths, which is written then, if there are leaves of varying length.
-        codec: reads the lengths of these leaves.
+    The index, and the lengths that the codec reads, are written when the shard is finished.
     """
 
     def __init__(

@@ -70,12 +70,8 @@ def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, l
     An element that makes a batch alone is not copied: the batch holds its arrays, which the source may change when it
     makes the next element.
 
-    Args:
-        elements: the elements after it. No more are drawn than make a batch.
-
-    Returns:
-        The batch, or None if the first element itself cannot be stacked; and the elements that were drawn and are not
-        in the batch, of which there is one at most.
+    Returns the batch, or None if the first element itself cannot be stacked; and the elements that were drawn and are
+    not in the batch, of which there is one at most.
     """
     structure = _Structure.of(first)
     leaves = structure.leaves
@@ -95,8 +91,7 @@ def _fill(
 ) -> tuple[int, list[Any]]:
     """Write elements into the rows of columns, until one is not like the first, or the batch is full or takes long.
 
-    Returns:
-        The number of rows that were written, and the element that is not like the first, if one was drawn.
+    Returns the number of rows, and the element that is not like the first, if one was drawn.
     """
     kind = structure.kind
     is_tree = structure.is_tree

@@ -27,14 +27,8 @@ _STRINGS = "A column of objects holds str, or bytes, and None: convert the other
 def array_source(arrays: Tree, declared: Tree | None = None) -> Source:
     """Return the source of the rows of arrays.
 
-    Args:
-        arrays: an array, or a nested dict or tuple of arrays of equal length. Each has at least one dimension, and
-            dtype object if it holds str, or bytes, and None.
-        declared: the spec that the user declares; None for none. It says what a column is that holds only None.
-
-    Raises:
-        InvalidTypeError: if the arrays differ in length.
-        ElementError: if an array of objects holds anything else; it names the first such row.
+    An array has dtype object if it holds str, or bytes, and None. ``declared`` says what a column is that holds only
+    None.
     """
     columns = tree.map_structure(arrays, _column)
     column_list = tree.leaf_values(columns)

@@ -83,14 +83,7 @@ def _is_dataset(obj: Any) -> bool:
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
     """Return the source of what a user passes.
 
-    Args:
-        unbatch: each element of ``obj`` is a batch, whose rows are the elements of the source.
-        element_spec: the spec that the user declares; None for none.
-
-    Raises:
-        InvalidTypeError: if it is no source.
-        InvalidArgumentError: if ``unbatch`` does not fit it, or elements of it were taken before.
-        SourceError: if the user's function fails.
+    With ``unbatch``, each element of ``obj`` is a batch, whose rows are the elements of the source.
     """
     obj = at_path(obj)
     refuse_other_index(f"a source of type {type(obj).__name__}", obj)

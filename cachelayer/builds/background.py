@@ -36,9 +36,7 @@ _running: weakref.WeakSet[BackgroundBuild] = weakref.WeakSet()
 class _Task:
     """Builds a version, in a process that has this task.
 
-    Args:
-        facts: the facts of the plan that the program has made.
-        folder: the working folder of the program, which relative paths in the user's code mean.
+    Relative paths in the user's code mean ``folder``, the working folder of the program.
     """
 
     request: BuildRequest
@@ -67,12 +65,6 @@ class BackgroundBuild:
 
     The child ends with this process. A child that was killed is started again, and goes on after the notes; one that
     is killed twice without a further note has failed.
-
-    Args:
-        plan: how to build, as it was decided in this process.
-
-    Raises:
-        InvalidTypeError: if the source cannot be sent to another process.
     """
 
     def __init__(self, plan: BuildPlan) -> None:

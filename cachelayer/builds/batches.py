@@ -50,11 +50,7 @@ class Batch(Protocol):
         """Return some of the elements."""
 
     def columns(self, codec: Codec) -> Columns:
-        """Return the columns of the elements, for the codec to encode.
-
-        Raises:
-            ElementError: if an element does not fit the spec of the codec.
-        """
+        """Return the columns of the elements, for the codec to encode."""
 
 
 B = TypeVar("B", bound=Batch)

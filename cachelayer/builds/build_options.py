@@ -133,10 +133,7 @@ class BuildOptions:
     def of(cls, options: Mapping[str, Any], *beside: str, hosts: Any = None) -> Self:
         """Check the options that a user passed by name.
 
-        Args:
-            options: the options.
-            beside: the other keywords of the call, which an error about an unknown option names too.
-            hosts: what the user passed as ``hosts``.
+        An error about an unknown option also names ``beside``, the other keywords of the call.
         """
         check_options(options, [*DEFAULTS, *beside])
         given: dict[str, Any] = {**DEFAULTS, **options}

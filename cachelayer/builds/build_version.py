@@ -64,11 +64,7 @@ ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
 
 
 def submit(request: BuildRequest) -> StoredVersion:
-    """Build and publish a version that does not exist yet.
-
-    Raises:
-        AlreadyExistsError: if it exists, or another process publishes it meanwhile.
-    """
+    """Build and publish a version that does not exist yet."""
     built = build_once(request)
     if built is None:
         refuse_if_taken(request.log, request.version)
@@ -79,12 +75,7 @@ def submit(request: BuildRequest) -> StoredVersion:
 def build_once(request: BuildRequest, plan: BuildPlan | None = None, *, waits: bool = True) -> StoredVersion | None:
     """Build and publish a version, once among all processes that ask for it.
 
-    Args:
-        plan: the plan, if it is made already.
-        waits: whether to wait for a process that builds it by itself.
-
-    Returns:
-        The version; None if another process has published it meanwhile, or builds it and ``waits`` is False.
+    Returns None if another process has published it meanwhile, or builds it and ``waits`` is False.
     """
     hosts = request.options.hosts
     with building(request.url):
@@ -115,9 +106,7 @@ def building(version: str) -> Iterator[None]:
     A worker of an engine that began a build would do so whenever the module is imported, and so would its own workers,
     without end. A child of a source, such as a worker of a ``DataLoader``, may build another version.
 
-    Raises:
-        InvalidArgumentError: if this thread works for a build in another process, or if the source of the version asks
-            for the version itself.
+    So both are errors here: a build in a worker of another, and a source that asks for its own version.
     """
     if is_worker():
         raise _nested_build_error(version)
@@ -239,12 +228,7 @@ def _shard_set(codec: Codec, result: PartResult) -> ShardSet:
 
 
 def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget) -> StoredVersion:
-    """Publish what was built.
-
-    Raises:
-        AlreadyExistsError: if another process has published the version.
-        SourceError: if the source changed while it was read, or had no element.
-    """
+    """Publish what was built."""
     request = plan.request
     extension = request.extension
     refuse_changed(plan.files, plan.source)

@@ -35,9 +35,8 @@ from cachelayer.support.user_warnings import warn
 def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *, batched: bool) -> Source:
     """Return the source of the columns that a function makes of the records of a version.
 
-    Args:
-        function: takes an element and returns a dict with its values of the columns. With ``batched`` it takes a batch,
-            whose leaves are stacked on a leading axis, and returns a dict of columns with this axis.
+    With ``batched``, the function takes a batch, whose leaves are stacked on a leading axis, and returns columns with
+    it.
     """
     plan = {"of": records_of(ref).origins.digests.elements, "batched": batched}
     if not batched:
@@ -123,11 +122,7 @@ class Join:
 
     @classmethod
     def of(cls, on: Any, how: Any, fill: Any) -> Join | None:
-        """Check the arguments of a user, and return the join; None if ``on`` is None.
-
-        Raises:
-            InvalidArgumentError, InvalidTypeError: if the arguments do not fit together.
-        """
+        """Check the arguments of a user, and return the join; None if ``on`` is None."""
         if how not in ("inner", "left"):
             raise InvalidArgumentError(
                 f"how={how!r}: pass 'inner' if each record must find a row of the table, 'left' if it may find none"
@@ -139,11 +134,7 @@ class Join:
         return None if on is None else cls(one_or_several("on", on), how, fill)
 
     def filler(self, codec: Codec) -> PackedRow:
-        """Return the row of a record that finds none in the table. Its values are in ``fill``, and its key is None.
-
-        Raises:
-            InvalidArgumentError: if ``fill`` has a value for no column that is added, or one that does not fit.
-        """
+        """Return the row of a record that finds none in the table. Its values are in ``fill``, and its key is None."""
         added = [name for name in codec.spec if name not in self.on]
         fill = self.fill if isinstance(self.fill, Mapping) else dict.fromkeys(added, self.fill)
         for name in fill:
@@ -160,15 +151,7 @@ class Join:
         return codec.encode(columns), codec.null_bits_in(columns)
 
     def rows(self, keys: Keys, table: Keys) -> Ints:
-        """Return the number of the row of each record, -1 if it finds none.
-
-        Args:
-            keys: the keys of the records.
-            table: the keys of the rows.
-
-        Raises:
-            InvalidArgumentError: if two rows have the same key, or a record that must find a row finds none.
-        """
+        """Return the number of the row of each record, -1 if it finds none."""
         wanted, known = numbered(keys, table)
         row_of = rows_by_number(table, known, max(wanted.max(initial=0), known.max(initial=0)) + 1)
         rows = row_of[wanted]
@@ -195,17 +178,7 @@ PackedRow = tuple[Frames, frozenset[int]]
 
 
 def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join) -> Source:
-    """Return the source of the columns that are added: for each record, in order, the row that has its key.
-
-    Args:
-        source: the table, which has the fields of the key among its columns.
-        declared: the spec that the user declares of the table's rows; None for none.
-        keys: the key of each record.
-
-    Raises:
-        InvalidArgumentError: if two rows have the same key, or a record that must find a row finds none; it names the
-            first such key or record.
-    """
+    """Return the source of the columns that are added: for each record, in order, the row that has its key."""
     spec = source.element_spec
     batches = source.batches()
     if spec is None:

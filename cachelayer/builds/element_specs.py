@@ -26,9 +26,6 @@ def known_spec(source: Source, options: BuildOptions) -> Tree | None:
     """Return the spec of the elements, or None if it is known only when the build reads the first elements.
 
     A source that can be read again is read here. A source that is read once is not: its writer finds the spec.
-
-    Args:
-        options: the options, with the spec that the user declares.
     """
     declared = options.element_spec
     if source.element_spec is not None:
@@ -86,12 +83,7 @@ def spec_of_batches(
 ) -> tuple[Tree, Iterator[Batch]]:
     """Return the spec that the first elements show, and an iterator over all batches, the first among them.
 
-    Args:
-        declared: the spec that the user declares, which may be partial; None for none.
-        as_json: whether a field is JSON if its structure changes among the first elements.
-
-    Returns:
-        The spec, None if there is no element; and the batches.
+    The spec is None if there is no element. With ``as_json``, a field is JSON if its structure changes among the first.
     """
     first: list[Batch] = []
 
@@ -114,9 +106,7 @@ def spec_of_batches(
 def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
     """Raise if the elements of a source cannot be appended to a version.
 
-    Args:
-        spec: the spec of the version. A dimension that is None takes any size.
-        added: the spec that the source has; None if only its elements show it.
+    ``added`` is None if only its elements show the spec of the source.
     """
     if added is None:
         zoned = next((path for path, leaf in tree.leaves(spec) if leaf.timezone is not None), None)

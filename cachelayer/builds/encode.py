@@ -49,12 +49,8 @@ _RANGES_PER_WORKER = 2
 class Encoder:
     """Encodes the batches of a source one after another.
 
-    Args:
-        on_error: ``"raise"`` raises an error for an element that does not fit the spec, or has an image or sound that
-            does not decode; ``"skip"`` leaves out such elements.
-        first: the number of the first element in the source.
-        validate: whether images and sounds are decoded.
-        place: returns where a record was read, such as a file and its line; it is asked for an error that is shown.
+    ``on_error`` "skip" leaves out elements that do not fit the spec, or do not decode. ``place`` returns where a record
+    was read, for an error that is shown.
     """
 
     def __init__(
@@ -135,13 +131,8 @@ def encode_with_workers(
 
     A range is at most a batch, so that all processes work on the same part, and a small version is divided too.
 
-    Args:
-        encode_range: :func:`encode` of a source, which can be read from any record. It is pickled, by value if the
-            main program defines the source.
-        parts: the number of each part, and the numbers of its elements. A part is drawn when there is room for it.
-
-    Yields:
-        The number of the part, and the next range of it: the ranges come in the order of the elements.
+    Yields the number of the part, and its next range, in the order of the elements. A part is drawn when there is room
+    for it. ``encode_range`` is pickled, by value if the main program defines the source.
     """
     with ProcessPool(encode_range, workers, "workers: the source") as pool:
         most = 0

@@ -52,10 +52,8 @@ _THREADS = 16
 class Erasure:
     """Erases records from a version, and from all versions of the dataset that have them in the same shards.
 
-    Args:
-        records: the numbers of the records, counted over the shards of the version.
-        reason: why they are erased; it is stored and shown.
-        grace: for how many seconds the old files stay, for programs that read them.
+    Records are counted over the shards of the version. The old files stay for ``grace`` seconds, for programs that read
+    them.
     """
 
     def __init__(
@@ -256,14 +254,7 @@ def write_anew(
 ) -> ShardFile:
     """Write a shard anew with some of its records empty, so that all others keep their numbers, and put it.
 
-    Args:
-        version: a version with the shard.
-        stored: the records of the version, or the group of its columns, that the shard belongs to.
-        rows: the numbers of the records in the shard that become empty.
-
-    Raises:
-        CorruptionError: if the shard is not what was published.
-        StorageError: if the new one cannot be written.
+    ``stored`` are the records of the version, or the group of its columns, that the shard belongs to.
     """
     stats = shard.stats
     target.room.take(stats.nbytes)

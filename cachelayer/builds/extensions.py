@@ -70,11 +70,7 @@ class Extension(Protocol):
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
     ) -> Manifest:
-        """Return the manifest of the new version, after putting the files that it needs besides.
-
-        Args:
-            built: the records that were built.
-        """
+        """Return the manifest of the new version, after putting the files that it needs besides."""
 
 
 @dataclass(frozen=True)
@@ -287,11 +283,7 @@ def _records_of(base: StoredVersion, built: ShardSet) -> Iterator[Records]:
 
 
 def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget) -> ShardSet:
-    """Write columns of fixed size to one file, and put it.
-
-    Args:
-        records: how many rows the columns must have.
-    """
+    """Write columns of fixed size to one file, and put it."""
     codec = codec_for(spec)
     encoder = Encoder(codec, "raise")
     within = frozenset(codec.schema.bits_of_values.values())
@@ -333,11 +325,7 @@ def rows_of(frames: Frames) -> Bytes:
 
 
 def column_rows(version: StoredVersion, file: ColumnFile) -> Iterator[Bytes]:
-    """Yield the rows of a column file of a version, a range of the file at a time: uint8 of shape ``[rows, bytes]``.
-
-    Raises:
-        CorruptionError: if the file is missing or damaged.
-    """
+    """Yield the rows of a column file of a version, a range of the file at a time: uint8 of shape ``[rows, bytes]``."""
     name = f"{version.folder.url}/{file.name}"
     if missing(version.folder, file.blobs):
         raise CorruptionError(f"{name}: it is missing, or has other bytes than {file.nbytes}")

@@ -84,11 +84,7 @@ class Parts(Protocol):
         """Return the name of a part in errors."""
 
     def part(self, number: int) -> Part:
-        """Return a part by its number.
-
-        Raises:
-            CacheLayerError: if the user's function does not make a source for it.
-        """
+        """Return a part by its number."""
 
 
 @dataclass(frozen=True)
@@ -171,10 +167,7 @@ class Whole:
 class SourceParts:
     """Parts that are sources themselves. Each has a name, because records are numbered within their part.
 
-    Args:
-        kind: what a part is, such as ``"file"``.
-        count: the number of parts.
-        open_part: returns the source of a part; called anew in each process that builds it.
+    ``open_part`` is called anew in each process that builds the part.
     """
 
     def __init__(self, kind: str, count: int, open_part: Callable[[int], Source]) -> None:
@@ -229,10 +222,6 @@ def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
     If all records have one size, each part is a full shard. Else a part is to fill 0.8 of a shard with records of mean
     size. The source tells the mean; if not, it is that of 64 records that are spread over the source, or of the first
     of them that would fill a shard.
-
-    Args:
-        length: how many elements are taken from it.
-        options: the options, with the spec of the elements.
     """
     shard_bytes = options.shard_bytes
     codec = codec_for(options.element_spec)
@@ -284,11 +273,7 @@ def compared_records(parts: Ranges | SourceParts, spec: Tree) -> dict[str, str]:
 
 
 def divide(source: Source, options: BuildOptions) -> Parts:
-    """Return the parts of a source.
-
-    Args:
-        options: the options, with the spec of the elements.
-    """
+    """Return the parts of a source."""
     if source.parts is not None and options.max_records is None:
         return source.parts
     if source.kind == "sharded":

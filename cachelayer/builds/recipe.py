@@ -70,8 +70,7 @@ class Recipe:
     def of(cls, source: Any, options: BuildOptions, *, is_call: bool = False) -> Self:
         """Return the recipe of a source, or of a function that makes it.
 
-        Args:
-            is_call: whether the source is a ``functools.partial`` with all arguments of a call.
+        With ``is_call``, the source is a ``functools.partial`` with all arguments of a call.
         """
         made_by = source.function if isinstance(source, Sharded) else source
         is_function = isinstance(made_by, (FunctionType, MethodType, functools.partial))

@@ -49,11 +49,7 @@ LONG_NBYTES = 64 << 20
 
 
 class ShardPipeline:
-    """Writes records as shards, part after part, and puts and notes these in other threads.
-
-    Args:
-        notes: gets a note of each finished part; None to note nothing.
-    """
+    """Writes records as shards, part after part, and puts and notes these in other threads."""
 
     def __init__(self, target: ShardTarget, options: BuildOptions, notes: Notes | None = None) -> None:
         self._target = target
@@ -95,10 +91,8 @@ class ShardPipeline:
     ) -> None:
         """Write the records of a part, which is noted when its shards are put. Earlier shards may raise errors here.
 
-        Args:
-            batches: yields the records. It should make each batch when it is asked for, so that few copies of a long
-                record are in memory at any time.
-            result: returns the result of the part without its shards, once all records are written.
+        ``batches`` should make each batch when it is asked for, so that few copies of a long record are in memory.
+        ``result`` is called once all records are written.
         """
         self._cutter = ShardCutter(self._shard_bytes)
         for frames in batches:
@@ -188,10 +182,8 @@ class ShardCutter:
     """The bytes of the records in the last shard; 0 if the next record begins a shard."""
 
     def cut(self, lengths: Ints) -> Iterator[tuple[bool, slice]]:
-        """Cut the next records, which have these lengths, into pieces that lie in one shard each.
-
-        Yields:
-            Whether the piece begins a shard, and its rows.
+        """Cut records of these lengths into pieces that lie in one shard each; yield whether a piece begins a shard,
+        and its rows.
         """
         ends = np.cumsum(lengths + RECORD_OVERHEAD)
         start = 0

@@ -74,11 +74,7 @@ class ShardTarget:
 
 @contextmanager
 def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go; remove the working folder at the end.
-
-    Args:
-        generation: the generation of the log now.
-    """
+    """Yield where the shards of a build go; remove the working folder at the end."""
     group = None if copies is None else _group(copies, dataset)
     parent = dataset.local_path(paths.WORKING) if copies is None or group is None else copies.path
     with working_folder(parent) as folder:
@@ -108,9 +104,6 @@ class DiskRoom:
 
     One percent of the disk stays free; or as much as the work has written, if that is less, so that small work goes on
     on a large disk that is nearly full.
-
-    Args:
-        folder: a folder on the disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -118,11 +111,7 @@ class DiskRoom:
         self._taken = 0
 
     def take(self, nbytes: int) -> None:
-        """Count bytes that are about to be written.
-
-        Raises:
-            StorageError: if they would fill the disk.
-        """
+        """Count bytes that are about to be written; raise StorageError if they would fill the disk."""
         self._taken += nbytes
         disk = os.statvfs(self._folder)
         total = disk.f_blocks * disk.f_frsize

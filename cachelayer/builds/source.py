@@ -106,12 +106,7 @@ class Source:
     """Whether a field is JSON if its structure changes among the first elements."""
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """Return an iterator over the elements ``start`` to ``stop``, or to the end, in batches.
-
-        Raises:
-            InvalidArgumentError: if the source cannot be read from ``start``, or is endless and ``stop`` is None.
-            SourceError: while it is read, if it fails, or has another number of elements than its length.
-        """
+        """Return an iterator over the elements ``start`` to ``stop``, or to the end, in batches."""
         if stop is None and self.endless:
             raise InvalidArgumentError(f"the source is endless: {self.endless}, or pass max_records=")
         if start and (self.starts is None or start not in self.starts):
@@ -121,14 +116,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class ElementReader:
-    """The ``read`` of a source whose elements come one by one.
-
-    Examples:
-        >>> from cachelayer.builds.source import ElementReader
-        >>> read = ElementReader(lambda start, stop: iter("abc"[start:stop]))
-        >>> [batch.batch.tolist() for batch in read(1, None)]
-        [['b', 'c']]
-    """
+    """The ``read`` of a source whose elements come one by one."""
 
     elements: Callable[[int, int | None], Iterator[Any]]
     """Yields elements from a record on, up to another at least, or to the end for None."""
@@ -147,11 +135,7 @@ def with_length_check(
 ) -> Iterator[Any]:
     """Yield the batches of a source, and raise if they have more or fewer elements than the source promises.
 
-    Args:
-        batches: the batches, from the element ``start`` on.
-        length: the number of all elements of the source; None if it promises none.
-        start, stop: the elements that were asked for; all from ``start`` on if ``stop`` is None.
-        size: returns the number of elements of a batch.
+    ``length`` is None if the source promises none, and ``size`` returns the number of elements of a batch.
     """
     if length is None:
         yield from batches
@@ -204,9 +188,7 @@ def record_numbers(first: int) -> Iterator[int]:
 def with_record_in_errors(elements: Iterator[Any], records: Iterator[int]) -> Iterator[Any]:
     """Yield elements; if their iterator fails, name the record.
 
-    Args:
-        elements: an iterator of the user.
-        records: yields the record number of each element, before that element is drawn.
+    ``records`` yields the record number of each element, before that element is drawn.
     """
     for record in records:
         try:
@@ -224,10 +206,7 @@ def with_record_in_errors(elements: Iterator[Any], records: Iterator[int]) -> It
 def element_batches(elements: Iterator[Any], record: int, most: int | None = None) -> Iterator[Batch]:
     """Yield copies of elements in batches. A batch ends when it is full, or has taken long; an error names the record.
 
-    Args:
-        elements: the elements. The source may change an element when it makes the next one.
-        record: the number of the first element.
-        most: how many elements to draw at most; None for all.
+    The source may change an element when it makes the next one. At most ``most`` elements are drawn.
     """
     elements = islice(with_record_in_errors(elements, record_numbers(record)), most)
     for first in elements:
@@ -281,12 +260,9 @@ def source_of_items(
 ) -> Source:
     """Return the source of the items of an object.
 
-    Args:
-        items: the object. Its length is the number of elements.
-        fetch: returns the elements with some numbers, if something quicker than ``items[number]`` reads them.
-        at_once: the most elements that ``fetch`` is asked for; None for any number.
-        convert: makes an element of an item; None if the items are the elements.
-        by_number: whether to ask for ``items[number]`` even if the object has an iterator, which may be quicker.
+    ``fetch`` reads up to ``at_once`` elements by their numbers, if something is quicker than ``items[number]``.
+    ``convert`` makes an element of an item. With ``by_number``, an iterator of the object, which may be quicker, is not
+    used.
     """
     length = length_of(items)
     if length is None:

@@ -143,12 +143,7 @@ def _digest(value: Any) -> Any:
 
 
 def refuse_changed(before: Sequence[FileFacts], source: Source) -> None:
-    """Raise if a file has changed since it was listed. Files that were added since then are none of the source.
-
-    Args:
-        before: the listings when the plan of the build was made.
-        source: the source.
-    """
+    """Raise if a file has changed since it was listed. Files that were added since then are none of the source."""
     try:
         listed = {file.name: file for file in source.files_now()}
     except CacheLayerError as error:

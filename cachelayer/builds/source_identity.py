@@ -193,13 +193,8 @@ def _table_of_tensors(obj: Any, declared: Tree | None) -> Source | None:
 def table_hashes(table: Source, most_nbytes: int) -> tuple[dict[str, str], str]:
     """Return a hash of each column of a table.
 
-    Args:
-        table: a source whose rows are in memory.
-        most_nbytes: a table of more bytes is hashed by 256 rows that are spread over it.
-
-    Returns:
-        The hashes by the names of columns, or by "elements" if the elements are no dicts; and how many of the rows are
-        hashed, in words, or "" if all are.
+    Returns the hashes by the names of columns, or by "elements" if the elements are no dicts; and how many of the rows
+    are hashed, in words, or "" if all are: 256 of a table of more than ``most_nbytes``.
     """
     spec = table.element_spec
     length = table.length or 0

@@ -25,9 +25,7 @@ _MOST_HELD_NBYTES = 1 << 28
 class SourceRecords:
     """Reads records of a source with a length that can be read from some records. Thread-safe and picklable.
 
-    Args:
-        source: the source; one thread reads it at a time.
-        length: the number of elements that are taken from it.
+    One thread reads the source at a time.
     """
 
     def __init__(self, source: Source, length: int, spec: Tree) -> None:
@@ -44,12 +42,7 @@ class SourceRecords:
         return SourceRecords, (self._source, self._length, self._spec)
 
     def __call__(self, numbers: Ints) -> tuple[Spans, frozenset[int]]:
-        """Return the records of these numbers, and the numbers of the null bits that are set in some of them.
-
-        Raises:
-            SourceError: if the source fails, or has another number of elements than it says.
-            ElementError: if an element does not fit the spec; names its number.
-        """
+        """Return the records of these numbers, and the numbers of the null bits that are set in some of them."""
         with self._lock.of_process():
             read = self._from_starts if self._source.take is None else partial(self._taken, self._source.take)
             frames, nulls = read(numbers.tolist())

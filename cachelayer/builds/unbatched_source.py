@@ -39,13 +39,7 @@ _FEW = 16
 def unbatched(source: Source, rows: int | None = None, *, declared: Tree | None = None) -> Source:
     """Return the source of the rows of batches.
 
-    Args:
-        source: a source whose elements are batches.
-        rows: the number of rows of all batches; None if it is unknown.
-        declared: the spec that the user declares of a row; None for none. Where it says JSON, a list is a column.
-
-    Raises:
-        InvalidArgumentError: if the source does not give elements one by one.
+    Where ``declared`` says JSON, a list is a column.
     """
     if not isinstance(source.read, ElementReader):
         raise InvalidArgumentError(f"unbatch=True: a source of {source.kind} gives elements already: leave it out")
@@ -125,11 +119,7 @@ def _row_count(path: str, leaf: Any) -> int:
 
 
 def row_count(columns: Tree) -> int:
-    """Return the number of rows of a batch.
-
-    Raises:
-        ElementError: if a leaf has no rows, or not as many as the others.
-    """
+    """Return the number of rows of a batch."""
     counts = tree.map_structure(columns, _row_count)
     lengths = dict(tree.leaf_values(counts))
     if not lengths:

@@ -74,11 +74,6 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
     """Decorate a function that returns a result: it becomes a command of the application.
 
     With ``--json``, everything that the function prints goes to stderr, so that stdout holds only the document.
-
-    Args:
-        name: the name of the command.
-        panel: the panel of the help that lists it.
-        examples: arguments of the command, for its help.
     """
 
     def decorate(function: Callable[..., Result]) -> click.Command:

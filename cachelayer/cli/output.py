@@ -162,12 +162,7 @@ def version_document(ref: DataRef[Any]) -> dict[str, Any]:
 
 
 def version_result(ref: DataRef[Any], done: str, before: Mapping[str, VersionInfo] | None = None) -> Result:
-    """Return the result of a command that makes a version, unless it exists.
-
-    Args:
-        done: what the command does: ``published``, ``copied``, ``written``.
-        before: the versions that existed before the command.
-    """
+    """Return the result of a command that makes a version, unless it exists."""
     known = (before or {}).get(ref.dataset_version)
     is_new = known is None or known.digest != ref.digest
     how = done if is_new else "exists already"

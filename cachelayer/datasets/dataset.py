@@ -138,21 +138,11 @@ class Shards(Protocol):
     def records(self, numbers: Ints, held: Held | None = None, *, videos: bool = True) -> Records:
         """Return the records of these numbers, each in [0, len). Bytes of local files are read when they are used.
 
-        Args:
-            numbers: the numbers.
-            held: records that were fetched.
-            videos: whether the files of videos are fetched with their records; else when they are used.
-
-        Raises:
-            ErasedRecordError: if one was erased.
+        Without ``videos``, the files of videos are fetched when they are used.
         """
 
     def lengths(self, leaf: int) -> LengthColumn:
-        """Return the lengths of a leaf, by its number.
-
-        Raises:
-            CorruptionError: if they are not what was published.
-        """
+        """Return the lengths of a leaf, by its number."""
 
     def needed(self, numbers: Ints) -> Needed:
         """Return the stored records; see :class:`cachelayer.protocols.Dataset`."""
@@ -201,14 +191,8 @@ class Stored(BaseDataset):
     def leaf_values(self, numbers: Ints, reads: Sequence[LeafRead], held: Held | None = None) -> list[Any]:
         """Return values of several leaves of some records. Each record is read once.
 
-        Args:
-            numbers: the records.
-            reads: what is read of each leaf; ``starts``, ``counts`` and ``ends`` have an item for each record.
-            held: records that were fetched.
-
-        Returns:
-            The values of each read: the array that received ranges, as :meth:`Codec.leaf_values` returns it; or whole
-            leaves stacked, as a :class:`cachelayer.Nullable` if they may be None.
+        A read of ranges returns the array that received them, as :meth:`Codec.leaf_values` does; a read of whole leaves
+        returns them stacked, as a :class:`cachelayer.Nullable` if they may be None.
         """
 
     def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
@@ -224,10 +208,7 @@ class Stored(BaseDataset):
 def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Attempted:
     """Read elements one by one.
 
-    Args:
-        read: reads an element by its number.
-        numbers: the numbers.
-        stops: whether the first error ends the rows. An error of the storage always does.
+    With ``stops``, the first error ends the rows. An error of the storage always does.
     """
     made = Attempted.of_rows(len(numbers))
     for row, number in enumerate(numbers.tolist()):

@@ -176,11 +176,7 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
     def leaves_for(self, call: str) -> Stored:
         """Return the dataset of the stored leaves of the elements.
 
-        Args:
-            call: what needs them, for the message.
-
-        Raises:
-            InvalidTypeError: if the elements are not stored records.
+        ``call`` is what needs them, for the message.
         """
         leaves = self.leaves
         if leaves is None:

@@ -33,10 +33,7 @@ _OBJECT_NBYTES = 64
 class FieldReader:
     """Reads fields of one value a record from a view.
 
-    Args:
-        view: the records. Of stored records, only the fields are decoded.
-        call: what the user called, for messages.
-        skips_erased: whether erased records are left out; if not, reading one raises.
+    ``call`` is what the user called, for messages. Reading an erased record raises, unless erased ones are skipped.
     """
 
     def __init__(self, view: DatasetView, call: str, *, skips_erased: bool = True) -> None:
@@ -50,11 +47,7 @@ class FieldReader:
             self.rows = np.delete(self.rows, view.origins.erased)
 
     def leaf(self, name: str) -> ArraySpec:
-        """Return the spec of a field of one value a record.
-
-        Raises:
-            InvalidArgumentError: if the field does not exist, or has more than one value a record.
-        """
+        """Return the spec of a field of one value a record."""
         leaf = leaf_named(self.spec, name)
         if not isinstance(leaf, ArraySpec) or leaf.shape != ():
             raise InvalidArgumentError(
@@ -179,13 +172,8 @@ def refuse_made_of_records(view: DatasetView, call: str) -> None:
 def distinct_rows(reader: FieldReader, names: Sequence[str]) -> tuple[list[tuple[Any, ...]], Ints]:
     """Return the distinct combinations of values of some fields, and the number of the combination of each record.
 
-    Args:
-        reader: reads the fields.
-        names: the fields; each has one value a record.
-
-    Returns:
-        The combinations, of values as Python has them, in the order in which they first come; all NaN are one value,
-        and so is None. The number of the combination of each of ``reader.rows``.
+    Combinations come in the order in which they first come; all NaN are one value, and so is None. The numbers are
+    those of ``reader.rows``.
     """
     leaves = [reader.leaf(name) for name in names]
     number_of_combination: dict[tuple[Any, ...], int] = {}
@@ -230,14 +218,7 @@ def python_values(column: Any) -> list[Any]:
 def keys_of_view(view: DatasetView, argument: str, names: Sequence[str], progress: bool | None = None) -> Keys:
     """Return the keys of the records of a view that are not erased.
 
-    Args:
-        view: the records.
-        argument: the argument that names the fields, for messages.
-        names: the fields of the key; each has one value a record.
-        progress: as in :class:`Progress`.
-
-    Raises:
-        InvalidArgumentError: if a field does not exist, or has another number of values.
+    ``argument`` is the argument that names the fields, for messages.
     """
     references = view.origins.references
     name_of_view = references[0].rpartition("/")[2].partition("@sha256:")[0] if references else view.title

@@ -141,11 +141,7 @@ class GrowingRecords(Shards):
     # Facts of the published version.
 
     def published(self, *, wait: bool = True) -> VersionRecords | None:
-        """Return the records of the published version; without ``wait`` None as long as there is none.
-
-        Raises:
-            CacheLayerError: if the build has failed, or the version was built from something else.
-        """
+        """Return the records of the published version; without ``wait`` None as long as there is none."""
         waiting = Waiting(self._name, None)
         leases = Leases(self.notes.version_folder)
         while (published := self._look(at_once=wait)) is None and wait:

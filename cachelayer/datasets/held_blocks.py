@@ -40,11 +40,7 @@ class HeldBlock:
 
 
 def held_records(blocks: Sequence[HeldBlock], numbers: Ints) -> Spans | None:
-    """Return records out of blocks; None if one of them is in no block.
-
-    Raises:
-        CorruptionError: if one of the records is damaged.
-    """
+    """Return records out of blocks; None if one of them is in no block."""
     blocks = [block for block in blocks if len(block.numbers)]
     if not blocks:
         return None

@@ -78,14 +78,7 @@ class Mirrored:
 
 
 class LocalCopies:
-    """The copies of the shards of a version. Thread-safe.
-
-    Args:
-        folder: the local cache.
-        dataset: the folder of the dataset, from which the shards are downloaded.
-        shards: the shards.
-        verify: what to check when copies are read.
-    """
+    """The copies of the shards of a version. Thread-safe."""
 
     def __init__(self, folder: CacheFolder, dataset: Store, shards: ShardTable, verify: Verify) -> None:
         self._folder = folder
@@ -304,11 +297,7 @@ class LocalCopies:
         return has_room
 
     def copy_all(self, on_copied: Callable[[int], None]) -> list[int]:
-        """Copy all shards that there is room for, and return the numbers of all shards that have copies.
-
-        Args:
-            on_copied: called with the number of each shard when it has a copy.
-        """
+        """Copy all shards that there is room for, and return the numbers of all shards that have copies."""
         with Pool(_THREADS, "cachelayer-copy") as pool:
             try:
                 for number, is_here in zip(self._order, pool.map(self._copy_and_wait, self._order), strict=True):

@@ -93,12 +93,8 @@ def digests_of_rows(
 ) -> Digests:
     """Return the digests of rows that are made of values of records.
 
-    Args:
-        elements: the digest of the records.
-        rows: the digest of what decides, with the parameters, which values of which records a row has.
-        kind: what the rows are, such as ``windows``.
-        parameters: the parameters that decide which values of which records a row has.
-        others: the parameters that decide what else rows have.
+    ``rows`` is the digest of what decides, with the ``parameters``, which values of which records a row has; the
+    ``others`` decide what else rows have.
     """
     digest = derived_digest(rows, kind, parameters)
     # After an erasure rows may have other numbers.
@@ -108,10 +104,7 @@ def digests_of_rows(
 def origins_of_rows(records: Origins, title: str, kind: str, **own: Any) -> Origins:
     """Return the origins of rows that are made of values of records, such as windows.
 
-    Args:
-        records: the origins of the records.
-        title, kind: what the rows are, for messages.
-        own: the digests and segments of the rows, and their digests before later segments were appended.
+    ``own`` are the digests and segments of the rows, and their digests before later segments were appended.
     """
 
     def refuse(numbers: Ints) -> Iterator[ShardRows]:  # noqa: ARG001

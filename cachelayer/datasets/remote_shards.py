@@ -29,11 +29,6 @@ class RemoteShards:
 
     Records come over the network by exact ranges. After some records, or when a stream says what it needs next, shards
     are copied to this host in the background, and each shard is read from its copy as soon as there is one.
-
-    Args:
-        records: the number of records of each shard.
-        ranged: reads the shards over the network.
-        copies: the local copies of the shards; None to make no copies.
     """
 
     def __init__(self, records: Ints, ranged: RangedShards, copies: LocalCopies | None) -> None:

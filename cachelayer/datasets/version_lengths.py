@@ -34,12 +34,7 @@ _TOGETHER_NBYTES = 1 << 24
 class VersionLengths:
     """The lengths of the leaves of a version's records. Thread-safe.
 
-    Args:
-        version: the version.
-        shards: the shards of its records, or of a group of its columns.
-        codec: reads lengths from records.
-        read: returns records by their numbers, erased ones too.
-        copies: the local copies of the shards and their lengths; None if none are made.
+    ``read`` returns records by their numbers, erased ones too.
     """
 
     def __init__(

@@ -147,15 +147,9 @@ def _kind_by_answer(error: BaseException) -> Kind | None:
 def retried(what: str, attempt: Callable[[float], T], seconds: float, nbytes: int = 0) -> T:
     """Make a request, again after every transient failure, and return its result.
 
-    Args:
-        what: what the request does to which object, for the log.
-        attempt: makes the request once, in at most so many seconds.
-        seconds: how long all attempts may take if the store does not answer. No attempt begins in the last quarter,
-            which is left to the client's own timeouts.
-        nbytes: bytes that the request moves. They give it more time, because slow progress is not a failure.
-
-    Raises:
-        RequestError: the last failure.
+    ``attempt`` makes the request once, in at most so many seconds. If the store does not answer, all attempts take
+    ``seconds``; none begins in the last quarter, which is left to the client's own timeouts. Bytes that the request
+    moves give it more time, because slow progress is not a failure.
     """
     begin = time.monotonic()
     for pause in pauses():

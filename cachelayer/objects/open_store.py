@@ -30,10 +30,8 @@ def open_store(
 ) -> LocalStore | BucketStore:
     """Return the store of a path, or of a URL that fsspec opens. This makes no request.
 
-    Args:
-        url: the path or URL, without credentials.
-        storage_options: the options of the client (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
-            its retries may take if the store does not answer, by default 60.
+    ``storage_options`` are those of the client (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
+    its retries may take if the store does not answer, by default 60.
     """
     options = dict(storage_options or {})
     timeout = _seconds(options.pop("timeout", _TIMEOUT))

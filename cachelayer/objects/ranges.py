@@ -34,10 +34,7 @@ class Span:
 def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
     """Return the spans to fetch: ranges of one object at most ``gap`` bytes apart are joined.
 
-    Args:
-        ranges: the wanted ranges, in any order; they may overlap.
-        gap: bytes that may be fetched needlessly to save a request.
-        limit: the most bytes of a joined span; a single range may have more.
+    ``gap`` bytes may be fetched needlessly to save a request. A joined span has at most ``limit`` bytes.
     """
     spans: list[Span] = []
     members: list[int] = []

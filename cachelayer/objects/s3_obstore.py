@@ -21,9 +21,6 @@ def open_buckets(options: Mapping[str, Any]) -> tuple[str, OpenBucket]:
 
     Credentials that the options lack come from the environment, as obstore finds them: variables of AWS, web
     identities, the metadata of containers and machines. Only s3fs reads profiles.
-
-    Args:
-        options: options of s3fs that obstore takes too.
     """
     client = dict(options.get("client_kwargs") or {})
     unknown = sorted([*(options.keys() - _OPTIONS), *(client.keys() - _CLIENT_OPTIONS)])
@@ -61,9 +58,7 @@ class ObstoreS3:
 
     Threads may share it. It cannot be used after a fork.
 
-    Args:
-        options: options of s3fs that obstore takes too.
-        read_timeout: seconds after which a server that sends nothing counts as away.
+    After ``read_timeout`` seconds, a server that sends nothing counts as away.
     """
 
     async_impl = False

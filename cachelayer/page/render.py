@@ -117,10 +117,8 @@ class OpenVersions:
     def ref(self, dataset_id: str, version: str | None) -> DataRef[Any]:
         """Return a version, or a view of its records.
 
-        Args:
-            dataset_id: the dataset.
-            version: the name of the version, a tag, ``latest`` or ``sha256:<digest prefix>``; calls that make a view
-                may follow. None if the first argument has it.
+        ``version`` may be a name, a tag, ``latest`` or ``sha256:<digest prefix>``, and calls that make a view may
+        follow.
         """
         catalog = self.storage._catalog
         reference = catalog.parse(dataset_id if version is None else f"{dataset_id}@{unquote(version)}")

@@ -24,13 +24,7 @@ _SHUTDOWN_SECONDS = 1
 class PageServer:
     """A server of the page. It listens at once, so that its port is known; :meth:`run` answers requests.
 
-    Args:
-        open_versions: the storage that it shows.
-        host: the address where it listens.
-        port: the port where it listens; 0 for a free one.
-        root_path: the prefix that a proxy puts before every path: empty, or ``/`` and a name.
-        allowed_hosts: names of the server besides the names of this machine.
-        token: the token that lets people in; by default a new one.
+    Port 0 is a free one. ``root_path`` is the prefix that a proxy puts before every path: empty, or ``/`` and a name.
     """
 
     def __init__(

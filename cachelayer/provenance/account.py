@@ -136,10 +136,7 @@ def account_of(
 ) -> Account:
     """Walk from a function that makes a source and its arguments, or from a source object, and return what was found.
 
-    Args:
-        look: asks the adapters what an object holds.
-        elements: the elements of the source, if they are in memory.
-        has_state: whether what a source object of a library holds counts.
+    ``look`` asks the adapters what an object holds. With ``has_state``, what a source object of a library holds counts.
     """
     walk = _Walk(innermost(maker), look)
     for name, value in (arguments or {}).items():

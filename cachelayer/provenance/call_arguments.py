@@ -20,8 +20,7 @@ def arguments_of(source: Callable[..., Any], *, is_call: bool) -> dict[str, Any]
 
     Positional arguments of a function of unknown parameters, such as one written in C, have their positions as names.
 
-    Args:
-        is_call: whether all arguments of a call are bound.
+    With ``is_call``, all arguments of a call are bound.
     """
     function, args, kwargs = _without_partials(source)
     try:

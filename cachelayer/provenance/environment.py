@@ -73,9 +73,8 @@ def _version(library: str) -> str:
 def commit_of(file: str) -> dict[str, Any]:
     """Return the git commit of the user's code, as an entry of the provenance.
 
-    Args:
-        file: the user's file that defines the source; "" if there is none. Then the main program counts, if the user
-            wrote that: the commit of a library says nothing about the data.
+    ``file`` defines the source; if there is none, the main program counts, if the user wrote that: the commit of a
+    library says nothing about the data.
     """
     program = getattr(sys.modules["__main__"], "__file__", None) or ""
     for known in (file, program if is_users(program) else ""):

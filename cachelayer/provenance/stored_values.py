@@ -62,9 +62,7 @@ def is_number(value: Any, levels: int = 2) -> bool:
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], wording: Wording = Wording.OVER_TIME) -> list[str]:
     """Return a phrase for each difference between two dicts of stored values.
 
-    Args:
-        one, other: the dicts. The dicts within them are compared name by name.
-        wording: the phrases.
+    Dicts within them are compared name by name.
     """
     before = _texts(one)
     after = _texts(other)

@@ -62,9 +62,8 @@ def declared(spec: Tree) -> Tree:
     ``{"n": "int64", "text": str, "x": jax.ShapeDtypeStruct((3,), "float32"), "nothing": None}`` is read as ``{"n":
     ArraySpec(int64), "text": ArraySpec(str), "x": ArraySpec(float32, (3,)), "nothing": None}``.
 
-    Args:
-        spec: the structure of an element. A leaf is a leaf spec; a dtype, the name of one, or a Python type; anything
-            that has ``shape`` and ``dtype``, such as ``tf.TensorSpec``; or None for a value that is always None.
+    A leaf is a leaf spec; a dtype, the name of one, or a Python type; anything that has ``shape`` and ``dtype``, such
+    as ``tf.TensorSpec``; or None for a value that is always None.
     """
     return map_structure(spec, _declared_leaf)
 
@@ -121,18 +120,9 @@ def infer_spec(
     which arrays of one dtype differ is None. Numbers are floats if one of them is. A leaf that is None, or an empty
     list, in all of the first elements is looked for in later ones, up to element 10,000.
 
-    Args:
-        elements: the elements; few more are taken than are needed.
-        declared: the spec that a user declares, which may lack keys; None for none.
-        first: how many elements to look at; fewer, but at least 2, if they have more than 16 MiB.
-        as_json: whether a field is JSON if its structure changes among the elements, with a warning: if its values are
-            of different kinds, such as dicts and lists; if dicts in a list have different keys; if dicts share no key.
-
-    Returns:
-        The spec; the declared spec if there are no elements.
-
-    Raises:
-        ElementError: if an element cannot be stored, or no element shows what a leaf is.
+    ``declared`` may lack keys. Of elements with more than 16 MiB, fewer than ``first`` are looked at, but at least 2.
+    With ``as_json``, a field is JSON, with a warning, if its structure changes among them: if its values are of
+    different kinds, such as dicts and lists; if dicts in a list have different keys; if dicts share no key.
     """
     coming = iter(elements)
     seen: list[Any] = []

@@ -48,9 +48,8 @@ class Bitmap(Sequence[int]):
         numbers 1, 3, 600     bits, row 0: 0101000...    row 1: ...1...     before: 0, 2, 3
         the number of rank 2 is the first one in row 1, whose bit is 600 - 512
 
-    Args:
-        bits: uint8 of shape ``[rows, 64]``: bit i, from the lowest of the first byte, is set for the number i.
-        ranks: the ranks of the numbers that are meant, in their order; None for all.
+    ``bits`` is uint8 of shape ``[rows, 64]``, the lowest bit of a byte first. ``ranks`` are those of the numbers that
+    are meant, in their order; None for all.
     """
 
     def __init__(self, bits: NDArray[np.uint8], ranks: range | None = None) -> None:
@@ -265,13 +264,8 @@ def _of_range(numbers: range, places: Ints) -> Ints:
 def record_numbers(indices: Any, records: int) -> Ints:
     """Return the record numbers of the indices that a user passed, all in [0, records).
 
-    Args:
-        indices: integers, of which negative ones count from the end; or a bool for each record; or a slice. Integers
-            and bools come as a list, an array, or anything that numpy can convert to an array.
-        records: how many records there are.
-
-    Returns:
-        int64 of shape ``[count]``; it may share the memory of ``indices``.
+    Indices are integers, of which negative ones count from the end; or a bool for each record; or a slice. The result,
+    int64 of shape ``[count]``, may share their memory.
     """
     if type(indices) is np.ndarray and indices.dtype == np.int64 and indices.ndim == 1:
         return _in_bounds(indices, records)

@@ -37,12 +37,7 @@ _LONGEST = 2**31 - 1
 
 
 class Documents:
-    """The documents of a view: record i has document i. Several leaves of one length make one document, side by side.
-
-    Args:
-        records: the records of the view.
-        names: the names of the leaves, such as ``tokens`` or ``meta/tokens``.
-    """
+    """The documents of a view: record i has document i. Several leaves of one length make one document together."""
 
     def __init__(self, records: DatasetView, names: Sequence[str]) -> None:
         self.records = records
@@ -99,12 +94,7 @@ class Documents:
         return [self.records.lengths(name) for name in self.names]
 
     def check_lengths(self, numbers: Ints, lengths: Ints) -> None:
-        """Raise unless all leaves of these records are as long as the first leaf.
-
-        Args:
-            numbers: the records.
-            lengths: the lengths of their first leaf.
-        """
+        """Raise unless all leaves of these records are as long as the first leaf."""
         for name, column in zip(self.names[1:], self.columns[1:], strict=True):
             others = column.take(numbers)
             wrong = np.flatnonzero(others != lengths)
@@ -127,14 +117,7 @@ class Documents:
     def read(
         self, pieces: Pieces, rows: int, length: int, held: Held | None, fields: Sequence[TokenField] = ()
     ) -> dict[str, NDArray[Any]]:
-        """Return the values of pieces, placed in rows: ``[rows, length, *shape]`` for each leaf and field, by its key.
-
-        Args:
-            pieces: the pieces, of records of the view.
-            rows, length: the number of rows, and of cells in each.
-            held: records that were fetched.
-            fields: the fields that rows have beside the leaves.
-        """
+        """Return the values of pieces in their rows: ``[rows, length, *shape]`` for each leaf and field, by its key."""
         places = pieces.row * length + pieces.offset
         reads = []
         for leaf, dtype in zip(self._leaves, self.dtypes, strict=True):
@@ -165,10 +148,8 @@ def checked_length(name: str, length: Any) -> int:
 
 
 def checked_fill(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a value that a user passed as an array without dimensions.
-
-    Raises:
-        InvalidArgumentError: if the dtype does not have the value; floats are rounded.
+    """Return a value that a user passed as an array without dimensions. Floats are rounded; what the dtype lacks is
+    refused.
     """
     kind = dtypes.number_kind(dtype)
     if kind in "iu" or (kind == "f" and not isinstance(value, (float, np.floating))):

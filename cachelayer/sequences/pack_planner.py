@@ -55,10 +55,7 @@ def plan(lengths: Iterable[Ints], packing: Packing, segments: Sequence[int] = ()
     Packs are ordered by their first piece, and the pieces of a pack by their documents. Each segment has groups of its
     own, so that documents that are appended change no pack.
 
-    Args:
-        lengths: the lengths of all documents, in parts of any size.
-        packing: how to pack the documents.
-        segments: the number of documents of each segment; documents after these are one more segment.
+    ``lengths`` come in parts of any size. Documents after those of ``segments`` are one more segment.
     """
     packs = documents = 0
     for number, group in enumerate(_groups(lengths, segments)):

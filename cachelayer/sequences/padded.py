@@ -164,12 +164,7 @@ class PaddedElements(BaseDataset):
         return {key: batch[key] for key in self.element_spec if key in keys}
 
     def padded(self, numbers: Ints, batch: Any) -> Any:
-        """Return a batch with its leaves padded; an error names the record by its number.
-
-        Args:
-            numbers: the records of the batch.
-            batch: the batch before it is padded.
-        """
+        """Return a batch with its leaves padded; an error names the record by its number."""
         with _naming(numbers):
             return self._changed(batch, Padding.batch)
 

@@ -72,13 +72,7 @@ class Pieces:
         return empty((cells * dtype.itemsize,)).view(dtype) if is_filled else np.zeros(cells, dtype)
 
     def placed(self, values: NDArray[Any], rows: int, length: int) -> NDArray[Any]:
-        """Return the values of the pieces in their rows, with zeros around them: ``[rows, length, *shape]``.
-
-        Args:
-            values: the values of all pieces, one after another, ``[values, *shape]``.
-            rows: the number of rows.
-            length: the number of cells of a row.
-        """
+        """Return the values of the pieces in their rows, with zeros around them: ``[rows, length, *shape]``."""
         out = np.zeros((rows * length, *values.shape[1:]), values.dtype)
         if values.size:
             nbytes = values.nbytes // len(values)

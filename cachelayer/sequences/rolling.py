@@ -149,11 +149,7 @@ class SeriesWindows(BaseDataset):
 
 
 def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
-    """Return the spec of a window of values of a leaf, which are stacked as in a batch.
-
-    Raises:
-        InvalidArgumentError: if values of the leaf do not stack.
-    """
+    """Return the spec of a window of values of a leaf, which are stacked as in a batch."""
     if isinstance(leaf, JsonSpec):
         return leaf
     shape = (length, *leaf.shape)

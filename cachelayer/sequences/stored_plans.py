@@ -56,9 +56,7 @@ class PlanMaker:
 def plan_of(version: StoredVersion | None, maker: PlanMaker) -> Ints:
     """Return the stored plan; if there is none, or it is damaged, make one and store it if that is possible.
 
-    Args:
-        version: the version beside which the plan is stored; None to make it in memory.
-        maker: how it is made.
+    Without a version, it is made in memory.
     """
     if version is None:
         return maker.new()
@@ -118,12 +116,7 @@ def write_plan(path: Path, plan: Ints, digest: str) -> None:
 
 
 def read_plan(path: Path, digest: str, rows: int) -> Ints:
-    """Return the plan in a file, mapped.
-
-    Raises:
-        CorruptionError: if the file is damaged, or has another digest.
-        FormatError: if it holds no plan of so many rows.
-    """
+    """Return the plan in a file, mapped."""
     end = path.stat().st_size - _CHECKSUM_NBYTES
     with open_file(path) as file:
         file.seek(max(0, end))

@@ -60,12 +60,7 @@ class TokenField(PickledByFields):
         return ArraySpec(dtype, (length, *(() if self.every else self.spec.shape)), timezone=self.spec.timezone)
 
     def read(self, pieces: Pieces, lengths: Ints) -> LeafRead:
-        """Return the reading that the pieces of some documents take.
-
-        Args:
-            pieces: the pieces.
-            lengths: the numbers of tokens of their documents.
-        """
+        """Return the reading that the pieces of some documents take."""
         if self.every is None:
             return LeafRead(self.leaf)
         first, count = self._groups_of_tokens(pieces, lengths, self.every)

@@ -247,9 +247,8 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
 
         [[1, 2], None, [3]]    rows: True False True    values: 1 2 3    lengths: {"axis 0": 2 1}
 
-    Returns:
-        Which rows are not None, of shape ``[rows]``; all values in these rows that are not None, of shape ``[n]``; and
-        lengths by what they count, such as ``axis 0`` or ``characters``.
+    Returns which rows are not None; all values in these rows that are not None; and lengths by what they count, such as
+    ``axis 0`` or ``characters``.
     """
     valid = np.ones(rows, np.bool_)
     if isinstance(batch, Nullable) and batch.valid.ndim == 1:

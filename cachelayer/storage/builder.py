@@ -101,8 +101,7 @@ class Builder:
     def find_or_build(self, request: BuildRequest, check: Callable[[DataRef[Any]], None]) -> DataRef[Any]:
         """Return a version; build it if it does not exist. Of all who call this at the same time, one builds.
 
-        Args:
-            check: raises or warns if a version that exists is not what was asked for.
+        ``check`` raises or warns if a version that exists is not what was asked for.
         """
         while (ref := self.catalog.find(request.log, request.version)) is None:
             try:
@@ -124,11 +123,7 @@ class Builder:
         return ref
 
     def _compare_or_begin(self, request: BuildRequest, on_change: OnChange) -> DataRef[Any]:
-        """Return a version: one that is being built if it does not exist, else compared with the recipe.
-
-        Raises:
-            InvalidArgumentError: if the records of the source cannot be read by number, or some are left out.
-        """
+        """Return a version: one that is being built if it does not exist, else compared with the recipe."""
         if self.catalog.find(request.log, request.version) is None:
             with building(request.url):
                 plan = BuildPlan.of(request)
@@ -148,13 +143,8 @@ class Builder:
     def _for_each_split(self, source: Any, dataset_id: str, make: Callable[[Any, Log], DataRef[Any]]) -> DataRef[Any]:
         """Make the version of a source, or one for each of its splits.
 
-        Args:
-            dataset_id: the dataset; the dataset of a split is ``<dataset id>.<split>``.
-            make: returns a version, given the source and the log of its dataset.
-
-        Returns:
-            The version, or a dict of versions by the names of splits. That is typed as one DataRef: no type tells which
-            mappings are splits.
+        The dataset of a split is ``<dataset id>.<split>``. A dict of versions by the names of splits is typed as one
+        DataRef: no type tells which mappings are splits.
         """
         source = at_path(source)
         splits: Mapping[str, Any] | None = sources_by_split(source)

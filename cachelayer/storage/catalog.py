@@ -46,11 +46,7 @@ class Catalog:
     """What is checked when records are read."""
 
     def parse(self, text: Any, version: Any = None, want: Want = "view", argument: str = "version") -> Reference:
-        """Return the reference that a user writes for this storage; see :meth:`Reference.parse`.
-
-        Raises:
-            InvalidArgumentError: if it has the URL of another storage.
-        """
+        """Return the reference that a user writes for this storage; see :meth:`Reference.parse`."""
         reference = Reference.parse(text, version, want, argument)
         if reference.url and open_store(reference.url).url != self.store.url:
             name = f"{reference.dataset_id}@{reference.name or reference.digest}"
@@ -70,11 +66,7 @@ class Catalog:
         return self.store.folder(paths.check_name("dataset id", dataset_id))
 
     def head(self, log: Log) -> Snapshot:
-        """Return the newest snapshot in a log.
-
-        Raises:
-            DatasetNotFoundError: if there is no such dataset; the message names those that exist.
-        """
+        """Return the newest snapshot in a log."""
         snapshot = log.head()
         if snapshot.sequence == 0:
             # Folders that may be no datasets are named too: to look into each would take requests.
@@ -111,20 +103,12 @@ class Catalog:
         """Return the version that a reference names, without opening it: it may be damaged.
 
         A log of the dataset that is used later is read once.
-
-        Raises:
-            DatasetNotFoundError, VersionNotFoundError: if there is none.
-            CorruptionError: if it has another digest.
         """
         log = log or Log(self.store.folder(reference.dataset_id))
         return StoredVersion(log.folder, reference.resolve(self.head(log)))
 
     def open(self, version: StoredVersion) -> DataRef[Any]:
-        """Return the DataRef of a version.
-
-        Raises:
-            CorruptionError: if it is damaged.
-        """
+        """Return the DataRef of a version."""
         with version.reporting_deletion():
             # This reads the manifest, so that a damaged version raises here and not in the first batch.
             records = VersionRecords(version, self.verify, self.copies)

@@ -24,12 +24,7 @@ from cachelayer.views.dataref import DataRef
 
 
 def begin_build(catalog: Catalog, plan: BuildPlan) -> DataRef[Any]:
-    """Begin the build of a plan in another process; return the version, whose records can be read at once.
-
-    Raises:
-        InvalidArgumentError: if its records cannot be read by number, or its options leave some of them out.
-        InvalidTypeError: if the source cannot be sent to another process.
-    """
+    """Begin the build of a plan in another process; return the version, whose records can be read at once."""
     request = plan.request
     parts = plan.parts
     spec = plan.options.element_spec

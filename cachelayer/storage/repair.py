@@ -43,11 +43,7 @@ def repair_version(
 def version_elsewhere(version: StoredVersion, place: Storage | DataRef[Any] | str | os.PathLike[str]) -> StoredVersion:
     """Return a version in another place that has the same records.
 
-    Args:
-        place: a storage or its URL, or a version there.
-
-    Raises:
-        DigestMismatchError: if the version there has another digest, or no version there has this digest.
+    ``place`` is a storage or its URL, or a version there.
     """
     from cachelayer.storage.storage import Storage, open
 

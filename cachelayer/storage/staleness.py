@@ -45,12 +45,7 @@ def checked_on_change(on_change: Any) -> OnChange:
 
 
 def check_recipe(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None:
-    """Compare an existing version with the recipe that it would be built by now.
-
-    Raises:
-        ArgumentsMismatchError: if a function was called with other arguments.
-        StaleVersionError: if anything else differs, with ``on_change="error"``.
-    """
+    """Compare an existing version with the recipe that it would be built by now."""
     built = ref.provenance
     # The version was appended to a base, or made from it. A version whose source was a ref has a base without a name.
     base = (built.get("base") or {}).get("version")

@@ -28,11 +28,9 @@ class _Done:
 def save_state(state: Mapping[str, Any], directory: Any, *, writes: bool = True) -> Awaited:
     """Save a state as it is now.
 
-    Args:
-        state: the state.
-        directory: a path, to which it is written at once; or the object that Orbax passes for a directory that it is
-            about to make, to which it is written once the result was awaited twice.
-        writes: whether this process writes it. All processes have the same state, and one of them writes it.
+    ``directory`` is a path, to which the state is written at once; or the object that Orbax passes for a directory that
+    it is about to make, to which it is written once the result was awaited twice. All processes have the same state,
+    and one of them writes it.
     """
     text = json.dumps(state)
     if hasattr(directory, "await_creation"):

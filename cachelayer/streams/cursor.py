@@ -43,12 +43,8 @@ class Chunks(Protocol[T]):
 class Cursor(Generic[T]):
     """Where a stream is. Threads that share it take each item of ``chunk`` once, and call :meth:`follow` for the next.
 
-    Args:
-        reader: reads the steps.
-        chunks_of: given a reader, returns what gives the chunks of its steps, from its start on; by default it reads
-            some of them ahead. It raises if it cannot: then the cursor stays as it is.
-        position: where the cursor begins, if not at the start.
-        finished: called when the cursor has run from where it began to the end.
+    ``chunks_of`` returns what gives the chunks of a reader's steps; by default it reads some of them ahead. If it
+    raises, the cursor stays as it is. ``finished`` is called when the cursor has run from where it began to the end.
     """
 
     def __init__(

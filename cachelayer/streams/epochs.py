@@ -81,13 +81,8 @@ class Iterations:
     def whole(self, number: int, base: int) -> Schedule:
         """Return the schedule of a whole iteration.
 
-        Args:
-            number: the number of the iteration.
-            base: where a step before it begins, or the iteration before it ends. With "wrap", the last step of an
-                iteration reaches into the next one, which therefore begins later.
-
-        Raises:
-            InvalidArgumentError: if there are no epochs, or not as many.
+        ``base`` is where a step before it begins, or the iteration before it ends. With "wrap", the last step of an
+        iteration reaches into the next one, which therefore begins later.
         """
         if not self.epochs:
             return self.schedule
@@ -121,10 +116,7 @@ class Iterations:
 class EpochCursor(Generic[T]):
     """The cursor of the present iteration, and the way to the next one.
 
-    Args:
-        reader: reads the steps of the stream.
-        chunks_of: as of a :class:`Cursor`.
-        prepare: given the reader of an iteration when this begins, returns the one that reads for it.
+    ``prepare`` returns the reader that reads for an iteration, given that of its steps, when it begins.
     """
 
     def __init__(

@@ -73,9 +73,6 @@ def restore(digests: Digests, name: str, schedule: Schedule, state: Any, workers
     Its steps leave out what the state leaves out, and have the phases of the state; the caller checks the digests of
     these. Its order has the sizes of blocks of the state, where the user has left them open. Grain's ``workers`` take
     turns at its steps.
-
-    Raises:
-        StateError: if it is no state, or belongs to other records, another order or another number of workers.
     """
     state = _of_stream(_as_json(state))
     _check_known(state)

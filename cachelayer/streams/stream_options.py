@@ -73,13 +73,8 @@ def make_options(
 ) -> Schedule:
     """Return the schedule of a stream, from its checked options; :meth:`cachelayer.View.stream` explains the keywords.
 
-    Args:
-        records: the number of records.
-        global_batch_size: the number of records of a step; None to hand out elements.
-        record_nbytes: approximate bytes of a record.
-        table: the records in each bucket, if ``buckets`` are asked for.
-        together: how many elements in a row are read with little more than the records that they are made of; see
-            :class:`cachelayer.protocols.Info`.
+    ``table`` has the records in each bucket, if ``buckets`` are asked for. ``together`` is as in
+    :class:`cachelayer.protocols.Info`.
     """
     if buckets is not None and table is None:
         raise InvalidArgumentError(

@@ -33,13 +33,7 @@ def required(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeEr
 
 
 def check_options(options: Iterable[str], known: Sequence[str], call: str = "") -> None:
-    """Raise UnknownOptionError if a call does not have one of the keywords, and say which it has.
-
-    Args:
-        options: the keywords that were passed.
-        known: the keywords that the call has.
-        call: the name of the call, for the message.
-    """
+    """Raise UnknownOptionError if a call does not have one of the keywords, and say which it has."""
     for name in options:
         if name not in known:
             meant = did_you_mean(name, known, 1, str)
@@ -114,11 +108,7 @@ def byte_count(text: str) -> int:
 
 
 def seconds_of_environment(variable: str, default: float) -> float:
-    """Return the seconds in an environment variable; the default if it is not set.
-
-    Raises:
-        InvalidArgumentError: if the variable holds anything but a number above 0.
-    """
+    """Return the seconds in an environment variable; the default if it is not set."""
     setting = os.environ.get(variable, str(default))
     try:
         seconds = float(setting)

@@ -52,8 +52,7 @@ class StageClock:
 class Counters:
     """Sums by name, which threads may share.
 
-    Args:
-        outer: the counters that count the same amounts too, and others; None for none.
+    ``outer`` are counters that count the same amounts too, and others.
     """
 
     def __init__(self, outer: Counters | None = None) -> None:

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 def packages_of(extra: str, need: str) -> Iterator[None]:
     """Import packages of an extra, in the body of the ``with`` statement.
 
-    Args:
-        extra: the name of the extra.
-        need: what needs which package, such as ``"videos need PyAV"``.
-
-    Raises:
-        MissingDependencyError: if a package is not installed, or in a version that the extra does not allow.
+    ``need`` says what needs which package, such as ``"videos need PyAV"``.
     """
     check_versions(extra)
     try:

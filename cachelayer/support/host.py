@@ -22,8 +22,7 @@ _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 def memory_nbytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the bytes of memory of this host, or of the container of this process, if it has fewer.
 
-    Args:
-        groups: the folder in which Linux shows the limits of the container; see cgroups(7).
+    Linux shows the limits of the container in the folder ``groups``; see cgroups(7).
     """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in _LIMITS:

@@ -40,9 +40,7 @@ _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, Overf
 def decoding(name: str, what: str) -> Iterator[None]:
     """Turn errors of the decoding within the context into CorruptionError, or FormatError, with the name of the file.
 
-    Args:
-        name: the file.
-        what: what the file should hold, for the message.
+    ``what`` is what the file should hold, for the message.
     """
     try:
         yield
@@ -68,11 +66,7 @@ def sealed(document: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(raw: bytes) -> dict[str, Any]:
-    """Return the document in the bytes that :func:`sealed` returned.
-
-    Raises:
-        ValueError: if any byte has changed.
-    """
+    """Return the document in the bytes that :func:`sealed` returned; raise ValueError if any byte has changed."""
     _check_size(raw)
     body, _, checksum = raw.rpartition(_SEAL)
     if checksum != b"%d}" % google_crc32c.value(body):
@@ -110,9 +104,7 @@ def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:
 def check_members(what: str, document: Mapping[str, Any], names: Collection[str]) -> None:
     """Raise unless an object has members of these names alone: what this release does not know, it must not leave out.
 
-    Raises:
-        FormatError: if there are others, as a newer release may write them.
-        ValueError: if one is missing.
+    Others raise FormatError, because a newer release may write them; a missing one raises ValueError.
     """
     unknown = document.keys() - names
     if unknown:
@@ -206,11 +198,8 @@ def encoded(value: Any) -> Any:
 def decoded(kind: Any, what: str, value: Any) -> Any:
     """Return the value of a type that :func:`encoded` returned as JSON values.
 
-    Args:
-        kind: the type: a dataclass, ``str``, ``Any``, ``tuple[X, ...]``, ``frozenset[X]``, ``Mapping[X, Y]``,
-            ``X | None``, or ``Annotated[X, check]`` with a function such as :func:`integer`.
-        what: the name of the value, for messages.
-        value: the JSON values.
+    ``kind`` is a dataclass, ``str``, ``Any``, ``tuple[X, ...]``, ``frozenset[X]``, ``Mapping[X, Y]``, ``X | None``, or
+    ``Annotated[X, check]`` with a function such as :func:`integer`.
     """
     origin = get_origin(kind)
     arguments = get_args(kind)

@@ -44,11 +44,7 @@ def _without_credentials(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Append the lines of all levels, also of each request, to a file within the context.
-
-    Raises:
-        StorageError: if the file cannot be written.
-    """
+    """Append the lines of all levels, also of each request, to a file within the context."""
     try:
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:

@@ -30,11 +30,8 @@ R = TypeVar("R")
 class Progress:
     """Shows the progress of the work in its ``with`` block.
 
-    Args:
-        total: number of units, if it is known.
-        enabled: True shows the progress from the start, False never. None shows a bar in a terminal or a notebook, and
-            elsewhere lines, the first after :attr:`line_seconds`, so that short work writes nothing to logs.
-        unit: what is counted, in the singular.
+    ``enabled`` shows the progress from the start. None shows a bar in a terminal or a notebook, and elsewhere lines,
+    the first after :attr:`line_seconds`, so that short work writes nothing to logs.
     """
 
     line_seconds: ClassVar[float] = 30.0

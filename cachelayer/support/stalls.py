@@ -25,21 +25,14 @@ _warned: dict[LoggerName, float] = {}
 
 
 def stall_seconds() -> float:
-    """Return the seconds after which a wait is a stall.
-
-    Raises:
-        InvalidArgumentError: if ``CACHELAYER_STALL_SECONDS`` is not a number above 0.
-    """
+    """Return the seconds after which a wait is a stall."""
     return seconds_of_environment("CACHELAYER_STALL_SECONDS", SECONDS)
 
 
 def warn_of_stall(logger: LoggerName, since: float, what: str) -> None:
     """Warn of a wait that is a stall, unless the logger has warned not long ago.
 
-    Args:
-        logger: the logger that warns.
-        since: when the wait began, by ``time.monotonic()``.
-        what: what is awaited.
+    ``since`` is by ``time.monotonic()``.
     """
     now = time.monotonic()
     if now - _warned.get(logger, -math.inf) >= PAUSE:
@@ -51,10 +44,8 @@ def warn_of_stall(logger: LoggerName, since: float, what: str) -> None:
 def wait_until(has_come: Callable[[float], bool], logger: LoggerName, what: Callable[[], str]) -> None:
     """Wait for what another thread makes, and warn if that lasts long.
 
-    Args:
-        has_come: waits for at most so many seconds, and returns whether it is here.
-        logger: the logger that warns.
-        what: returns what is awaited, called only if the wait lasts long.
+    ``has_come`` waits for at most so many seconds, and returns whether it is here. ``what`` is called only if the wait
+    lasts long.
     """
     since = time.monotonic()
     while not has_come(stall_seconds()):

@@ -15,11 +15,7 @@ T = TypeVar("T")
 
 
 def start(thread: threading.Thread, purpose: str) -> None:
-    """Start a thread.
-
-    Args:
-        purpose: what it is for, such as ``"to read in"``.
-    """
+    """Start a thread for a purpose, such as ``"to read in"``."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -30,12 +26,7 @@ def start(thread: threading.Thread, purpose: str) -> None:
 
 
 class Pool(ThreadPoolExecutor):
-    """A pool of threads that raises StorageError if the system refuses a thread.
-
-    Args:
-        threads: the most threads that are started.
-        name: the first part of the names of the threads.
-    """
+    """A pool of threads that raises StorageError if the system refuses a thread."""
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, name)

@@ -25,9 +25,7 @@ _ABANDONED_SECONDS = 7 * 24 * 3600.0
 def working_folder(parent: Path | None = None) -> Iterator[Path]:
     """Yield an empty folder of this process; remove it in the end. Remove the folders of killed processes first.
 
-    Args:
-        parent: the folder in which to make it, which is made too; None for the folder of the system for temporary
-            files.
+    ``parent`` is made too; by default it is the folder of the system for temporary files.
     """
     import shutil
     import tempfile
@@ -63,8 +61,7 @@ def left_over_folders(parent: Path, now: float = -math.inf) -> list[Path]:
 
     Nobody can be asked about a process of another container, or from before this machine was started again.
 
-    Args:
-        now: the time by the clock of the disk; by default no folder of another host is old enough.
+    ``now`` is by the clock of the disk; by default no folder of another host is old enough.
     """
     from cachelayer.support.host import has_ended, is_running
 
@@ -86,10 +83,8 @@ def _last_change(folder: Path) -> float:
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = 0) -> int:
-    """Open a file for reading, and return its descriptor. This never waits for the other end of a pipe.
-
-    Raises:
-        CorruptionError: if there is a pipe, a socket, a device or a folder in the place of the file.
+    """Open a file for reading, and return its descriptor. What is no regular file is refused, without waiting for a
+    pipe.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)

@@ -19,9 +19,7 @@ _SKIPPED_FILES = (str(_PACKAGE), str((_PACKAGE / "adapters").resolve()), context
 def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning, *, logger: LoggerName | None = None) -> None:
     """Warn at the innermost line that is not this library's.
 
-    Args:
-        text: what went wrong, and what to do.
-        logger: the logger that gets the text too, for people who operate the program; None for none.
+    The ``logger`` gets the text too, for people who operate the program.
     """
     if logger is not None:
         logger_of(logger).warning("%(warning)s", {"warning": text})

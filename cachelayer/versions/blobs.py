@@ -74,10 +74,8 @@ def copy(
 ) -> bool:
     """Copy what the destination does not have, or has damaged as :func:`damaged` says; return whether there was any.
 
-    Args:
-        pairs: the blobs of the source, in the order in which they are put, and what they are in the destination.
-        check: raises if one of the files in a folder is not what its name says. What is put is what was checked,
-            together with what is there, even if the source changes meanwhile.
+    ``pairs`` are in the order in which blobs are put. ``check`` raises if one of the files in a folder is not what its
+    name says. What is put is what was checked, together with what is there, even if the source changes meanwhile.
     """
     wrong = damaged(to, pairs.values(), trusts_sent=trusts_sent)
     if not wrong:

@@ -28,9 +28,7 @@ class VersionCopy:
     Shards are named by their content, so a shard that is there already is not copied again, whether it belongs to
     another version, to an interrupted copy, or to a copy that runs now.
 
-    Args:
-        to: the folder of the dataset that gets the copy.
-        version: the name of the copy.
+    ``to`` is the folder of the dataset that gets the copy.
     """
 
     def __init__(self, source: StoredVersion, to: Store, version: str, progress: bool | None) -> None:

@@ -109,9 +109,8 @@ class ReleasedFile:
 def garbage(listing: Listing, needs: Needs, age: Age, grace: float, left_over: Collection[str] = ()) -> dict[str, str]:
     """Return the garbage in a listing: the reason why nobody needs an object or a folder, by its name.
 
-    Args:
-        age: the ages of objects; asked only about what no version names, or only deleted ones.
-        left_over: working folders whose processes have ended.
+    ``age`` is asked only about what no version names, or only deleted ones. ``left_over`` are the working folders whose
+    processes have ended.
     """
     reasons = {}
     for file, released in needs.released.items():
@@ -237,10 +236,8 @@ def collect(
 
     While a build of a version may be running, nothing is deleted.
 
-    Args:
-        grace: the age, in seconds, from which garbage is collected.
-        only_deleted: delete only the files that deleted versions alone needed.
-        is_erasure: delete these even while a build may be running: it may not publish what was erased, either.
+    ``only_deleted`` deletes only the files that deleted versions alone needed. An erasure deletes these even while a
+    build may be running: it may not publish what was erased, either.
     """
     log = Log(dataset)
     age = ages_of(dataset, only_shown=dry_run)

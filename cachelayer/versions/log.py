@@ -169,11 +169,7 @@ class Log:
         return self.folder.stat(paths.log_entry(sequence)) is not None
 
     def _chain_to(self, newest: int, raws: Mapping[int, bytes | None] | None = None) -> list[Snapshot]:
-        """Return the snapshot of an entry, behind those that it is read from; those that are known are not read again.
-
-        Args:
-            raws: entries that were read already.
-        """
+        """Return the snapshot of an entry, behind those that it is read from; known ones are not read again."""
         numbers = chain_of(newest)
         chain = [Snapshot(), *(each for each in self._chain if each.sequence in numbers)]
         numbers = numbers[len(chain) - 1 :]
@@ -233,13 +229,10 @@ class Log:
 
             log.change(lambda head: head.with_tag(version, tag, event))
 
-        Args:
-            decide: returns the snapshot that follows a snapshot, or the same snapshot if there is nothing to change. If
-                it raises VersionNotFoundError, and another writer added an entry meanwhile, it decides again.
-            frees: whether the change frees space, so that the reserve is for its entry if the disk is full.
-
-        Raises:
-            BusyError: if other writers add every next entry first, for five minutes besides those of deciding.
+        The function returns the same snapshot if there is nothing to change. If it raises VersionNotFoundError, and
+        another writer added an entry meanwhile, it decides again. A change that frees space may take the reserve of a
+        full disk. If other writers add every next entry first, for five minutes besides those of deciding, BusyError is
+        raised.
         """
         deadline = time.monotonic() + _SECONDS_TO_WIN
         if self._chain and not self._has(self._chain[-1].sequence):
@@ -279,8 +272,7 @@ class Log:
     def _commit(self, decided: Snapshot, chain: Sequence[Snapshot], *, frees: bool) -> Snapshot | None:
         """Put a changed head as the next entry, and return the entry; None if another entry came first.
 
-        Args:
-            chain: the head before it was changed, behind those that it was read from.
+        ``chain`` is the head before it was changed, behind those that it was read from.
         """
         sequence = decided.sequence + 1
         # What an entry has for a base is among those that the entry before it was read from.

@@ -86,9 +86,7 @@ class PartResult:
 class Notes:
     """The notes of all builds of a version that have the same plan.
 
-    Args:
-        plan: what is built and how, as JSON values.
-        times: a hash of the times of the source's files, which builds of one plan need not share; None for none.
+    ``times`` is a hash of the times of the source's files, which builds of one plan need not share.
     """
 
     def __init__(self, dataset: Store, version: str, plan: Mapping[str, Any], times: Any = None) -> None:

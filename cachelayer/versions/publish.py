@@ -52,13 +52,7 @@ Place = Callable[[Snapshot, VersionInfo, Sequence[str], Mapping[str, Any]], Snap
 def publish(
     log: Log, new: NewVersion, relies_on: Sequence[Reliance] = (), place: Place = Snapshot.with_version
 ) -> StoredVersion:
-    """Publish a version and return it.
-
-    Raises:
-        AlreadyExistsError: if there is a version or a tag of this name.
-        VersionNotFoundError: if a version that it relies on was deleted or lost records meanwhile.
-        BuildRevokedError: if a file was deleted meanwhile.
-    """
+    """Publish a version and return it."""
     manifest = new.manifest
     base = next((each.version for each in relies_on if each.shares_files), None)
     shared = set() if base is None else {file.file for file in base.manifest.files}

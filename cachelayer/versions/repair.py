@@ -115,13 +115,8 @@ def mend(
     A file of the source with the same records and other bytes, such as a compressed file, takes the place of a damaged
     file: then the version gets another manifest, which names that file. So it does if its own manifest is lost.
 
-    Args:
-        source: a version with the same digest.
-        damage: the missing or damaged objects. If the manifest is one of them, others may be found on the way.
-
-    Raises:
-        CorruptionError: if the source lacks some of the objects, or they are damaged there too; the others are mended.
-        VersionNotFoundError: if the version was deleted, or lost records to an erasure, meanwhile.
+    If the manifest is damaged, more damage may be found on the way. What the source lacks, or has damaged too, raises
+    CorruptionError; the others are mended.
     """
     if not damage:
         return version.info, []

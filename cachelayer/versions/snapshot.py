@@ -188,10 +188,7 @@ class Snapshot:
     ) -> Snapshot:
         """Return the snapshot in which versions lost records to an erasure.
 
-        Args:
-            infos: the versions as they are now, without the records.
-            files: what their manifests name.
-            deletions: all deleted versions; also the versions that were replaced, as they were.
+        ``deletions`` are all deleted versions; also the versions that were replaced, as they were.
         """
         changed = {info.version: info for info in infos}
         superseded = {

@@ -86,26 +86,14 @@ def literal(value: Any) -> Operand:
 
 
 def negative(operand: Operand) -> Operand:
-    """Return the values with the other sign.
-
-    Raises:
-        NoValueError: if they are no numbers.
-    """
+    """Return the values with the other sign."""
     if operand.kind == "float":
         return Operand("float", -operand.values, operand.valid)
     return compute(operator.sub, literal(0), operand)
 
 
 def compute(operation: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Operand:
-    """Return the results of an operation on numbers.
-
-    Args:
-        operation: one of ``operator.add``, ``sub``, ``mul``, ``truediv``, ``floordiv`` and ``mod``.
-        left, right: integers or floats.
-
-    Raises:
-        NoValueError: if one is no number, or a literal divisor is zero.
-    """
+    """Return the results of an operation on numbers."""
     for operand in (left, right):
         if operand.kind not in ("int", "float"):
             raise NoValueError(f"is no arithmetic of numbers: one side is {_named(operand.kind)}")
@@ -183,12 +171,7 @@ def _exact_floats(does: str, left: Operand, right: Operand) -> tuple[Any, Any]:
 def compare(comparison: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tuple[Any, Any]:
     """Return two masks: for which rows a comparison holds, and for which it can be made.
 
-    Args:
-        comparison: one of ``operator.eq``, ``ne``, ``lt``, ``le``, ``gt`` and ``ge``.
-        left, right: operands of one kind, or two of numbers; a text may stand for a time, such as ``"2026-01-31"``.
-
-    Raises:
-        NoValueError: if such kinds are never equal, or have no order.
+    The comparison is one of :mod:`operator`. A text may stand for a time, such as ``"2026-01-31"``.
     """
     left_time = _with_times(left, right)
     right = _with_times(right, left)
@@ -215,13 +198,7 @@ def compare(comparison: Callable[[Any, Any], Any], left: Operand, right: Operand
 def matches(method: str, operand: Operand, parts: Sequence[str | bytes]) -> Operand:
     """Return for each text whether it begins with, ends with, or has in it, at least one of some parts.
 
-    Args:
-        method: ``startswith``, ``endswith`` or ``in``.
-        operand: a field of text or bytes.
-        parts: texts, or bytes, as the field has.
-
-    Raises:
-        NoValueError: if the types differ.
+    ``method`` is ``startswith``, ``endswith`` or ``in``.
     """
     if operand.kind not in ("text", "bytes"):
         raise NoValueError(f"has {method} of {_named(operand.kind)}: it is of text and bytes")

@@ -299,11 +299,7 @@ def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) 
 
 
 def join(members: Sequence[DatasetView]) -> Stored:
-    """Return datasets one after another; stored records of one codec are decoded together.
-
-    Raises:
-        InvalidArgumentError: if specs or codecs differ; the message names the datasets and the leaf.
-    """
+    """Return datasets one after another; stored records of one codec are decoded together."""
     tables = [view.base for view in members if isinstance(view.base, Table) and view.base.is_whole]
     if len(tables) == len(members):
         return _join_records(members, tables)

@@ -314,8 +314,7 @@ def _pairs(parts: Any) -> list[tuple[View[Any], Any]]:
 def _stages(weights: Sequence[Any], schedule: Any) -> Mapping[int, Weights]:
     """Return the weights of all datasets, by the position from which they count.
 
-    Raises:
-        InvalidArgumentError: if the schedule begins with other weights than the pairs have, unless these are all 1.
+    A schedule must begin with the weights of the pairs, unless these are all 1.
     """
     weights_of_pairs = tuple(map(checked_weight, weights))
     if schedule is None:

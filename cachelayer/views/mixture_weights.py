@@ -85,13 +85,7 @@ def _stage(position: int, weights: Any, parts: int) -> Weights:
 
 
 def scheduled(stages: Mapping[int, Weights], parts: Sequence[DatasetView], by: str) -> Turns:
-    """Return the turns that parts take.
-
-    Args:
-        stages: the weights of all parts, by the position from which they count.
-        parts: the datasets.
-        by: what weights are shares of; see :func:`cachelayer.mix`.
-    """
+    """Return the turns that parts take."""
     for position, weights in stages.items():
         if not any(weights):
             raise InvalidArgumentError(f"all weights at position {position} are 0: give one dataset a weight or more")
@@ -110,12 +104,7 @@ def scheduled(stages: Mapping[int, Weights], parts: Sequence[DatasetView], by: s
 
 
 def mean_length(part: DatasetView, by: str) -> Fraction:
-    """Return the mean weight of a record of a part, exactly: 1, or the length or number in a field.
-
-    Args:
-        part: the part; it has at least one record.
-        by: ``"records"``, or the name of a field.
-    """
+    """Return the mean weight of a record of a part, exactly: 1, or the length or number in a field."""
     if is_choice(by, ["records"]):
         return Fraction(1)
     if not isinstance(by, str):

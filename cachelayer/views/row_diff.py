@@ -62,11 +62,7 @@ class Pairs:
 
     @classmethod
     def by_key(cls, one: DatasetView, other: DatasetView, names: Sequence[str], progress: bool | None) -> Pairs:
-        """Return the rows with the same key as pairs.
-
-        Raises:
-            InvalidArgumentError: if two rows of one version have the same key.
-        """
+        """Return the rows with the same key as pairs."""
         keys = keys_of_view(one, "key", names, progress)
         other_keys = keys_of_view(other, "key", names, progress)
         # Equal keys of both views get one number.
@@ -254,11 +250,7 @@ class _Changes:
 
 
 def side_of(view: DatasetView) -> Side:
-    """Return the facts of a version, or of a view of one, that a comparison needs before rows are read.
-
-    Raises:
-        InvalidTypeError: if the view shows anything but records of one version.
-    """
+    """Return the facts of a version, or of a view of one, that a comparison needs before rows are read."""
     side = _Side.of(view)
     version = side.elements.origins.home
     name = view.name
@@ -270,17 +262,7 @@ def side_of(view: DatasetView) -> Side:
 
 
 def compare_rows(one: DatasetView, other: DatasetView, key: Any, *, progress: bool | None = None) -> RowDiff:
-    """Compare the rows of two versions, or of views of them.
-
-    Args:
-        one, other: the rows.
-        key: the field, or fields, whose values two equal rows share; None for the record number.
-        progress: as in :meth:`DataRef.mirror`.
-
-    Raises:
-        InvalidArgumentError: if there is no such field, or two rows of one version have one key; the message names the
-            first.
-    """
+    """Compare the rows of two versions, or of views of them."""
     names = () if key is None else one_or_several("key", key)
     pairs = Pairs.by_key(one, other, names, progress) if names else Pairs.by_number(one, other)
     mine = _Side.of(one)

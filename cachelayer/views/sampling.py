@@ -210,16 +210,7 @@ def _positive(weights: Floats) -> Floats:
 
 
 def field_of_all(view: DatasetView, name: str, call: str) -> NDArray[Any]:
-    """Return the values of a field in all records.
-
-    Args:
-        view: the records.
-        name: the field, of one value a record.
-        call: what the user called, for messages.
-
-    Raises:
-        InvalidArgumentError: if a record has None in the field.
-    """
+    """Return the values of a field in all records."""
     column = FieldReader(view, call, skips_erased=False).column(name)
     if isinstance(column, Nullable):
         missing = np.flatnonzero(~column.valid)

@@ -61,13 +61,8 @@ def split(
 ) -> dict[str, Selection]:
     """Return the records of each part of a random split, in the order of the view.
 
-    Args:
-        view: the records to split.
-        shares: the fraction of the records that a part gets, by the name of the part.
-        seed: the seed of the random split.
-        by: a field, or several, whose values are dealt; None to deal records.
-        stratify: a field, or several: of the records with one value, a part gets its fraction.
-        warns: whether to warn of a part without records.
+    ``by`` names fields whose values are dealt in place of records; of the records with one value of ``stratify``, a
+    part gets its fraction.
     """
     fractions = tuple(_checked(shares))
     key = check_seed(required("seed", seed))
@@ -92,10 +87,7 @@ def folds(
 ) -> list[tuple[Selection, Selection]]:
     """Return two selections for each fold: the records to train with, and the records that the fold holds out.
 
-    Args:
-        view: the records, which are dealt evenly to the folds; with ``by``, their values are.
-        count: the number of folds.
-        seed, by, stratify: as for :func:`split`.
+    With ``by``, values are dealt evenly to the folds in place of records.
     """
     count = integer("k", count, 2)
     key = check_seed(required("seed", seed))

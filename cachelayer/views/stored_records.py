@@ -38,13 +38,8 @@ class StoredRecords:
     def of(cls, view: Any, fields: Sequence[str] | None, *, reads_copies: bool) -> Self:
         """Return the stored records of a view.
 
-        Args:
-            view: a DataRef, a concatenation of DataRefs, or some fields of these.
-            fields: the fields that the records keep; None for all fields of the view.
-            reads_copies: whether to read local copies of remote shards, if all of them are there.
-
-        Raises:
-            InvalidTypeError: if the view shows anything else.
+        The view is a DataRef, a concatenation of DataRefs, or some fields of these. Local copies are read only if all
+        are there.
         """
         elements: Any = view._records.base if isinstance(view, View) else None
         if not isinstance(elements, Table):

@@ -117,11 +117,7 @@ def _name_of(function: Any) -> str:
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition that a text says.
-
-    Raises:
-        InvalidArgumentError: if a part of the text belongs to no condition; the message names it.
-    """
+    """Return the condition that a text says."""
     source = _Source.of(text)
     try:
         node = ast.parse(source.code, mode="eval").body
@@ -374,9 +370,6 @@ def mask_of(view: DatasetView, condition: Condition) -> Mask:
     """Return for each record of a view whether a condition holds; False for erased records.
 
     A text is evaluated for some records at a time. A function is called once, with whole columns.
-
-    Raises:
-        InvalidArgumentError: if a field does not exist, it has more than one value a record, or a column is too large.
     """
     refuse_made_of_records(view, "where()")
     reader = FieldReader(view, "where()")
@@ -441,15 +434,7 @@ def _checked(holds: Any, rows: int, condition: Condition) -> Mask:
 def mask_of_elements(
     elements: Iterable[Any], numbers: Ints, records: int, function: Callable[[Any], Any], progress: bool | None
 ) -> Mask:
-    """Return for each record whether a function of its element holds; False for records without an element here.
-
-    Args:
-        elements: the elements, in order.
-        numbers: the record number of each element.
-        records: the number of all records.
-        function: given an element, returns a bool.
-        progress: as in :class:`Progress`.
-    """
+    """Return for each record whether a function of its element holds; False for records without an element here."""
     mask = np.zeros(records, np.bool_)
     with Progress(f"each {_name_of(function)}", len(numbers), progress) as display:
         for number, element in zip(numbers.tolist(), elements, strict=True):

@@ -93,10 +93,7 @@ class Background:
     After :meth:`close`, and at the end of the program, the tasks that run should end when they next look at ``closed``,
     and the others are dropped. The program waits for that: no thread may run while the interpreter shuts down.
 
-    Args:
-        name: the name of the threads.
-        threads: the number of tasks that run at once; a thread is started for each of the first tasks.
-        owner: the object with which the threads end.
+    The threads end with ``owner``.
     """
 
     def __init__(self, name: str, threads: int, owner: object = None) -> None:

@@ -116,10 +116,7 @@ def _find_needs(schedule: Schedule, steps: StepRange) -> _Needs:
 class BlockFeed:
     """Fetches and holds blocks, in threads that end with this object. For one thread at a time.
 
-    Args:
-        reader: reads the steps.
-        workers: the number of workers that take turns at the steps.
-        at_once: the number of steps with which :meth:`load` is called.
+    So many ``workers`` take turns at the steps; :meth:`load` is called with ``at_once`` of them.
     """
 
     def __init__(self, reader: StepReader, workers: int = 1, at_once: int = 1) -> None:
@@ -261,9 +258,7 @@ class WorkerSteps:
     them. The steps may be read in any order, but after a step that is not this worker's next one all blocks are fetched
     anew.
 
-    Args:
-        reader: reads the steps of the stream.
-        workers: the number of workers. This worker's next step comes so many steps later.
+    This worker's next step comes ``workers`` steps later.
     """
 
     def __init__(self, reader: StepReader, workers: int) -> None:

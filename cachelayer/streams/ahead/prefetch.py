@@ -131,9 +131,7 @@ class Prefetcher(Generic[T]):
     An error ends a chunk behind the items before it. A caller that raises it calls :meth:`reread`: then the rest of the
     chunk is read again, and the chunks behind it stay.
 
-    Args:
-        reader: reads the steps. ``prefetch`` of its schedule is the number of chunks ahead; 0 reads in the caller's
-            thread.
+    ``prefetch`` of the reader's schedule is the number of chunks ahead; 0 reads in the caller's thread.
     """
 
     def __init__(self, reader: StepReader) -> None:

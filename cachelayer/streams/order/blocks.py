@@ -242,10 +242,7 @@ class BlockOrder(Order):
     def _find(self, epoch: int, places: Indices, bounds: Indices | None = None) -> Indices:
         """Return the record numbers at places of an epoch.
 
-        Args:
-            epoch: the epoch.
-            places: the places.
-            bounds: if given, gets the begin, the end and the last place of each record's block, one row each.
+        ``bounds`` gets the begin, the end and the last place of each record's block, one row each.
         """
         numbers = np.empty(len(places), np.int64)
         lanes = places & self.lanes - 1
@@ -284,11 +281,7 @@ class BlockOrder(Order):
     ) -> Iterator[tuple[slice | Indices, _Window, Indices, Indices]]:
         """Yield the windows of some records: which records, the window, and their rows and columns in it.
 
-        Args:
-            epoch: the epoch.
-            lanes: the lane of each record.
-            turns: how many records of its lane come before each.
-            in_tail: the records that lie in no window.
+        ``turns`` counts the records of its lane before each; those ``in_tail`` lie in no window.
         """
         windows = (turns // self.block + self._missing.take(lanes)) // self._depth
         windows[in_tail] = -1
@@ -354,14 +347,7 @@ def block_order(
 ) -> BlockOrder:
     """Return the order of some records; sizes that are None follow from their number and their bytes.
 
-    Args:
-        sizes: the sizes that the user chose.
-        records: the number of records.
-        record_nbytes: approximate bytes of a record.
-        together: the least number of records in a block, if that is None; see
-            :class:`cachelayer.protocols.Info`.
-        seed: the key of the permutations.
-        reshuffle: whether every epoch has permutations of its own.
+    If the size of a block is open, it has at least ``together`` records; see :class:`cachelayer.protocols.Info`.
     """
     nbytes = max(1, record_nbytes)
     block = sizes.records or min(_MOST_RECORDS, max(together, round(_BLOCK_NBYTES / nbytes)))

@@ -49,9 +49,6 @@ def turns_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
 
     The turns are exactly in proportion to the weights if a round can have as many. Else it has :data:`MOST_TURNS`
     turns: the share of each part is rounded down, and the parts that lose most get one more.
-
-    Args:
-        weights: of the parts; none is negative, and one is positive.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]
@@ -349,11 +346,7 @@ class MixedOrder(Order):
         The weights of the newer one count from the position on. A part that has grown ends its epoch under way over the
         records that it began with: see :func:`cachelayer.streams.order.phases.advanced`.
 
-        Args:
-            position: where the stream is.
-            newer: the order of the newer mixture.
-            digests: of the rows of each part of this mixture.
-            newer_digests: of the rows of each part of the newer one.
+        ``digests`` are those of the rows of each part.
         """
         orders: list[Any] = list(newer.orders)
         phases: list[tuple[Phase, ...]] = [()] * len(orders)

@@ -146,11 +146,8 @@ def _walk(records: int, keys: tuple[int, ...], places: Words, *, inverse: bool) 
 def _change_half(changed: Words, other: Words, key: int, cut: Words, scratch: Words, shifted: Words) -> None:
     """Change one half of each word in place: ``changed ^= hash(other + key) >> cut``.
 
-    Args:
-        changed, other: the halves.
-        key: the key of the round.
-        cut: how many bits of the hash the changed half has no room for, as an array without dimensions.
-        scratch, shifted: memory to compute in.
+    ``cut`` is how many bits of the hash the changed half has no room for; ``scratch`` and ``shifted`` are memory to
+    compute in.
     """
     np.add(other, np.array(key, np.uint64), out=scratch)
     np.multiply(scratch, _M1_WORD, out=scratch)

@@ -51,12 +51,7 @@ def advanced(phases: Sequence[Phase], position: int, records: int, digest: str, 
     The change comes at the end of the epoch under way at a position; between two epochs, that is the epoch that has
     just ended. Then the new records come once, in a phase of their own, which counts as no epoch. Then all come.
 
-    Args:
-        phases: all phases so far.
-        position: where the stream is.
-        records: the number of all records.
-        digest: the digest of the records so far.
-        newer: the digest of all records.
+    ``digest`` is that of the records so far, ``newer`` that of all.
     """
     index = max((number for number, phase in enumerate(phases) if phase.begin < position), default=0)
     phase = phases[index]
@@ -78,11 +73,7 @@ def as_lists(phases: Iterable[Phase]) -> list[list[Any]]:
 
 
 def from_lists(lists: Any, order: Order) -> tuple[Phase, ...]:
-    """Return the phases that a state names, the last of which ends with the last record of an order.
-
-    Raises:
-        ValueError, TypeError: if they are no such phases.
-    """
+    """Return the phases that a state names, the last of which ends with the last record of an order."""
     phases: list[Phase] = []
     for *numbers, digest in lists:
         begin, records, epoch, first = map(checked_count, numbers)

@@ -33,8 +33,7 @@ _BITS = 52
 def sums_of(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the running sums of weights times a power of two, so that none is infinite.
 
-    Args:
-        weights: finite, not negative, and not all 0.
+    Weights are finite, not negative, and not all 0.
     """
     return np.cumsum(np.ldexp(weights, -math.frexp(float(weights.max()))[1]))
 

@@ -33,12 +33,7 @@ if TYPE_CHECKING:
 class Elements:
     """The elements of a chunk after the functions of the stream.
 
-    Args:
-        reader: has the records, the functions and the order.
-        plan: the plan of the chunk.
-        context: gets the failures.
-        held: returns the records that were fetched.
-        deciding: the position of the element that decides what functions pass on; None if nobody asks.
+    ``deciding`` is the position of the element that decides what functions pass on; None if nobody asks.
     """
 
     def __init__(

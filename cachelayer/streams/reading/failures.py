@@ -133,10 +133,9 @@ class Dropped(BaseException):
 class ReadContext:
     """The context of reading a chunk: at which stage it is, its failures, and whether anybody still waits for it.
 
-    Args:
-        closed: set when nobody waits for the chunk any longer; None if the consumer reads it in its own thread, where
-            an interrupt is raised at once.
-        submit: runs a task in a thread of the iterator; None to start threads for this chunk.
+    ``closed`` is set when nobody waits for the chunk any longer; None if the consumer reads it in its own thread, where
+    an interrupt is raised at once. ``submit`` runs a task in a thread of the iterator; None starts threads for this
+    chunk.
     """
 
     __slots__ = ("clock", "closed", "failures", "submit")

@@ -61,11 +61,7 @@ class ElementMap:
     ) -> Attempted:
         """Call the function once for each element, in its threads.
 
-        Args:
-            context: of reading the rows.
-            may_be_none: whether elements of the stream may be None: only then may the function make None of others.
-            elements: the elements.
-            rows: their rows.
+        Only if elements of the stream may be None may the function make None of others.
         """
         threads = max(1, self.threads)
         splits = [len(elements) * thread // threads for thread in range(threads + 1)]

@@ -19,8 +19,7 @@ from cachelayer.support.user_warnings import warn
 def warning_of_global_random(*, draws: bool) -> Iterator[None]:
     """Warn if what runs within changes the state of a global generator: of Python, numpy or PyTorch.
 
-    Args:
-        draws: whether functions get generators: in a process that reads only, they may seed the global ones from these.
+    With ``draws``, functions get generators: in a process that reads only, they may seed the global ones from these.
     """
     if draws and parent_process() is not None:
         yield

@@ -135,9 +135,8 @@ class StepReader:
     def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:
         """Return the reader of some rows of each global batch, for a process that holds part of a sharded array.
 
-        Args:
-            rows: given the number of rows of a global batch, returns the rows to read, in any order. With remainder
-                "pad" that number is ``global_batch_size`` at every step, else the number of records in the step.
+        ``rows`` returns the rows to read, in any order, of a global batch with so many. With remainder "pad" these are
+        ``global_batch_size`` at every step, else the number of records in the step.
         """
         if not self.schedule.batched or self.schedule.shard_count > 1:
             raise InvalidArgumentError(
@@ -175,8 +174,7 @@ class StepReader:
         Only a stream that reads whole epochs does this: copies of all shards on each of many hosts that share an epoch
         would multiply its bytes.
 
-        Args:
-            workers: the number of processes that take turns at the steps.
+        So many ``workers`` take turns at the steps.
         """
         schedule = self.schedule
         is_part = self.rows_per_step < schedule.global_batch
