@@ -1,4 +1,4 @@
-"""Every public name has an example in its docstring, which runs and prints what stands there."""
+"""Public classes, functions and methods have examples in their docstrings, which run and print what stands there."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def test_the_examples_of_jax_print_what_stands_there() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_every_public_name_has_an_example() -> None:
+def test_everything_public_but_properties_has_an_example() -> None:
     assert without_examples() == []

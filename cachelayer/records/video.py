@@ -312,30 +312,12 @@ class Video:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The number of frames, their height, their width, and 3.
-
-        Examples:
-            >>> from PIL import Image
-            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
-            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
-            >>> video = cachelayer.Video.of_file(f"{folder}/red.gif")
-            >>> video.shape
-            (90, 6, 8, 3)
-        """
+        """The number of frames, their height, their width, and 3."""
         return self._video.shape
 
     @property
     def fps(self) -> float:
-        """The frames a second that the file states. The exact time of each frame is in :attr:`seconds`.
-
-        Examples:
-            >>> from PIL import Image
-            >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
-            >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
-            >>> video = cachelayer.Video.of_file(f"{folder}/red.gif")
-            >>> video.fps
-            25.0
-        """
+        """The frames a second that the file states. The exact time of each frame is in :attr:`seconds`."""
         numerator, denominator = self._video.checked_index.format["rate"]
         return float(numerator / denominator) if denominator else 0.0
 

@@ -110,13 +110,7 @@ class Ragged(NoArray):
 
     @property
     def flat_values(self) -> Any:
-        """The innermost values: an array, or a Nullable of one.
-
-        Examples:
-            >>> rows = cachelayer.Ragged([7, 8, 9], [0, 2, 3])
-            >>> cachelayer.Ragged(rows, [0, 2]).flat_values
-            array([7, 8, 9])
-        """
+        """The innermost values: an array, or a Nullable of one."""
         return self.values.flat_values if isinstance(self.values, Ragged) else self.values
 
     @property

@@ -123,12 +123,7 @@ class Storage:
 
     @property
     def url(self) -> str:
-        """The path or URL, without options.
-
-        Examples:
-            >>> cachelayer.Storage(folder).url == str(folder), cachelayer.Storage("memory://bucket/prefix/").url
-            (True, 'memory://bucket/prefix')
-        """
+        """The path or URL, without options."""
         return self._store.url
 
     @property

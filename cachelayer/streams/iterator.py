@@ -86,15 +86,7 @@ class StreamIterator(Iterator[T]):
 
     @property
     def position(self) -> int:
-        """The position after the last item: ``stream(start=position)`` continues there.
-
-        Examples:
-            >>> ten = cachelayer.wrap(list(range(10)), identity="ten")
-            >>> iterator = iter(ten.stream(4))
-            >>> batch = next(iterator)
-            >>> iterator.position, ten.stream(4, start=4)[0].tolist() == next(iterator).tolist()
-            (4, True)
-        """
+        """The position after the last item: ``stream(start=position)`` continues there."""
         return self._cursor.position
 
     def stats(self) -> StreamStats:

@@ -52,14 +52,7 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing of the version is damaged now.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.cache(range(3), "numbers", "v1")
-            >>> storage.repair("numbers@v1", dry_run=True).ok
-            True
-        """
+        """True if nothing of the version is damaged now."""
         return self.repaired or not self.damaged
 
     def __bool__(self) -> bool:

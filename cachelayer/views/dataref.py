@@ -46,25 +46,12 @@ class DataRef(View[T], Generic[T]):
 
     @property
     def dataset_id(self) -> str:
-        """The id of the dataset.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> storage.submit([3, 1, 2], "numbers", "v1")[1:].dataset_id
-            'numbers'
-        """
+        """The id of the dataset."""
         return self._readable.info.name.partition("@")[0]
 
     @property
     def dataset_version(self) -> str:
-        """The name of the version.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit([3, 1, 2], "numbers", "v1")
-            >>> storage.fetch("numbers@latest").dataset_version
-            'v1'
-        """
+        """The name of the version."""
         return self._readable.info.name.partition("@")[2]
 
     @property

@@ -127,14 +127,7 @@ class Mixture(Generic[T]):
 
     @property
     def element_spec(self) -> Tree:
-        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec.
-
-        Examples:
-            >>> storage = cachelayer.Storage(folder)
-            >>> refs = [storage.submit([{"text": name}], name, "v1") for name in ("one", "two")]
-            >>> cachelayer.mix([(ref, 1) for ref in refs]).element_spec
-            {'text': ArraySpec(str)}
-        """
+        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
         return self._records.element_spec
 
     @property

@@ -305,14 +305,7 @@ class View(Generic[T]):
 
     @property
     def element_spec(self) -> Tree:
-        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec.
-
-        Examples:
-            >>> import numpy as np
-            >>> rows = [{"image": np.zeros((2, 2), np.uint8), "text": "one"}]
-            >>> cachelayer.Storage(folder).submit(rows, "rows", "v1").element_spec
-            {'image': ArraySpec(uint8, (2, 2)), 'text': ArraySpec(str)}
-        """
+        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
         return self._readable.element_spec
 
     @property
