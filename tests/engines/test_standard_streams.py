@@ -23,16 +23,12 @@ class Streamless:
     def write(self, text):
         pass
 
-def part(number, count):
-    return [{"n": number}]
-
 BEFORE
 import cachelayer
 
 warnings.simplefilter("always")
 storage = cachelayer.Storage(sys.argv[1])
 assert len(storage.cache(Rows(), "rows@v1", workers=2, progress=True)) == 40
-assert len(storage.cache(cachelayer.sharded(part, 3), "parts@v1", workers=2)) == 3
 assert len(list(storage.cache(Rows(), "background@v1", wait=False).stream(4))) == 10
 assert len(storage.cache([1, 2], "rows@v1")) == 40  # this warns
 open(sys.argv[1] + "/done", "w").close()
@@ -69,7 +65,7 @@ def test_commands_without_standard_streams_tell_by_their_exit_code(tmp_path: Pat
     # Without stdout, a result cannot be printed.
     done = 7 if streams == ">&-" else 0
     assert run("build", "source.py:rows", "cache/d@v1", "--workers", "2") == done
-    assert run("build", "source.py:rows", "cache/d@v2", "--workers", "2", "--json", "--progress") == done
+    assert run("build", "source.py:rows", "cache/d@v2", "--json", "--progress") == done
     assert run("verify", "cache/d") == done
     assert run("rm", "cache/d@v1") == 2
     assert run("ls", "cache/nosuch@v1") != 0

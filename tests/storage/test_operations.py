@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -76,14 +76,19 @@ def test_a_version_is_what_was_made_until_it_is_deleted_and_then_nothing_of_it_i
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*a request for each record")
-def test_in_an_object_store_it_is_the_same_version(storage: Storage, server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("server", "names"), [("gcs", OF_A_BASE), ("s3", ["append"]), ("azure", ["append"])], indirect=["server"]
+)
+def test_in_an_object_store_it_is_the_same_version(
+    storage: Storage, server: Server, names: Iterable[str], tmp_path: Path
+) -> None:
     far = new_storage(server, local_cache=tmp_path / "copies")
     storage.copy("d@v1", to=far)
-    for name, operation in OF_A_BASE.items():
-        made = operation(far, name)
-        assert made.digest == operation(storage, name).digest
+    for name in names:
+        made = OF_A_BASE[name](far, name)
+        assert made.digest == OF_A_BASE[name](storage, name).digest
         assert plain(made) == plain(expected(name))
-    far.delete("d", "v1", grace=0)
+    far.delete("d@v1", grace=0)
     assert_only_versions_are_left(far, "d")
 
 

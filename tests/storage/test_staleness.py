@@ -238,10 +238,10 @@ def test_every_value_of_a_frame_is_compared(storage: Storage, library: str) -> N
     }
     storage.cache(make(columns), "d", "v1")
     storage.cache(make(columns), "d", "v1", on_change="error")
-    for name, value in {"text": "corrected", "nullable": None, "lists": [7], "flags": True}.items():
-        corrected = {**columns, name: [*columns[name][:69_003], value, *columns[name][69_004:]]}
-        with pytest.raises(StaleVersionError, match=f"column {name} changed"):
-            storage.cache(make(corrected), "d", "v1", on_change="error")
+    values = {"text": "corrected", "nullable": None, "lists": [7], "flags": True}
+    corrected = {name: [*column[:69_003], values[name], *column[69_004:]] for name, column in columns.items()}
+    with pytest.raises(StaleVersionError, match="; ".join(f"column {name} changed" for name in columns)):
+        storage.cache(make(corrected), "d", "v1", on_change="error")
 
 
 def test_of_a_table_that_is_too_large_rows_are_compared_and_it_is_said(

@@ -105,10 +105,10 @@ def test_what_a_source_finds_there_already_is_its_own_error(storage: Storage) ->
 
 
 def test_opening_reads_no_records(storage: Storage) -> None:
-    storage.submit({"x": np.zeros((20_000, 200), np.uint8)}, "d", "v1")
+    storage.submit({"x": np.zeros((2_000, 2_000), np.uint8)}, "d", "v1")
     tracemalloc.start()
     ref = storage.fetch("d", "v1")
-    assert ref[19_999]["x"].tolist() == [0] * 200
+    assert not ref[1_999]["x"].any()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 500_000
