@@ -1,6 +1,6 @@
 """A process that says what is known of programs, or what differs from what another process has said of them.
 
-Usage: account_child.py FOLDER [BEFORE.json]
+Usage: account_child.py FOLDER, or account_child.py --before BEFORE.json FOLDER...
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ def recipe_of(folder: Path) -> Recipe:
         importlib.invalidate_caches()
 
 
-def main(folder: str, before: str = "") -> None:
+def main(*arguments: str) -> None:
     sys.dont_write_bytecode = True
-    known = json.loads(Path(before).read_text()) if before else {}
-    said: dict[str, Any] = {}
-    for each in sorted(Path(folder).iterdir()):
-        recipe = recipe_of(each)
-        if before:
-            said[each.name] = [phrase for phrases in recipe.changes(known[each.name]).values() for phrase in phrases]
-        else:
-            said[each.name] = recipe.provenance
+    if arguments[0] != "--before":
+        said: Any = {each.name: recipe_of(each).provenance for each in sorted(Path(arguments[0]).iterdir())}
+    else:
+        known = json.loads(Path(arguments[1]).read_text())
+        said = [differences(Path(folder), known) for folder in arguments[2:]]
     sys.stdout.write(json.dumps(said))
+
+
+def differences(folder: Path, known: dict[str, Any]) -> dict[str, list[str]]:
+    changes = {each.name: recipe_of(each).changes(known[each.name]) for each in sorted(folder.iterdir())}
+    return {name: [phrase for phrases in found.values() for phrase in phrases] for name, found in changes.items()}
 
 
 if __name__ == "__main__":
