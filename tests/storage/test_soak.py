@@ -21,6 +21,17 @@ def place_in(server: Server, proxied: str) -> Place:
     return Place(server.url(new_bucket(server)), server.storage_options(), server.storage_options(proxied))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+# They erase, delete, append, derive, rewrite, add columns and copy.
+@pytest.mark.parametrize("seed", [0, 8, 9])
+def test_whatever_is_killed_in_one_round_all_that_is_published_is_whole(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(LEASE_SECONDS))
+    Round(seed, Place(str(tmp_path / "first")), Place(str(tmp_path / "second"))).run(tmp_path, None)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
