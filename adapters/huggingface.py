@@ -53,7 +53,6 @@ with packages_of("huggingface", "this needs Hugging Face datasets"):
         needs_first_row,
         table_of,
     )
-    from cachelayer.adapters.sources.pictures import with_files
     from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 
 __all__ = ["as_source", "to_datasets"]
@@ -152,7 +151,7 @@ def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | N
         rows = chain(first, rows)
         _, spec = leaves_and_spec(features, declared, first[0] if first else None)
         return Source("datasets", read_once(rows), element_spec=spec, metadata=_kept(features))
-    return Source("datasets", read_once(map(with_files, rows)), as_json=True)
+    return Source("datasets", read_once(rows), as_json=True)
 
 
 def _unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> datasets.IterableDataset:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters.sources.pictures import with_files
+from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import Source
 from cachelayer.errors import (
     ElementError,
@@ -192,7 +192,7 @@ def _spec_of_objects(name: str, column: pd.Series[Any], declared: dict[str, Any]
     known = {name: declared[name]} if name in declared else None
     if known is not None and not may_lack_keys(declared[name]):
         return declared[name]
-    spec = infer_spec(({name: with_files(value)} for value in column[column.notna()]), known, FIRST_ROWS)
+    spec = infer_spec(({name: snapshot(value)} for value in column[column.notna()]), known, FIRST_ROWS)
     if spec is None or spec[name] is None:
         raise InvalidArgumentError(f"leaf [{name!r}] is null in every row: pass element_spec= with its dtype")
     return spec[name]
@@ -216,7 +216,7 @@ def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> Columns:
             continue
         # A column of objects has no other mark for a value that is missing.
         values = series[name].where(series[name].notna(), None).tolist()
-        own = codec_for({name: child}).columns([{name: with_files(value)} for value in values])
+        own = codec_for({name: child}).columns([{name: snapshot(value)} for value in values])
         leaves += own.leaves
         nulls |= own.nulls
     return Columns(leaves, len(rows), nulls)

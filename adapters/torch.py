@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
-from cachelayer.adapters.sources.pictures import with_files
 from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
@@ -132,7 +131,7 @@ def _is_image_folder(obj: Any) -> bool:
 
 
 def _copied(item: Any) -> Any:
-    return snapshot(with_files(item))
+    return snapshot(item)
 
 
 def _loaded(loader: data.DataLoader) -> Iterator[Any]:

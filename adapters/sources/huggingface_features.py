@@ -14,9 +14,9 @@ import pyarrow.types as kinds
 
 from cachelayer.adapters.frameworks.arrow_arrays import array_of, type_of
 from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, dtype_of, spec_of, with_declared
-from cachelayer.adapters.sources.pictures import bytes_of
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records.media import undeclared_image
+from cachelayer.records.pictures import bytes_of
 from cachelayer.specs import tree
 from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
 from cachelayer.specs.tree import Tree

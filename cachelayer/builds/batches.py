@@ -24,6 +24,7 @@ from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.records.leaf_columns import Columns
+from cachelayer.records.pictures import picture_file
 from cachelayer.records.value_conversion import as_leaf
 from cachelayer.records.video import Video
 from cachelayer.specs import tree
@@ -136,8 +137,8 @@ def _rows(rows: slice | NDArray[Any], _path: str, leaf: Any) -> Any:
 def snapshot(value: Any) -> Any:
     """Return a copy of an element that shares no memory with it.
 
-    Mappings become dicts, and objects with ``__array__`` become numpy arrays. A value that cannot be stored stays as it
-    is: the encoder names its path when it refuses the value.
+    Mappings become dicts, objects with ``__array__`` numpy arrays, pictures of Pillow their files. A value that cannot
+    be stored stays as it is: the encoder names its path when it refuses the value.
     """
     kind: Any = type(value)
     if kind in IMMUTABLE:
@@ -163,7 +164,7 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, Sparse):
         return Sparse(value.indices.copy(), value.values.copy(), value.dense_shape.copy())
     if not hasattr(value, "__array__"):
-        return value
+        return picture_file(value)
     try:
         leaf = as_leaf(value)
     except InvalidTypeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from cachelayer.sequences.documents import (
 )
 from cachelayer.sequences.token_fields import FILL
 from cachelayer.specs import tree
-from cachelayer.specs.leaf_names import UNNAMED, leaf_number
+from cachelayer.specs.leaf_names import UNNAMED, has_length, leaf_number
 from cachelayer.specs.spec import ArraySpec, LeafSpec, NullableDict, describe_leaf
 from cachelayer.specs.tree import Tree
 from cachelayer.support.arguments import is_choice
@@ -46,11 +47,17 @@ class Padding:
     long: LongRecords
     """What becomes of longer records."""
     timezone: str | None = None
+    shape: tuple[int, ...] = ()
+    """The shape of one value, such as ``(4,)`` of boxes."""
+
+    @property
+    def value_nbytes(self) -> int:
+        return self.fill.dtype.itemsize * math.prod(self.shape)
 
     def specs(self, length: int | None) -> tuple[ArraySpec, ArraySpec, ArraySpec]:
         """Return the specs of the padded leaf, of the length and of the mask."""
         mask = ArraySpec(np.dtype(np.bool_), (length,))
-        values = ArraySpec(self.fill.dtype, (length,), timezone=self.timezone)
+        values = ArraySpec(self.fill.dtype, (length, *self.shape), timezone=self.timezone)
         return values, ArraySpec(np.dtype(np.int32)), mask
 
     def batch(self, batch: Any) -> tuple[Any, Any, Any]:
@@ -63,7 +70,7 @@ class Padding:
 
     def element(self, value: Any) -> tuple[Any, Any, Any]:
         """Return the padded array, its length and its mask, of one array or None."""
-        values = np.empty(0, self.fill.dtype) if value is None else value
+        values = np.empty((0, *self.shape), self.fill.dtype) if value is None else value
         rows, lengths, mask = self._rows(values, np.zeros(1, np.int64), np.array([len(values)]))
         return rows[0], lengths[0], mask[0]
 
@@ -76,8 +83,8 @@ class Padding:
             expected = f"at most {self.length} values in {self.name!r}"
             raise ElementError(expected, str(int(lengths[row])), record=row, hint=hint)
         counts = np.minimum(lengths, self.length)
-        out = np.full((len(counts), self.length), self.fill)
-        size = self.fill.dtype.itemsize
+        out = np.full((len(counts), self.length, *self.shape), self.fill)
+        size = self.value_nbytes
         places = np.arange(len(counts)) * (self.length * size)
         move_ranges(bytes_of(out), places, bytes_of(values), splits[: len(counts)] * size, counts * size)
         return out, counts.astype(np.int32), np.arange(self.length) < counts[:, None]
@@ -129,7 +136,7 @@ class PaddedElements(BaseDataset):
         info = self.records.info
         lengths = {each.name: each.length for each in self.paddings.values()}
         nbytes = info.record_nbytes + sum(
-            each.length * (each.fill.dtype.itemsize + 1) for each in self.paddings.values()
+            each.length * (each.value_nbytes + 1) for each in self.paddings.values()
         )
         title = f"Padded({self.records!r}, {lengths})"
         return replace(info, title=title, record_nbytes=nbytes, read_nbytes=nbytes)
@@ -219,11 +226,17 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
         name = "/".join(place)
         if name not in lengths:
             continue
-        is_array = type(leaf) is ArraySpec and leaf.shape == (None,) and leaf.dtype not in (bytes, str)
-        if not is_array or leaf.nullable_values:
+        is_array = type(leaf) is ArraySpec and leaf.shape[:1] == (None,) and leaf.dtype not in (bytes, str)
+        if not is_array or None in leaf.shape[1:] or leaf.nullable_values:
             cure = FILL if leaf.nullable_values else ""
             raise InvalidArgumentError(
-                f"{name!r} is {describe_leaf(leaf)}: only arrays of shape [None] are padded{cure}"
+                f"{name!r} is {describe_leaf(leaf)}: only arrays of shape [None], or [None, 4] and the like, are padded"
+                f"{cure}"
+            )
+        if long is None and not has_length(leaf):
+            raise InvalidArgumentError(
+                f"{name!r} is {describe_leaf(leaf)}, whose lengths are not stored, so nothing can warn of records that "
+                "are longer: pass long='truncate' or long='refuse'"
             )
         if _is_in_nullable_dict(spec, place):
             raise InvalidArgumentError(
@@ -236,7 +249,7 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
         if isinstance(value, Mapping) and name not in value:
             raise InvalidArgumentError(f"value {dict(value)!r}: it has none for {name!r}")
         fill = checked_fill("value", value[name] if isinstance(value, Mapping) else value, np.dtype(leaf.dtype))
-        paddings[place] = Padding(name, sizes[name], fill, long or "truncate", leaf.timezone)
+        paddings[place] = Padding(name, sizes[name], fill, long or "truncate", leaf.timezone, leaf.shape[1:])
     if len(paddings) < len(numbers):
         raise InvalidArgumentError(
             f"{', '.join(map(repr, lengths))} of {tree.describe(spec)}: padded() adds fields beside the one that it "

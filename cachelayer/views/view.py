@@ -1093,7 +1093,7 @@ class View(Generic[T]):
 
         Args:
             lengths: the lengths by the names of fields, which are arrays of shape ``[None]``, such as
-                ``{"tokens": 2048}``; or the name of one field.
+                ``{"tokens": 2048}``, or ``[None, 4]``, such as ``{"boxes": 100}``; or the name of one field.
             length: the length, if one field is named.
             value: what stands after the values of a shorter record; or a dict with a value for each field.
             long: what to do with longer records: "truncate" keeps the beginning, "refuse" raises an ElementError when a

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cachelayer.specs import tree
 from cachelayer.specs.values import PictureFile
 
 _PNG = ("1", "L", "P", "LA", "RGB", "RGBA", "I;16")
@@ -16,19 +15,19 @@ _ORIENTATION = 274
 """The tag of Exif that says how an image is to be turned."""
 
 
-def is_picture(value: Any) -> bool:
+def _is_picture(value: Any) -> bool:
     """Return whether a value is a picture of Pillow; without importing Pillow, because then there is no picture."""
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(value, pillow.Image)
 
 
-def file_of(value: Any) -> Any:
+def picture_file(value: Any) -> Any:
     """Return a picture as a file that loses nothing; other values, and pictures of rare modes, as they are.
 
     A picture that was opened, and not loaded yet, is the file that it was opened from. The file of a picture that its
     source has not turned says nothing of turning.
     """
-    if not is_picture(value):
+    if not _is_picture(value):
         return value
     mode = value.mode
     file = _file_it_was_opened_from(value)
@@ -60,17 +59,5 @@ def _file_it_was_opened_from(value: Any) -> bytes | None:
 
 def bytes_of(value: Any) -> Any:
     """Return the bytes of a picture's file, to be read in the mode that a feature or a user declares."""
-    file = file_of(value)
+    file = picture_file(value)
     return bytes(file) if isinstance(file, PictureFile) else file
-
-
-def with_files(element: Any) -> Any:
-    """Return an element with files for its pictures."""
-    if "PIL.Image" not in sys.modules:
-        return element
-    if isinstance(element, dict):
-        return {key: with_files(child) for key, child in element.items()}
-    if isinstance(element, tuple):
-        parts = [*map(with_files, element)]
-        return type(element)(*parts) if tree.is_namedtuple(element) else tuple(parts)
-    return [*map(with_files, element)] if isinstance(element, list) else file_of(element)
