@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -30,6 +30,7 @@ Root = str | os.PathLike[str]
 Listing = tuple[list[tuple[File, dict[str, Any]]], dict[str, Any]]
 """The files of a source in order, each with the other leaves of its element, and the metadata."""
 _FILES_AT_ONCE = 64
+_SHOWN = 10
 _READERS = 16
 
 
@@ -67,7 +68,13 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
 
 @explains_options
 def from_image_folder(
-    root: Root, *, extensions: Sequence[str] = IMAGES, mode: str = "RGB", storage_options: Options = None
+    root: Root,
+    *,
+    extensions: Sequence[str] = IMAGES,
+    mode: str = "RGB",
+    classes: Sequence[str] | None = None,
+    path: bool = False,
+    storage_options: Options = None,
 ) -> FileSource:
     """Return a source of images with a folder for each class: dicts of ``image`` and ``label``, sorted by path.
 
@@ -79,6 +86,9 @@ def from_image_folder(
         root: the folder that holds a folder for each class; files may be at any depth.
         extensions: the endings of image files, such as ``.png``; other files are ignored.
         mode: Pillow's mode that pixels are converted to.
+        classes: the names of the classes in the order of their labels, such as those of the training set, of which a
+            test set may lack some. By default, all folders, sorted by name.
+        path: whether elements have a field ``path``: that of the file, relative to the root.
         storage_options: options of fsspec's client.
 
     Examples:
@@ -91,7 +101,7 @@ def from_image_folder(
         >>> ref.metadata["classes"], ref[1]["label"], ref[1]["image"].shape, ref[1]["image"][0, 0]
         (['cat', 'dog'], np.int64(1), (3, 4, 3), array([9, 0, 0], dtype=uint8))
     """
-    return _of_classes(root, "image", ImageSpec(mode), extensions, storage_options)
+    return _of_classes(root, "image", ImageSpec(mode), extensions, classes, path, storage_options)
 
 
 @explains_options
@@ -101,6 +111,8 @@ def from_audio_folder(
     extensions: Sequence[str] = SOUNDS,
     sampling_rate: int | None = None,
     channels: int | None = None,
+    classes: Sequence[str] | None = None,
+    path: bool = False,
     storage_options: Options = None,
 ) -> FileSource:
     """Return a source of sounds with a folder for each class: dicts of ``audio`` and ``label``, as for image folders.
@@ -109,6 +121,7 @@ def from_audio_folder(
         root: the folder that holds a folder for each class; files may be at any depth.
         extensions: the endings of sound files, such as ``.wav``; other files are ignored.
         sampling_rate, channels: what files are decoded to; see :class:`cachelayer.AudioSpec`.
+        classes, path: as for image folders.
         storage_options: options of fsspec's client.
 
     Examples:
@@ -123,32 +136,59 @@ def from_audio_folder(
         >>> ref.metadata["classes"], ref[0]["audio"].shape
         (['no', 'yes'], (400,))
     """
-    return _of_classes(root, "audio", AudioSpec(sampling_rate, channels), extensions, storage_options)
+    spec = AudioSpec(sampling_rate, channels)
+    return _of_classes(root, "audio", spec, extensions, classes, path, storage_options)
 
 
-def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str], options: Options) -> FileSource:
+def _of_classes(
+    root: Root,
+    leaf: str,
+    spec: LeafSpec,
+    extensions: Sequence[str],
+    declared: Sequence[str] | None,
+    has_path: bool,
+    storage_options: Options,
+) -> FileSource:
     root = located(root)
+    names = None if declared is None else _class_names(declared)
     endings = tuple(each.lower() for each in ([extensions] if isinstance(extensions, str) else extensions))
 
     def listing() -> Listing:
-        folder = Folder.at(root, options)
-        classes = folder.folders()
-        files = [(path.split("/")[0], file) for path, file in folder.files() if path.lower().endswith(endings)]
-        # A class without files would shift the labels of those after it.
+        folder = Folder.at(root, storage_options)
+        classes = folder.folders() if names is None else names
         labels = {name: label for label, name in enumerate(classes)}
-        empty = labels.keys() - {name for name, _ in files}
-        if empty or not classes:
+        files = [(inner, file) for inner, file in folder.files() if inner.lower().endswith(endings)]
+        present = {inner.partition("/")[0] for inner, _ in files}
+        # A class without files would shift the labels of those after it, unless the user names the classes.
+        empty = labels.keys() - present if names is None else set()
+        if empty or not files:
             which = f"the folder {min(empty)!r} has no file" if empty else "there is no folder with a file"
             raise InvalidArgumentError(f"{without_credentials(root)}: {which} that ends in {', '.join(endings)}")
-        stray = next((file for name, file in files if name not in labels), None)
+        stray = next((file for inner, file in files if inner.partition("/")[0] not in labels), None)
         if stray is not None:
-            raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: move it into one")
-        return [(file, {"label": np.int64(labels[name])}) for name, file in files], {"classes": classes}
+            cure = "move it into one" if names is None else f"classes= has {', '.join(map(repr, classes[:_SHOWN]))}"
+            raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: {cure}")
+        return [(file, others(inner, labels)) for inner, file in files], {"classes": classes}
 
-    return _source(root, leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}, listing)
+    def others(inner: str, labels: dict[str, int]) -> dict[str, Any]:
+        label = {"label": np.int64(labels[inner.partition("/")[0]])}
+        return {**label, "path": inner} if has_path else label
+
+    path_spec = {"path": ArraySpec(str)} if has_path else {}
+    options = ({} if names is None else {"classes": names}) | ({"path": True} if has_path else {})
+    return _source(root, leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64)), **path_spec}, listing, options)
 
 
-def _source(root: str, leaf: str, spec: Tree, listing: Callable[[], Listing]) -> FileSource:
+def _class_names(classes: Sequence[str]) -> list[str]:
+    names = [classes] if isinstance(classes, str) else list(classes)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise InvalidArgumentError(f"classes={classes!r}: pass the names of folders, each once")
+    return names
+
+
+def _source(
+    root: str, leaf: str, spec: Tree, listing: Callable[[], Listing], options: Mapping[str, Any] | None = None
+) -> FileSource:
     """Return the source of files, whose bytes are ``leaf`` of elements, with the leaves that its path implies."""
 
     def opened(_: Tree | None) -> Source:
@@ -170,7 +210,7 @@ def _source(root: str, leaf: str, spec: Tree, listing: Callable[[], Listing]) ->
     def facts() -> list[FileFacts]:
         return [file.facts for file, _ in listing()[0]]
 
-    return FileSource([root], opened, facts)
+    return FileSource([root], opened, facts, options or {})
 
 
 @dataclass(frozen=True)

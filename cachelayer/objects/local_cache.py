@@ -322,9 +322,11 @@ def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
         raise InvalidArgumentError(f"{error} Set CACHELAYER_LOCAL_CACHE, or pass local_cache=") from error
 
 
-def limit_of(local_cache_bytes: int | None) -> int | None:
+def limit_of(local_cache_bytes: int | str | None) -> int | None:
     """Return the bytes that copies may take: these, else ``CACHELAYER_LOCAL_CACHE_BYTES``, else None for no limit."""
     setting = os.environ.get("CACHELAYER_LOCAL_CACHE_BYTES")
+    if isinstance(local_cache_bytes, str):
+        return byte_count(local_cache_bytes)
     if local_cache_bytes is not None or not setting:
         return None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
     try:

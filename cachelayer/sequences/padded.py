@@ -135,9 +135,7 @@ class PaddedElements(BaseDataset):
     def info(self) -> Info:
         info = self.records.info
         lengths = {each.name: each.length for each in self.paddings.values()}
-        nbytes = info.record_nbytes + sum(
-            each.length * (each.value_nbytes + 1) for each in self.paddings.values()
-        )
+        nbytes = info.record_nbytes + sum(each.length * (each.value_nbytes + 1) for each in self.paddings.values())
         title = f"Padded({self.records!r}, {lengths})"
         return replace(info, title=title, record_nbytes=nbytes, read_nbytes=nbytes)
 

@@ -71,8 +71,8 @@ class Storage:
         url: a path, or a URL such as ``gs://bucket/prefix`` or ``s3://bucket/prefix``.
         local_cache: the folder for local copies of remote shards; by default ``CACHELAYER_LOCAL_CACHE``, or a folder in
             the user's cache folder.
-        local_cache_bytes: the bytes that all copies in this folder may take, over all processes; by default
-            ``CACHELAYER_LOCAL_CACHE_BYTES``, such as ``500GB``, or 80 % of the disk space that would be free without
+        local_cache_bytes: the bytes that all copies in this folder may take, over all processes, such as ``"500GB"``;
+            by default ``CACHELAYER_LOCAL_CACHE_BYTES``, or 80 % of the disk space that would be free without
             them; 0 for no copies: records are always read over the network.
         storage_options: options of the fsspec file system for the URL, such as credentials and endpoint; and
             ``timeout``, the seconds after which a store that does not answer is an error. They are never stored or
@@ -99,7 +99,7 @@ class Storage:
         url: str | os.PathLike[str],
         *,
         local_cache: str | os.PathLike[str] | None = None,
-        local_cache_bytes: int | None = None,
+        local_cache_bytes: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         verify: Verify = "open",
     ) -> None:
@@ -1097,7 +1097,7 @@ def open(
     reference: str,
     *,
     local_cache: str | os.PathLike[str] | None = None,
-    local_cache_bytes: int | None = None,
+    local_cache_bytes: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     verify: Verify = "open",
 ) -> DataRef[Any]:

@@ -67,6 +67,7 @@ def test_the_environment_says_how_many_bytes_there_are(monkeypatch: pytest.Monke
         monkeypatch.setenv("CACHELAYER_LOCAL_CACHE_BYTES", setting)
         assert limit_of(None) == limit
         assert limit_of(7) == 7
+        assert limit_of("6MB") == 6_000_000
     monkeypatch.setenv("CACHELAYER_LOCAL_CACHE_BYTES", "much")
     with pytest.raises(InvalidArgumentError, match="CACHELAYER_LOCAL_CACHE_BYTES"):
         limit_of(None)

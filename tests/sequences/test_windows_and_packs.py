@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,24 @@ def test_a_version_of_some_records_numbers_those_that_it_has(tmp_path: Any) -> N
         ref = storage.derive("d", "v1", f"kept{len(keep)}", keep=keep)
         spans = ref.windows("tokens", len(keep) * 3).sources(0)
         assert [(span.dataset, span.record) for span in spans] == [(ref.reference, n) for n in range(len(keep))]
+
+
+def test_boxes_are_padded_like_tokens_if_the_user_says_what_becomes_of_more(tmp_path: Path) -> None:
+    boxes = [np.arange(4 * number, dtype=np.float32).reshape(number, 4) for number in range(6)]
+    ref = Storage(tmp_path).submit([{"boxes": each} for each in boxes], "boxes", "v1")
+    padded = ref.padded("boxes", 3, value=-1, long="truncate")
+    assert padded.element_spec["boxes"] == ArraySpec("float32", (3, 4))
+    batch = padded.read(range(6))
+    assert batch["boxes_length"].tolist() == [0, 1, 2, 3, 3, 3]
+    for number, each in enumerate(boxes):
+        expected = np.full((3, 4), -1, np.float32)
+        expected[: min(number, 3)] = each[:3]
+        assert np.array_equal(batch["boxes"][number], expected)
+        assert np.array_equal(padded[number]["boxes"], expected)
+    with pytest.raises(ElementError, match="boxes"):
+        ref.padded("boxes", 3, long="refuse").read([4])
+    with pytest.raises(InvalidArgumentError, match="long="):
+        ref.padded("boxes", 3)
 
 
 def test_padding_that_truncates_warns_with_the_share_that_is_kept(refs: Any) -> None:
