@@ -225,7 +225,8 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
         if name not in lengths:
             continue
         is_array = type(leaf) is ArraySpec and leaf.shape[:1] == (None,) and leaf.dtype not in (bytes, str)
-        if not is_array or None in leaf.shape[1:] or leaf.nullable_values:
+        shape = tuple(size for size in leaf.shape[1:] if size is not None)
+        if not is_array or len(shape) < len(leaf.shape[1:]) or leaf.nullable_values:
             cure = FILL if leaf.nullable_values else ""
             raise InvalidArgumentError(
                 f"{name!r} is {describe_leaf(leaf)}: only arrays of shape [None], or [None, 4] and the like, are padded"
@@ -247,7 +248,7 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
         if isinstance(value, Mapping) and name not in value:
             raise InvalidArgumentError(f"value {dict(value)!r}: it has none for {name!r}")
         fill = checked_fill("value", value[name] if isinstance(value, Mapping) else value, np.dtype(leaf.dtype))
-        paddings[place] = Padding(name, sizes[name], fill, long or "truncate", leaf.timezone, leaf.shape[1:])
+        paddings[place] = Padding(name, sizes[name], fill, long or "truncate", leaf.timezone, shape)
     if len(paddings) < len(numbers):
         raise InvalidArgumentError(
             f"{', '.join(map(repr, lengths))} of {tree.describe(spec)}: padded() adds fields beside the one that it "
