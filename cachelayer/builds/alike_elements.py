@@ -52,6 +52,16 @@ class _Structure:
             return cls(kind, None, True, list(element))
         return cls(kind, None, False, [element])
 
+    def leaves_of(self) -> Callable[[Any], Any]:
+        """Return what takes the leaves of an element of this structure, by their numbers."""
+        if self.keys is None:
+            return (lambda element: element) if self.is_tree else (lambda element: (element,))
+        if len(self.keys) > 1:
+            return itemgetter(*self.keys)
+        # An itemgetter of one key returns the value, and no tuple.
+        [key] = self.keys
+        return lambda element: (element[key],)
+
     def joined(self, columns: list[Any]) -> Tree:
         """Return columns in the places of the leaves."""
         if self.keys is not None:
@@ -94,53 +104,41 @@ def _fill(
     Returns the number of rows, and the element that is not like the first, if one was drawn.
     """
     kind = structure.kind
-    is_tree = structure.is_tree
     leaves = structure.leaves
-    values_of: Callable[[Any], Any] | None = None
-    if structure.keys is not None:
-        values_of = itemgetter(*structure.keys)
-        if len(leaves) == 1:
-            # An itemgetter of one key returns the value, and no tuple.
-            key = structure.keys[0]
-            values_of = lambda element: (element[key],)  # noqa: E731 - it is called for every element
+    # A leaf that is an element has no length, and is the only one of its row.
+    size = len(leaves) if structure.is_tree else None
+    leaves_of = structure.leaves_of()
     numbered = list(enumerate(zip(leaves, columns, strict=True)))
     # An element that makes a batch alone lies in its columns already.
     copied = numbered if most > 1 else []
     arrays = [(n, column, leaf.dtype, leaf.shape) for n, (leaf, column) in copied if type(leaf) is np.ndarray]
     values = [(n, column.append, IMMUTABLE | {type(leaf)}) for n, (leaf, column) in numbered if type(column) is list]
     rows = 0
-    text_nbytes = 0
+    filled = 0
     until = monotonic() + BATCH_SECONDS
     # This loop runs for every element, so it does as little as possible: no function is called for a leaf.
     for element in elements:
-        own: Any = element if is_tree else (element,)
-        is_alike = type(element) is kind and len(own) == len(leaves)
-        if values_of is not None and is_alike:
-            try:
-                own = values_of(element)
-            except KeyError:
-                is_alike = False
-        if is_alike:
-            for number, column, dtype, shape in arrays:
-                leaf = own[number]
-                has_dtype = type(leaf) is np.ndarray and (leaf.dtype is dtype or leaf.dtype == dtype)
-                if not has_dtype or leaf.shape != shape:
-                    is_alike = False
-                    break
-                column[rows] = leaf
-        if is_alike:
-            for number, append, kinds in values:
-                leaf = own[number]
-                if type(leaf) not in kinds:
-                    is_alike = False
-                    break
-                append(leaf)
-                if type(leaf) is str or type(leaf) is bytes:
-                    text_nbytes += len(leaf)
-        if not is_alike:
+        if type(element) is not kind or (size is not None and len(element) != size):
             return rows, [element]
+        try:
+            own = leaves_of(element)
+        except KeyError:
+            return rows, [element]
+        for number, column, dtype, shape in arrays:
+            leaf = own[number]
+            if type(leaf) is not np.ndarray or (leaf.dtype is not dtype and leaf.dtype != dtype) or leaf.shape != shape:
+                return rows, [element]
+            column[rows] = leaf
+        for number, append, kinds in values:
+            leaf = own[number]
+            if type(leaf) not in kinds:
+                return rows, [element]
+            append(leaf)
+            if type(leaf) is str or type(leaf) is bytes:
+                filled += len(leaf)
         rows += 1
-        if rows == most or text_nbytes + rows * nbytes >= BATCH_NBYTES or monotonic() > until:
+        filled += nbytes
+        if rows == most or filled >= BATCH_NBYTES or monotonic() > until:
             break
     return rows, []
 

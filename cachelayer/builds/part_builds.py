@@ -23,7 +23,7 @@ from typing import Self
 
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
-from cachelayer.builds.parts import Parts
+from cachelayer.builds.parts import Parts, SourceParts
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.write_parts import write_parts
@@ -191,7 +191,24 @@ def say_what_is_finished(plan: BuildPlan, finished: str, *, joins: bool = False)
 def joined(parts: Parts, results: Mapping[int, PartResult]) -> PartResult:
     """Return the result of all parts together, whose shards are in the order of the parts."""
     current().parts(len(results), parts.count)
+    if isinstance(parts, SourceParts):
+        _warn_of_equal_parts(parts, results)
     return reduce(PartResult.then, [results[number] for number in range(parts.count)], PartResult())
+
+
+def _warn_of_equal_parts(parts: SourceParts, results: Mapping[int, PartResult]) -> None:
+    """Warn if two parts have the same records: the user's function may not look at the number of the part."""
+    number_of: dict[tuple[str, ...], int] = {}
+    for number in range(parts.count):
+        result = results[number]
+        other = number_of.setdefault(tuple(shard.stats.sha256 for shard in result.shards), number)
+        if other != number and result.records > 1:
+            warn(
+                f"{parts.describe(other)} and {parts.describe(number)} have the same {result.records} records: make "
+                "the elements of a part from its number, and each element in one part only",
+                logger="builds",
+            )
+            return
 
 
 def _not_built(plan: BuildPlan, number: int) -> SourceError:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, overload
 
 from cachelayer.builds.parts import SourceParts
@@ -12,6 +11,9 @@ from cachelayer.builds.source import Source, errors_named
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import T
 from cachelayer.support.arguments import explains_options, integer
+
+_ONCE = ("builtins", "itertools", "_csv")
+"""The modules of iterators that never begin again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,19 +46,41 @@ class Sharded(Generic[T]):
         object.__setattr__(self, "count", integer("count", self.count, 1))
 
 
+class _PartOpener:
+    """Makes the sources of parts.
+
+    Args:
+        open_part: makes one of whatever the user's function has returned.
+    """
+
+    def __init__(self, sharded: Sharded[Any], open_part: Callable[[Any], Source]) -> None:
+        self._sharded = sharded
+        self._open_part = open_part
+        self._returned: Any = None
+        """What the function returned last in this process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _PartOpener, (self._sharded, self._open_part)
+
+    def __call__(self, number: int) -> Source:
+        name = f"part {number} of {self._sharded.count}"
+        with errors_named(f"{name}: the function failed"):
+            returned = self._sharded.function(number, self._sharded.count)
+        if returned is self._returned and isinstance(returned, Iterator) and type(returned).__module__ in _ONCE:
+            raise SourceError(
+                f"{name}: the function returned a {type(returned).__name__} that it had returned before, and the "
+                "elements that were taken from it are lost: make a new one in each call"
+            )
+        self._returned = returned
+        try:
+            return self._open_part(returned)
+        except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
+            raise type(error)(f"{name}: {error}") from error
+
+
 def source_of_sharded(sharded: Sharded[Any], open_part: Callable[[Any], Source]) -> Source:
     """Return the source of the elements of all parts; ``open_part`` makes one of whatever the function has returned."""
-    return SourceParts("part", sharded.count, partial(_opened, sharded, open_part)).source("sharded")
-
-
-def _opened(sharded: Sharded[Any], open_part: Callable[[Any], Source], number: int) -> Source:
-    name = f"part {number} of {sharded.count}"
-    with errors_named(f"{name}: the function failed"):
-        returned = sharded.function(number, sharded.count)
-    try:
-        return open_part(returned)
-    except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
-        raise type(error)(f"{name}: {error}") from error
+    return SourceParts("part", sharded.count, _PartOpener(sharded, open_part)).source("sharded")
 
 
 @overload

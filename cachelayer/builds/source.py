@@ -177,14 +177,6 @@ def failure_at(record: int) -> str:
     return f"the source failed at record {record}"
 
 
-def record_numbers(first: int) -> Iterator[int]:
-    """Yield the numbers of records from ``first`` on. The progress counts a record when the next number is drawn."""
-    progress = current()
-    for record in count(first):
-        yield record
-        progress.drawn += 1
-
-
 def with_record_in_errors(elements: Iterator[Any], records: Iterator[int]) -> Iterator[Any]:
     """Yield elements; if their iterator fails, name the record.
 
@@ -208,11 +200,13 @@ def element_batches(elements: Iterator[Any], record: int, most: int | None = Non
 
     The source may change an element when it makes the next one. At most ``most`` elements are drawn.
     """
-    elements = islice(with_record_in_errors(elements, record_numbers(record)), most)
+    progress = current()
+    elements = islice(with_record_in_errors(elements, count(record)), most)
     for first in elements:
         batch, others = stack_alike(first, elements)
         if batch is not None:
             record += len(batch)
+            progress.drawn += len(batch)
             # The element that is not like the first was drawn too. It is copied at once, because the consumer of this
             # batch may do anything before the next is asked for.
             others = _copies(iter(others), record)
@@ -220,6 +214,7 @@ def element_batches(elements: Iterator[Any], record: int, most: int | None = Non
         if others:
             items = _copies(chain(others, elements), record)
             record += len(items)
+            progress.drawn += len(items)
             yield ElementBatch(items)
 
 

@@ -174,6 +174,24 @@ def test_a_host_beside_a_build_of_one_process_has_the_same_version(storage: Stor
         assert others.get().result().reference == ref.reference
 
 
+@pytest.mark.parametrize("again", [iter, lambda rows: map(int, rows), lambda rows: (row for row in rows)])
+def test_a_function_that_returns_one_iterator_for_two_parts_is_refused(
+    storage: Storage, again: Callable[[Any], Iterator[int]]
+) -> None:
+    """Else the second part would lack what the first has taken, and the first what its spec was learned from."""
+    elements = again(range(100_000))
+    with pytest.raises(SourceError, match=r"part [01] of 5.*iterator|map|generator"):
+        storage.cache(sharded(lambda index, count: elements, 5), "d", "v1")
+    assert storage.datasets() == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parts_with_the_same_records_are_warned_of(storage: Storage, workers: int) -> None:
+    with pytest.warns(cachelayer.CacheLayerWarning, match="part 0 of 3 and part 1 of 3") as caught:
+        same = storage.submit(sharded(lambda index, count: range(10), 3), "d", "v0", workers=workers)
+    assert (len(same), len(caught)) == (30, 1)
+
+
 def test_empty_parts_are_none(storage: Storage) -> None:
     assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1", allow_empty=True)) == 0
     assert list(storage.cache(sharded(lambda index, count: [7] * (index == 2), 3), "d", "v2")) == [7]
