@@ -21,9 +21,9 @@ from servers import Server, new_bucket
 from cachelayer import CacheLayerWarning, InvalidArgumentError, Storage
 from cachelayer.objects.file_systems import FileSystem
 from cachelayer.objects.open_store import open_store
-from cachelayer.support import counting, stalls
+from cachelayer.support import counting, waits
 from cachelayer.support.logs import logger_of
-from cachelayer.support.stalls import stall_seconds, wait_until
+from cachelayer.support.waits import Wait, stall_seconds
 from cachelayer.versions.lease import CLAIM, Leases
 from cachelayer.versions.log import Log
 
@@ -305,9 +305,9 @@ def test_a_signed_address_is_read_and_its_signature_is_not_logged(
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("CACHELAYER_STALL_SECONDS", "0.2")
-    stalls._warned.clear()
+    waits._warned.clear()
     yield
-    stalls._warned.clear()
+    waits._warned.clear()
 
 
 @pytest.mark.usefixtures("soon")
@@ -321,7 +321,7 @@ def test_a_store_that_stalls_is_named_once_while_it_stalls(
         ref = Storage(url, storage_options=options, local_cache_bytes=0).fetch("numbers@v1")
         iterator = iter(ref.stream(4000))
         # To open a client for the first time may have been a stall.
-        stalls._warned.clear()
+        waits._warned.clear()
         caplog.clear()
         proxy.add(stall(containing=".array_record", times=1))
         before = counting.counters()["stalls"]
@@ -380,4 +380,4 @@ def test_a_stall_of_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, told: st
     with pytest.raises(InvalidArgumentError, match="CACHELAYER_STALL_SECONDS"):
         stall_seconds()
     with pytest.raises(InvalidArgumentError, match="CACHELAYER_STALL_SECONDS"):
-        wait_until(lambda _: True, "stores", str)
+        Wait("", "stores").until(lambda _: True)

@@ -24,8 +24,8 @@ PACKAGES = {"arrayrecord", "datasets", "objects", "records", "specs", "storage",
 PACKAGES |= {"streams.ahead", "streams.order", "streams.reading", "views"}
 NEEDED = {
     "": "_gather errors gather protocols",
-    "support.": "arguments counting credentials_in_urls json_values leases locks logs memory stalls system_threads "
-    "temporary_files user_warnings",
+    "support.": "arguments counting credentials_in_urls json_values leases locks logs memory system_threads "
+    "temporary_files user_warnings waits",
     "datasets.": "dataset dataset_view origins table version_records",
     "views.": "dataref view",
     "specs.": "dtypes leaf_names schema spec spec_json tree values",

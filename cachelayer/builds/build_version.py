@@ -159,10 +159,9 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
             holder = other.holder
             if holder == process_name(os.getppid()):
                 holder = f"{holder}, which started this process, and must not wait for it,"
-            waiting.wait_for(
-                f"{holder} to build it; if it gives no sign of life for {expiry():g} s, this process goes on"
-            )
-            leases.pause()
+            what = f"{holder} to build it; if it gives no sign of life for {expiry():g} s, this process goes on"
+            with waiting.wait_for(what):
+                leases.pause()
 
 
 def _build_alone(plan: BuildPlan, progress: Progress) -> StoredVersion:

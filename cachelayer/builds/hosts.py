@@ -97,6 +97,7 @@ class Team:
             if chosen:
                 self._built |= self._builder.build(self._still_missing(chosen))
                 self._lease.work_on((), at_once=True)
+                self._waiting.over()
             else:
                 self.wait("the parts that other hosts build")
 
@@ -181,6 +182,5 @@ class Team:
 
     def wait(self, what: str) -> None:
         """Wait for another host, before looking again."""
-        self._waiting.wait_for(what)
-        with current().waiting(what):
+        with self._waiting.wait_for(what):
             self._leases.pause()

@@ -33,7 +33,6 @@ from cachelayer.records.codec import Codec
 from cachelayer.records.frames import Frames
 from cachelayer.support.memory import Ints
 from cachelayer.support.progress import current
-from cachelayer.support.stalls import wait_until
 from cachelayer.support.system_threads import Pool
 from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_table import ShardFile
@@ -149,9 +148,8 @@ class ShardPipeline:
 
     def _awaited(self, put: Future[T]) -> T:
         """Wait for what puts shards, and return its result."""
-        uploads = f"{self._target.dataset.url}: shards that are put into the store"
-        with self._progress.waiting(uploads):
-            wait_until(lambda seconds: bool(wait([put], seconds).done), "builds", lambda: uploads)
+        with self._progress.waiting(f"{self._target.dataset.url}: shards that are put into the store") as awaited:
+            awaited.until(lambda seconds: bool(wait([put], seconds).done))
         return put.result()
 
     def _end_shard(self) -> None:

@@ -37,7 +37,7 @@ from cachelayer.builds.batches import (
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records.infer import approximate_nbytes
 from cachelayer.specs.tree import Tree
-from cachelayer.support.progress import current
+from cachelayer.support.progress import Progress, current
 
 if TYPE_CHECKING:
     # Worker processes import this module; what they do not need would make their start slower.
@@ -177,10 +177,13 @@ def failure_at(record: int) -> str:
     return f"the source failed at record {record}"
 
 
-def with_record_in_errors(elements: Iterator[Any], records: Iterator[int]) -> Iterator[Any]:
+def with_record_in_errors(
+    elements: Iterator[Any], records: Iterator[int], progress: Progress | None = None
+) -> Iterator[Any]:
     """Yield elements; if their iterator fails, name the record.
 
-    ``records`` yields the record number of each element, before that element is drawn.
+    ``records`` yields the record number of each element, before that element is drawn. ``progress`` counts an element
+    when the next one is asked for.
     """
     for record in records:
         try:
@@ -193,6 +196,8 @@ def with_record_in_errors(elements: Iterator[Any], records: Iterator[int]) -> It
         except FAILURES as error:
             raise _failed(failure_at(record), error) from error
         yield element
+        if progress is not None:
+            progress.drawn += 1
 
 
 def element_batches(elements: Iterator[Any], record: int, most: int | None = None) -> Iterator[Batch]:
@@ -200,13 +205,11 @@ def element_batches(elements: Iterator[Any], record: int, most: int | None = Non
 
     The source may change an element when it makes the next one. At most ``most`` elements are drawn.
     """
-    progress = current()
-    elements = islice(with_record_in_errors(elements, count(record)), most)
+    elements = islice(with_record_in_errors(elements, count(record), current()), most)
     for first in elements:
         batch, others = stack_alike(first, elements)
         if batch is not None:
             record += len(batch)
-            progress.drawn += len(batch)
             # The element that is not like the first was drawn too. It is copied at once, because the consumer of this
             # batch may do anything before the next is asked for.
             others = _copies(iter(others), record)
@@ -214,7 +217,6 @@ def element_batches(elements: Iterator[Any], record: int, most: int | None = Non
         if others:
             items = _copies(chain(others, elements), record)
             record += len(items)
-            progress.drawn += len(items)
             yield ElementBatch(items)
 
 

@@ -145,15 +145,16 @@ class GrowingRecords(Shards):
         waiting = Waiting(self._name, None)
         leases = Leases(self.notes.version_folder)
         while (published := self._look(at_once=wait)) is None and wait:
-            waiting.wait_for("its build, for what is asked needs the whole version")
-            if self._running_build is not None:
-                self._running_build.wait(SECONDS_PER_LOOK)
-            elif leases.holder(CLAIM) is not None:
-                leases.pause()
-            elif self._look(at_once=True) is None:
-                raise InvalidArgumentError(
-                    f"{self._name} is not built, and no process builds it: call storage.cache() with its source again"
-                )
+            with waiting.wait_for("its build, for what is asked needs the whole version"):
+                if self._running_build is not None:
+                    self._running_build.wait(SECONDS_PER_LOOK)
+                elif leases.holder(CLAIM) is not None:
+                    leases.pause()
+                elif self._look(at_once=True) is None:
+                    raise InvalidArgumentError(
+                        f"{self._name} is not built, and no process builds it: call storage.cache() with its source "
+                        "again"
+                    )
         return published
 
     def needed(self, numbers: Ints) -> Needed:

@@ -21,14 +21,14 @@ from cachelayer.errors import CacheLayerError
 from cachelayer.support.counting import Counters, count, counting_into, of_thread
 from cachelayer.support.credentials_in_urls import without_credentials_in
 from cachelayer.support.logs import logger_of
-from cachelayer.support.stalls import stall_seconds, warn_of_stall
 from cachelayer.support.system_threads import program_ends
+from cachelayer.support.waits import Wait
 
 T = TypeVar("T")
 
 _log = logger_of("stores")
-_ASKED: ContextVar[tuple[str, Counters, float]] = ContextVar(
-    "cachelayer_asked", default=("a request", Counters(), math.inf)
+_ASKED: ContextVar[tuple[Wait, Counters]] = ContextVar(
+    "cachelayer_asked", default=(Wait("a request", "stores", None, math.inf), Counters())
 )
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
@@ -151,33 +151,32 @@ def retried(what: str, attempt: Callable[[float], T], seconds: float, nbytes: in
     ``seconds``; none begins in the last quarter, which is left to the client's own timeouts. Bytes that the request
     moves give it more time, because slow progress is not a failure.
     """
-    begin = time.monotonic()
-    for pause in pauses():
-        try:
-            return attempt(begin + seconds + nbytes / _SLOWEST - time.monotonic())
-        except (CacheLayerError, MemoryError):
-            raise
-        # A client may raise anything.
-        except Exception as error:
-            failure = RequestError.of(error)
-            is_late = time.monotonic() + pause > begin + seconds * 3 / 4
-            # A program that ends does not wait for stores.
-            if failure.kind is not Kind.TRANSIENT or is_late or program_ends():
-                raise failure from error
-        note_retry(what, begin, pause, failure)
-        time.sleep(pause)
+    with Wait(what, "stores") as wait:
+        for pause in pauses():
+            try:
+                return attempt(wait.since + seconds + nbytes / _SLOWEST - time.monotonic())
+            except (CacheLayerError, MemoryError):
+                raise
+            # A client may raise anything.
+            except Exception as error:
+                failure = RequestError.of(error)
+                is_late = time.monotonic() + pause > wait.since + seconds * 3 / 4
+                # A program that ends does not wait for stores.
+                if failure.kind is not Kind.TRANSIENT or is_late or program_ends():
+                    raise failure from error
+            note_retry(wait, pause, failure)
+            time.sleep(pause)
     raise AssertionError("pauses never end")
 
 
-def note_retry(what: str, begin: float, pause: float, failure: RequestError) -> None:
-    """Log and count a retry after a pause, with its reason; warn if the request, which began then, lasts long."""
+def note_retry(wait: Wait, pause: float, failure: RequestError) -> None:
+    """Log and count a retry after a pause, with its reason; warn if the wait for the request lasts long."""
     count(retries=1)
     _log.info(
         "%(request)s: again in %(pause).2f s, because: %(reason)s",
-        {"request": what, "pause": pause, "reason": failure.reason},
+        {"request": str(wait), "pause": pause, "reason": failure.reason},
     )
-    if time.monotonic() - begin >= stall_seconds():
-        warn_of_stall("stores", begin, what)
+    wait.look()
 
 
 @contextmanager
@@ -186,17 +185,18 @@ def asking(what: str) -> Iterator[None]:
 
     The client may make them in the thread of its event loop.
     """
-    token = _ASKED.set((what, of_thread(), time.monotonic()))
-    try:
-        yield
-    finally:
-        _ASKED.reset(token)
+    with Wait(what, "stores") as wait:
+        token = _ASKED.set((wait, of_thread()))
+        try:
+            yield
+        finally:
+            _ASKED.reset(token)
 
 
 def note_retry_of_client(pause: float, failure: RequestError) -> None:
     """Log and count a retry that a client makes itself."""
-    what, counters, begin = _ASKED.get()
-    counting_into(counters, partial(note_retry, what, begin, pause, failure))
+    wait, counters = _ASKED.get()
+    counting_into(counters, partial(note_retry, wait, pause, failure))
 
 
 def pauses() -> Iterator[float]:

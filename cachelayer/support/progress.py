@@ -12,15 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from cachelayer.errors import StorageError
 from cachelayer.support.logs import logger_of
-from cachelayer.support.stalls import stall_seconds, warn_of_stall
 from cachelayer.support.system_threads import program_ends, start
+from cachelayer.support.waits import Wait, stall_seconds, wait_of
 
 _log = logger_of("builds")
 _LOOKS_PER_STALL = 4
@@ -44,8 +44,6 @@ class Progress:
     def __init__(self, title: str, total: int | None, enabled: bool | None, *, unit: str = "record") -> None:
         self.drawn = 0
         """Units taken from the source, also those that are not written yet. Sources add to it."""
-        self._wait: tuple[str, float] | None = None
-        """What the work is waiting for, and since when; None if it does not wait."""
         self._stall_seconds = stall_seconds()
         self._title = title
         self.total = total
@@ -94,15 +92,9 @@ class Progress:
                     return
             yield item
 
-    @contextmanager
-    def waiting(self, who: str) -> Iterator[None]:
-        """Show that the work waits for ``who`` meanwhile."""
-        before = self._wait
-        self._wait = who, time.monotonic()
-        try:
-            yield
-        finally:
-            self._wait = before
+    def waiting(self, who: str) -> Wait:
+        """Return the wait of the work for ``who``, which is shown meanwhile."""
+        return Wait(who, "builds", self)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -167,9 +159,9 @@ class Progress:
         shows_next = time.monotonic() + pause
         while not ended.wait(min(pause, self._stall_seconds / _LOOKS_PER_STALL)):
             now = time.monotonic()
-            wait = self._wait
-            if wait is not None and now - wait[1] >= self._stall_seconds:
-                warn_of_stall("builds", wait[1], f"{self._title or 'a part'}: {wait[0]}")
+            wait = wait_of(self)
+            if wait is not None:
+                wait.look(f"{self._title or 'a part'}: ")
             if now >= shows_next:
                 shows_next += pause
                 if done is not None:
@@ -192,7 +184,8 @@ class Progress:
         if self._parts is not None:
             notes.append(f"{self._parts[0]:,} of {self._parts[1]:,} parts")
         if quiet >= self.quiet_seconds:
-            reason = "" if self._wait is None else f": waiting for {self._wait[0]}"
+            wait = wait_of(self)
+            reason = "" if wait is None else f": waiting for {wait}"
             notes.append(f"nothing for {quiet:.0f} s{reason}")
         text = ", ".join(filter(None, notes))
         with harmless():
@@ -252,17 +245,22 @@ class Waiting:
     def __init__(self, title: str, enabled: bool | None) -> None:
         self._title = title
         self._enabled = enabled
-        self._began = self._next = time.monotonic()
+        self.over()
 
-    def wait_for(self, who: str) -> None:
-        """Say for whom the work is waiting, if it is time to. Call this whenever the work has looked in vain."""
+    def over(self) -> None:
+        """Begin anew: the work does not wait any more."""
+        self._since = self._next = time.monotonic()
+
+    def wait_for(self, who: str) -> Wait:
+        """Return the wait, and say for whom it is, if it is time to. Call this whenever the work has looked in vain."""
+        wait = Wait(who, "builds", _CURRENT.get(), self._since)
         now = time.monotonic()
         if now >= self._next:
             _log.info("%(work)s: waiting for %(awaited)s", {"work": self._title, "awaited": who})
             notice(f"{self._title}: waiting for {who}", self._enabled)
             self._next = now + Progress.line_seconds
-        if now - self._began >= stall_seconds():
-            warn_of_stall("builds", self._began, f"{self._title}: {who}")
+        wait.look(f"{self._title}: ")
+        return wait
 
 
 def notice(text: str, enabled: bool | None) -> None:

@@ -28,7 +28,7 @@ from cachelayer.streams.reading.failures import Dropped, Failure, ReadContext, c
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.schedule import StepRange
 from cachelayer.support.counting import of_thread
-from cachelayer.support.stalls import wait_until
+from cachelayer.support.waits import Wait
 
 if TYPE_CHECKING:
     from cachelayer.streams.ahead.block_feed import BlockFeed
@@ -222,7 +222,8 @@ class Prefetcher(Generic[T]):
             now = f", now at {stage}" if stage else ""
             return f"{self._reader.records.info.name}: the item at position {first.begin}{now}"
 
-        wait_until(first.task.wait, "streams", describe)
+        with Wait(describe, "streams") as wait:
+            wait.until(first.task.wait)
 
     def _read_here(self, position: int, steps: StepRange) -> Chunk[T]:
         """Read a chunk in the caller's thread."""
