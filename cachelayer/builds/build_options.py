@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypedDict
 
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.builds.encode import ON_ERROR, OnError
+from cachelayer.builds.encode import ON_ERROR, Checks, OnError
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.provenance.environment import checked_annotations
@@ -170,6 +170,11 @@ class BuildOptions:
             annotations=checked_annotations(given["description"], given["metadata"]),
             hosts=None if hosts is None else Hosts.checked(hosts),
         )
+
+    @property
+    def checks(self) -> Checks:
+        """How the elements are checked."""
+        return Checks(self.on_error == "skip", self.validate)
 
     def expected(self, length: int | None) -> int | None:
         """Return how many elements are taken from a source of this length; None if the length is unknown."""

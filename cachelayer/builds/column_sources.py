@@ -189,7 +189,7 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
             f"{'one without rows' if spec is None else tree.describe(spec)}"
         )
     codec = codec_for(spec)
-    encoder = Encoder(codec, "raise", place=source.place)
+    encoder = Encoder(codec, place=source.place)
     frames = Frames.joined(list(map(encoder.encode, batches)))
     nullable = encoder.result.nullable
     rows = join.rows(keys, _keys_of_table(frames, codec.schema.marked(nullable), join.on))

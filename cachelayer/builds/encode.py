@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from functools import partial
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
@@ -38,6 +38,20 @@ OnError = Literal["raise", "skip"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
 # What an error says of an array, such as "float32[3]". Only that is stored: anything else could show a value.
 _DTYPE_AND_SHAPE = re.compile(r"None|(bool|bfloat16|(u?int|float|complex)\d+)\[[\d, ]*\]", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """How elements are checked."""
+
+    skips: bool = False
+    """Whether elements are left out that do not fit the spec, or have an image or sound that does not decode; else they
+    are errors."""
+    validates: bool = True
+    """Whether images and sounds are decoded."""
+
+
+UNDECODED = Checks(validates=False)
 _SAMPLE = 8
 """How many elements are encoded to learn how long one takes and how large it is."""
 EncodedRange = tuple[list[Frames], PartResult]
@@ -49,23 +63,16 @@ _RANGES_PER_WORKER = 2
 class Encoder:
     """Encodes the batches of a source one after another.
 
-    ``on_error`` "skip" leaves out elements that do not fit the spec, or do not decode. ``place`` returns where a record
-    was read, for an error that is shown.
+    ``first`` is the number of the first element in the source. ``place`` returns where a record was read, for an error
+    that is shown.
     """
 
     def __init__(
-        self,
-        codec: Codec,
-        on_error: OnError,
-        first: int = 0,
-        *,
-        validate: bool = True,
-        place: Callable[[int], str] = nowhere,
+        self, codec: Codec, checks: Checks = Checks(), first: int = 0, place: Callable[[int], str] = nowhere
     ) -> None:
         self.codec = codec
-        self._skips = on_error == "skip"
+        self._checks = checks
         self._first = first
-        self._validates = validate
         self._place = place
         self.result = PartResult()
         """The result of encoding the elements so far, without shards."""
@@ -89,7 +96,7 @@ class Encoder:
     def _encoded(self, batch: Batch) -> tuple[Frames, PartResult]:
         """Return the records of a batch, and the result of it."""
         columns = batch.columns(self.codec)
-        if self._validates:
+        if self._checks.validates:
             check_files(self.codec.schema, columns)
         frames = self.codec.encode(columns)
         return frames, PartResult((), self.codec.null_bits_in(columns), len(batch))
@@ -103,7 +110,7 @@ class Encoder:
                 record = self._first + self.result.elements
                 # Of the elements that are left out, the first alone is shown with its place.
                 located = error.at(record=record, place="" if self.result.left_out else self._place(record))
-                if not self._skips:
+                if not self._checks.skips:
                     raise located from error.__cause__
                 lines = (_without_values(located),)
                 left_out = PartResult(elements=1, left_out=1, first_left_out=lines, first_reason=str(located))
@@ -124,21 +131,36 @@ def _without_values(error: ElementError) -> str:
     return str(ElementError(error.expected, got, path=error.path, record=error.record))
 
 
+@dataclass(frozen=True, eq=False)
+class RangeEncoder:
+    """Encodes ranges of the elements of a source, which can be read from where they begin."""
+
+    source: Source
+    codec: Codec
+    checks: Checks
+
+    def __call__(self, start: int, count: int) -> EncodedRange:
+        """Encode ``count`` elements from the element ``start`` on."""
+        encoder = Encoder(self.codec, self.checks, start, self.source.place)
+        frames = [encoder.encode(batch) for batch in self.source.batches(start, start + count)]
+        return frames, encoder.result
+
+
 def encode_with_workers(
-    encode_range: partial[EncodedRange], workers: int, parts: Iterable[tuple[int, range]]
+    encode: RangeEncoder, workers: int, parts: Iterable[tuple[int, range]]
 ) -> Generator[tuple[int, EncodedRange], None, None]:
     """Encode parts of a source in worker processes, range by range; closing the generator kills the processes.
 
     A range is at most a batch, so that all processes work on the same part, and a small version is divided too.
 
     Yields the number of the part, and its next range, in the order of the elements. A part is drawn when there is room
-    for it. ``encode_range`` is pickled, by value if the main program defines the source.
+    for it. ``encode`` is pickled, by value if the main program defines the source.
     """
-    with ProcessPool(encode_range, workers, "workers: the source") as pool:
+    with ProcessPool(encode, workers, "workers: the source") as pool:
         most = 0
         pending: deque[tuple[int, Future[bytes]]] = deque()
         for number, records in parts:
-            most = most or _most_records(partial(encode_range, on_error="skip"), records)
+            most = most or _most_records(encode, records)
             # Each part leaves work for every process.
             size = max(1, min(most, -(-len(records) // (workers * _RANGES_PER_WORKER))))
             for first in range(records.start, records.stop, size):
@@ -151,7 +173,7 @@ def encode_with_workers(
             yield part, pool.result(encoded)
 
 
-def _most_records(encode_sample: partial[EncodedRange], part: range) -> int:
+def _most_records(encode: RangeEncoder, part: range) -> int:
     """Return the most records of a range, judged by the first elements of a part.
 
     A range is to take a second or so, and to make no more than a batch.
@@ -162,19 +184,13 @@ def _most_records(encode_sample: partial[EncodedRange], part: range) -> int:
     nbytes = 0
     most = min(_SAMPLE, len(part))
     # These elements are encoded again with their range. Elements that do not fit raise then, and not here.
+    sample = replace(encode, checks=replace(encode.checks, skips=True))
     with Progress("", None, enabled=False):
         while elements < most and nbytes < BATCH_NBYTES:
-            for frames in encode_sample(part.start + elements, 1)[0]:
+            for frames in sample(part.start + elements, 1)[0]:
                 records += len(frames)
                 nbytes += int(frames.lengths.sum())
             elements += 1
     in_time = int(BATCH_SECONDS * elements // max(1e-9, monotonic() - began))
     fitting = int(BATCH_NBYTES // max(1, nbytes / max(1, records)))
     return max(1, min(MAX_BATCH_RECORDS, fitting, in_time))
-
-
-def encode(source: Source, codec: Codec, start: int, count: int, *, on_error: OnError, validate: bool) -> EncodedRange:
-    """Encode ``count`` elements of a source, from the element ``start`` on."""
-    encoder = Encoder(codec, on_error, start, validate=validate, place=source.place)
-    frames = [encoder.encode(batch) for batch in source.batches(start, start + count)]
-    return frames, encoder.result

@@ -285,7 +285,7 @@ def _records_of(base: StoredVersion, built: ShardSet) -> Iterator[Records]:
 def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget) -> ShardSet:
     """Write columns of fixed size to one file, and put it."""
     codec = codec_for(spec)
-    encoder = Encoder(codec, "raise")
+    encoder = Encoder(codec)
     within = frozenset(codec.schema.bits_of_values.values())
 
     def rows() -> Iterator[Bytes]:

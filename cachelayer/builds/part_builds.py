@@ -191,7 +191,7 @@ def say_what_is_finished(plan: BuildPlan, finished: str, *, joins: bool = False)
 def joined(parts: Parts, results: Mapping[int, PartResult]) -> PartResult:
     """Return the result of all parts together, whose shards are in the order of the parts."""
     current().parts(len(results), parts.count)
-    if isinstance(parts, SourceParts):
+    if isinstance(parts, SourceParts) and parts.kind == "part":
         _warn_of_equal_parts(parts, results)
     return reduce(PartResult.then, [results[number] for number in range(parts.count)], PartResult())
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
-from cachelayer.builds.encode import encode
+from cachelayer.builds.encode import UNDECODED, RangeEncoder
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.provenance.stored_values import hashed, stored
@@ -167,12 +167,13 @@ class Whole:
 class SourceParts:
     """Parts that are sources themselves. Each has a name, because records are numbered within their part.
 
-    ``open_part`` is called anew in each process that builds the part.
+    Their kind is ``"file"``, or ``"part"`` if the user's function makes them. ``open_part`` is called anew in each
+    process that builds the part.
     """
 
     def __init__(self, kind: str, count: int, open_part: Callable[[int], Source]) -> None:
         self.count = count
-        self._kind = kind
+        self.kind = kind
         self._open = open_part
         self._reading: tuple[Source, int] | None = None
         """The part that ``read`` has come to, and the number of its first record."""
@@ -182,7 +183,7 @@ class SourceParts:
         return {"parts": self.count}
 
     def describe(self, number: int) -> str:
-        return f"{self._kind} {number} of {self.count}"
+        return f"{self.kind} {number} of {self.count}"
 
     def part(self, number: int) -> Part:
         return Part(self._open(number), name=self.describe(number))
@@ -233,10 +234,11 @@ def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
         sampled = range(0, length, max(1, -(-length // _SAMPLE)))
         nbytes = 0
         records = 0
+        encode = RangeEncoder(source, codec, UNDECODED)
         for first in sampled:
             # An element that does not fit is an error, or is left out, when its part is built.
             with suppress(ElementError):
-                for frames in encode(source, codec, first, 1, on_error="raise", validate=False)[0]:
+                for frames in encode(first, 1)[0]:
                     nbytes += int(frames.lengths.sum())
                     records += len(frames)
             if nbytes >= shard_bytes:
@@ -265,7 +267,7 @@ def compared_records(parts: Ranges | SourceParts, spec: Tree) -> dict[str, str]:
     for name, (source, start) in [*first.items()] * (2 if isinstance(parts, Ranges) else 1):
         # An element that does not fit is an error, or is left out, when its part is built.
         with suppress(ElementError, SourceError):
-            frames = encode(source, codec, start, 1, on_error="raise", validate=False)[0]
+            frames = RangeEncoder(source, codec, UNDECODED)(start, 1)[0]
             hashes.setdefault(name, set()).add(stored(hashed(b"".join(map(Frames.memory, frames)))))
     if any(len(each) > 1 for each in hashes.values()):
         return {}

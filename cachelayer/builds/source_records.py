@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.encode import Encoder
+from cachelayer.builds.encode import UNDECODED, Encoder, RangeEncoder
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, SourceError
 from cachelayer.records.codec import codec_for
@@ -52,7 +52,7 @@ class SourceRecords:
         batch = take(numbers)
         if len(batch) < len(numbers):
             raise SourceError(f"the source has no record {numbers[len(batch)]}, but its length is {self._length}")
-        encoder = Encoder(self._codec, "raise", validate=False, place=lambda row: self._source.place(numbers[row]))
+        encoder = Encoder(self._codec, UNDECODED, place=lambda row: self._source.place(numbers[row]))
         try:
             return encoder.encode(batch), encoder.result.nullable
         except ElementError as error:
@@ -80,9 +80,9 @@ class SourceRecords:
         starts = self._source.starts or ()
         after = bisect_right(starts, begin)
         stop = min(self._length, starts[after]) if after < len(starts) else self._length
-        encoder = Encoder(self._codec, "raise", begin, validate=False, place=self._source.place)
-        frames = Frames.joined([*map(encoder.encode, self._source.batches(begin, stop))])
-        self._blocks[begin] = frames, encoder.result.nullable
+        encoded, result = RangeEncoder(self._source, self._codec, UNDECODED)(begin, stop - begin)
+        frames = Frames.joined(encoded)
+        self._blocks[begin] = frames, result.nullable
         self._held_nbytes += frames.buffer.nbytes
         while len(self._blocks) > 1 and self._held_nbytes > _MOST_HELD_NBYTES:
             _, (oldest, _) = self._blocks.popitem(last=False)

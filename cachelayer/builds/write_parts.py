@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.element_specs import needs_elements, spec_of_batches
-from cachelayer.builds.encode import Encoder, encode, encode_with_workers
+from cachelayer.builds.encode import Encoder, RangeEncoder, encode_with_workers
 from cachelayer.builds.parts import Part, Parts, Ranges, Whole, part_in_errors
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.records.codec import Codec, codec_for
@@ -84,7 +83,7 @@ def _encoded_here(
             if part.source.element_spec is None and needs_elements(spec, options):
                 spec, batches = spec_of_batches(batches, spec, as_json=part.source.as_json)
             codec = codec_for(spec)
-        encoder = _encoder(codec, options, part)
+        encoder = Encoder(codec, options.checks, part.first, part.source.place)
         yield _EncodedPart(number, part, encoder, map(encoder.encode, batches))
 
 
@@ -92,16 +91,12 @@ def _encoded_by_workers(
     parts: Ranges, part_numbers: Iterable[int], codec: Codec, options: BuildOptions
 ) -> Generator[_EncodedPart, None, None]:
     """Yield each part, whose records worker processes make, some ranges of records at a time."""
-    encode_range = partial(encode, parts.source, codec, on_error=options.on_error, validate=options.validate)
-    encoded = encode_with_workers(encode_range, options.workers, ((each, parts.range(each)) for each in part_numbers))
+    encode = RangeEncoder(parts.source, codec, options.checks)
+    encoded = encode_with_workers(encode, options.workers, ((each, parts.range(each)) for each in part_numbers))
     with closing(encoded):
         waited = current().waiting_for("the worker processes", encoded)
         for number, encoded_ranges in groupby(waited, itemgetter(0)):
             part = parts.part(number)
-            encoder = _encoder(codec, options, part)
+            encoder = Encoder(codec, options.checks, part.first, part.source.place)
             frames = chain.from_iterable(encoder.take(encoded_range) for _, encoded_range in encoded_ranges)
             yield _EncodedPart(number, part, encoder, frames)
-
-
-def _encoder(codec: Codec, options: BuildOptions, part: Part) -> Encoder:
-    return Encoder(codec, options.on_error, part.first, validate=options.validate, place=part.source.place)

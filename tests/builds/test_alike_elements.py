@@ -20,7 +20,7 @@ from cachelayer.builds import source as source_module
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import Batch, ElementBatch, snapshot
 from cachelayer.builds.element_specs import spec_of_batches
-from cachelayer.builds.encode import Encoder, OnError
+from cachelayer.builds.encode import Checks, Encoder, OnError
 from cachelayer.errors import CacheLayerError
 from cachelayer.records.codec import codec_for
 from cachelayer.specs.spec import as_nullable
@@ -224,7 +224,7 @@ def outcome(given: Iterator[Batch], spec: Any, on_error: OnError) -> Any:
     try:
         if spec is None:
             spec, given = spec_of_batches(given)
-        encoder = Encoder(codec_for(spec), on_error)
+        encoder = Encoder(codec_for(spec), Checks(on_error == "skip"))
         records = [encoder.encode(batch).buffer.tobytes() for batch in given]
     except CacheLayerError as error:
         return type(error), str(error)

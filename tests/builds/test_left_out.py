@@ -14,7 +14,7 @@ from PIL import Image
 import cachelayer
 from cachelayer import ArraySpec, CacheLayerWarning, ElementError, ImageSpec, InvalidArgumentError, Storage, sharded
 from cachelayer.builds.batches import ElementBatch
-from cachelayer.builds.encode import Encoder
+from cachelayer.builds.encode import Checks, Encoder
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.leaf_columns import Columns
 
@@ -51,7 +51,7 @@ class CountedBatch(ElementBatch):
 
 
 def test_what_does_not_fit_is_found_by_halves() -> None:
-    encoder = Encoder(codec_for(SPEC), "skip")
+    encoder = Encoder(codec_for(SPEC), Checks(skips=True))
     assert len(encoder.encode(CountedBatch(rows(8192, {5000, 8191})))) == 8190
     assert encoder.result.left_out == 2
     assert sum(CountedBatch.encoded) < 6 * 8192

@@ -25,7 +25,7 @@ TOKENS = {"tokens": ArraySpec("int32", (None,)), "id": ArraySpec("int64")}
 
 
 def encoded(spec: Any, batch: Any) -> list[bytes]:
-    return Encoder(codec_for(spec), "raise").encode(batch).to_list()
+    return Encoder(codec_for(spec)).encode(batch).to_list()
 
 
 def are_arrays(batch: Any) -> bool:
@@ -111,7 +111,7 @@ def test_what_does_not_fit_at_once_is_what_it_is_one_by_one(change: dict[str, An
     rows = [{name: leaf[row] for name, leaf in batch.items()} for row in range(20)]
 
     def outcome(batches: Iterator[Any]) -> Any:
-        encoder = Encoder(codec_for(TOKENS), "raise")
+        encoder = Encoder(codec_for(TOKENS))
         try:
             return [raw for each in batches for raw in encoder.encode(each).to_list()], encoder.result.nullable
         except CacheLayerError as error:
