@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import CorruptionError, ElementError, InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.records.files_in_records import FileRanges, StoredBytes, read_together
 from cachelayer.records.selection import record_numbers, sliced
-from cachelayer.records.video_index import PacketRange, VideoIndex, pyav
+from cachelayer.records.video_index import PacketRange, ReadBytes, VideoIndex, decoded_frames, pyav
 from cachelayer.specs.spec import ImageSize, VideoSpec, describe_leaf
 from cachelayer.support.arguments import explains_options
 from cachelayer.support.json_values import decoding
@@ -34,62 +34,10 @@ from cachelayer.support.locks import cached_property
 from cachelayer.support.memory import LEAF_NBYTES, Ints
 
 Frames = NDArray[np.uint8]
-ReadBytes = Callable[[int, int], Any]
-"""Returns the bytes of a file from a begin to an end."""
 # If packets have at most so many bytes between them, such as sound, these are fetched too: that saves a request.
 _GAP = 1 << 14
 # Timestamps in seconds that were stored as float32 are off by less.
 _TOLERANCE = 1e-4
-
-
-def decoded_frames(index: VideoIndex, ranges: Sequence[PacketRange], read: ReadBytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each frame of these ranges that is asked for, ascending, and the frame of PyAV."""
-    av = pyav()
-    context = index.decoder()
-    for packets in ranges:
-        wanted = iter(packets.frames)
-        last = -1
-        expected = next(wanted, None)
-        for frame in _frames_of_range(av, context, index, packets, read):
-            if frame.pts is None:
-                continue
-            if frame.pts <= last:
-                raise ValueError(f"frame {last} comes out of the decoder after frame {frame.pts}")
-            last = frame.pts
-            if expected is not None and last > expected:
-                break
-            if last == expected:
-                yield last, frame
-                expected = next(wanted, None)
-                if expected is None:
-                    break
-        if expected is not None:
-            raise ValueError(f"frame {expected} does not decode")
-        context.flush_buffers()
-
-
-def _frames_of_range(av: Any, context: Any, index: VideoIndex, packets: PacketRange, read: ReadBytes) -> Iterator[Any]:
-    for number in range(packets.first, packets.last + 1):
-        begin, nbytes, _, frame = index.packets[number].tolist()
-        # Decoders read a little past the end of a packet. A packet that is made with a size has zeros there; a packet
-        # that is made of bytes has not.
-        packet = av.Packet(nbytes)
-        packet.update(read(begin, begin + nbytes))
-        # The decoder returns each frame with its time: here that is its number, which says what frame it is.
-        packet.pts = None if frame >= len(index.times) else frame
-        yield from _decoded(av, context, packet)
-    yield from _decoded(av, context, None)
-
-
-def _decoded(av: Any, context: Any, packet: Any) -> Sequence[Any]:
-    """Return the frames that a decoder has ready after a packet; after None, the last ones."""
-    try:
-        frames: Sequence[Any] = context.decode(packet)
-    except av.error.EOFError:
-        return ()
-    except av.error.FFmpegError as error:
-        raise ValueError(f"{type(error).__name__}: {error.strerror}") from error
-    return frames
 
 
 @dataclass(frozen=True, eq=False)

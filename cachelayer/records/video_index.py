@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -46,6 +46,8 @@ _MATROSKA = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
 _WORD = re.compile(r"\w*", re.ASCII)
 _MOST_PIXELS = 1 << 16
 """The width, or the height, of a frame is at most this."""
+ReadBytes = Callable[[int, int], Any]
+"""Returns the bytes of a file from a begin to an end."""
 
 
 def pyav() -> Any:
@@ -344,10 +346,58 @@ def _facts(stream: Any, first: Any) -> dict[str, Any]:
     }
 
 
+def decoded_frames(index: VideoIndex, ranges: Sequence[PacketRange], read: ReadBytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number of each frame of these ranges that is asked for, ascending, and the frame of PyAV."""
+    av = pyav()
+    context = index.decoder()
+    for packets in ranges:
+        wanted = iter(packets.frames)
+        last = -1
+        expected = next(wanted, None)
+        for frame in _frames_of_range(av, context, index, packets, read):
+            if frame.pts is None:
+                continue
+            if frame.pts <= last:
+                raise ValueError(f"frame {last} comes out of the decoder after frame {frame.pts}")
+            last = frame.pts
+            if expected is not None and last > expected:
+                break
+            if last == expected:
+                yield last, frame
+                expected = next(wanted, None)
+                if expected is None:
+                    break
+        if expected is not None:
+            raise ValueError(f"frame {expected} does not decode")
+        context.flush_buffers()
+
+
+def _frames_of_range(av: Any, context: Any, index: VideoIndex, packets: PacketRange, read: ReadBytes) -> Iterator[Any]:
+    for number in range(packets.first, packets.last + 1):
+        begin, nbytes, _, frame = index.packets[number].tolist()
+        # Decoders read a little past the end of a packet. A packet that is made with a size has zeros there; a packet
+        # that is made of bytes has not.
+        packet = av.Packet(nbytes)
+        packet.update(read(begin, begin + nbytes))
+        # The decoder returns each frame with its time: here that is its number, which says what frame it is.
+        packet.pts = None if frame >= len(index.times) else frame
+        yield from _decoded(av, context, packet)
+    yield from _decoded(av, context, None)
+
+
+def _decoded(av: Any, context: Any, packet: Any) -> Sequence[Any]:
+    """Return the frames that a decoder has ready after a packet; after None, the last ones."""
+    try:
+        frames: Sequence[Any] = context.decode(packet)
+    except av.error.EOFError:
+        return ()
+    except av.error.FFmpegError as error:
+        raise ValueError(f"{type(error).__name__}: {error.strerror}") from error
+    return frames
+
+
 def _check_first_frame(index: VideoIndex, file: bytes, first: Any) -> None:
     """Raise unless the first frame that is decoded by the index is the first frame of the file."""
-    from cachelayer.records.video import decoded_frames
-
     ranges = index.packet_ranges(np.zeros(1, np.int64))
     _, frame = next(decoded_frames(index, ranges, lambda begin, end: file[begin:end]))
     pixels = frame.to_ndarray(format="rgb24")

@@ -8,6 +8,7 @@
 """
 
 from cachelayer.statistics.numbers import NumberStats
-from cachelayer.statistics.survey import LeafStats, LengthStats, Statistics, Survey, count_by, survey
+from cachelayer.statistics.shown import LeafStats, LengthStats, Statistics
+from cachelayer.statistics.survey import Survey, count_by, survey
 
 __all__ = ["LeafStats", "LengthStats", "NumberStats", "Statistics", "Survey", "count_by", "survey"]

@@ -1,18 +1,15 @@
-"""Statistics in words and bars: the same in text, in notebooks and on the page."""
+"""Statistics, and how they are shown: the same in text, in notebooks and on the page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachelayer.drawing.text import Names, named, number_text, shown_path
-
-if TYPE_CHECKING:
-    from cachelayer.statistics.numbers import Histogram, NumberStats
-    from cachelayer.statistics.survey import LeafStats, LengthStats, Statistics
-    from cachelayer.statistics.texts_and_images import StringStats
+from cachelayer.statistics.numbers import Histogram, NumberStats
+from cachelayer.statistics.texts_and_images import StringStats
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 16
@@ -25,6 +22,76 @@ _TEXT = 24
 """How many characters of a string are shown."""
 _TO_MINUTES = len("2026-01-31T12:30")
 _NO_NAMES: Names = {}
+
+
+@dataclass(frozen=True)
+class LengthStats:
+    """The statistics of lengths."""
+
+    of: str
+    """What is counted: ``bytes`` or ``characters`` of strings; ``axis 0``, ``axis 1`` and so on of arrays; ``values``
+    of sparse arrays; ``width`` and ``height`` of encoded images, 0 for an image that cannot be read."""
+    numbers: NumberStats
+    """The statistics of the lengths."""
+    longest: int | None
+    """The number of the first record with the largest length; None if a record has several lengths."""
+
+
+@dataclass(frozen=True)
+class LeafStats:
+    """The statistics of one leaf, over all records that were read."""
+
+    path: str
+    """Where the leaf is in an element, such as ``['image']``; "" if it is the whole element."""
+    spec: str
+    """The dtype and shape, such as ``uint8[32, 32, 3]``."""
+    nulls: int
+    """In how many records it is None."""
+    lengths: tuple[LengthStats, ...]
+    """The lengths of strings, of ragged and sparse arrays, and along unknown dimensions; the sizes of encoded images,
+    if Pillow is installed."""
+    numbers: NumberStats | None
+    """None for strings and complex numbers, which have no range."""
+    strings: StringStats | None
+    """None for numbers and encoded images."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The statistics of the records of a version; ``str`` shows them, and notebooks show a table.
+
+    Examples:
+        >>> rows = [{"label": "cat", "score": 0.5}, {"label": "dog", "score": 1.5}, {"label": "cat", "score": 1.0}]
+        >>> stats = cachelayer.Storage(folder).submit(rows, "rows", "v1").stats()
+        >>> label, score = stats.leaves
+        >>> label.strings.common, score.numbers.minimum, score.numbers.mean, stats.records_read
+        ((('cat', 2), ('dog', 1)), 0.5, 1.0, 3)
+        >>> print(stats)
+        rows@v1: 3 records
+        ...
+    """
+
+    reference: str
+    """The reference of the version."""
+    records: int
+    """The number of its records."""
+    records_read: int
+    """How many of these were read; fewer than ``records`` for a sample."""
+    record_nbytes: LengthStats
+    """The bytes of records, as stored."""
+    leaves: tuple[LeafStats, ...]
+    """The leaves, in the order of the element."""
+
+    def __str__(self) -> str:
+        return statistics_text(self)
+
+    def _repr_html_(self) -> str:
+        """Return a table, which notebooks show."""
+        return statistics_html(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the statistics as dicts, lists, numbers and text."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)

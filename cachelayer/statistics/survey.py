@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,9 @@ from cachelayer.specs.leaf_names import leaf_number
 from cachelayer.specs.schema import Schema
 from cachelayer.specs.spec import ImageSpec, JsonSpec, LeafSpec, RaggedSpec, describe_leaf
 from cachelayer.specs.values import Nullable, Ragged, Sparse
-from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
-from cachelayer.statistics.shown import statistics_html, statistics_text
-from cachelayer.statistics.texts_and_images import StringStats, StringSummary, image_sizes
+from cachelayer.statistics.numbers import NumberSummary, are_numbers
+from cachelayer.statistics.shown import LeafStats, LengthStats, Statistics
+from cachelayer.statistics.texts_and_images import StringSummary, image_sizes
 from cachelayer.support.arguments import integer
 from cachelayer.support.progress import Progress
 
@@ -27,76 +26,6 @@ _BATCH_NBYTES = 8 << 20
 _BATCH_RECORDS = 16_384
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class LengthStats:
-    """The statistics of lengths."""
-
-    of: str
-    """What is counted: ``bytes`` or ``characters`` of strings; ``axis 0``, ``axis 1`` and so on of arrays; ``values``
-    of sparse arrays; ``width`` and ``height`` of encoded images, 0 for an image that cannot be read."""
-    numbers: NumberStats
-    """The statistics of the lengths."""
-    longest: int | None
-    """The number of the first record with the largest length; None if a record has several lengths."""
-
-
-@dataclass(frozen=True)
-class LeafStats:
-    """The statistics of one leaf, over all records that were read."""
-
-    path: str
-    """Where the leaf is in an element, such as ``['image']``; "" if it is the whole element."""
-    spec: str
-    """The dtype and shape, such as ``uint8[32, 32, 3]``."""
-    nulls: int
-    """In how many records it is None."""
-    lengths: tuple[LengthStats, ...]
-    """The lengths of strings, of ragged and sparse arrays, and along unknown dimensions; the sizes of encoded images,
-    if Pillow is installed."""
-    numbers: NumberStats | None
-    """None for strings and complex numbers, which have no range."""
-    strings: StringStats | None
-    """None for numbers and encoded images."""
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """The statistics of the records of a version; ``str`` shows them, and notebooks show a table.
-
-    Examples:
-        >>> rows = [{"label": "cat", "score": 0.5}, {"label": "dog", "score": 1.5}, {"label": "cat", "score": 1.0}]
-        >>> stats = cachelayer.Storage(folder).submit(rows, "rows", "v1").stats()
-        >>> label, score = stats.leaves
-        >>> label.strings.common, score.numbers.minimum, score.numbers.mean, stats.records_read
-        ((('cat', 2), ('dog', 1)), 0.5, 1.0, 3)
-        >>> print(stats)
-        rows@v1: 3 records
-        ...
-    """
-
-    reference: str
-    """The reference of the version."""
-    records: int
-    """The number of its records."""
-    records_read: int
-    """How many of these were read; fewer than ``records`` for a sample."""
-    record_nbytes: LengthStats
-    """The bytes of records, as stored."""
-    leaves: tuple[LeafStats, ...]
-    """The leaves, in the order of the element."""
-
-    def __str__(self) -> str:
-        return statistics_text(self)
-
-    def _repr_html_(self) -> str:
-        """Return a table, which notebooks show."""
-        return statistics_html(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the statistics as dicts, lists, numbers and text."""
-        return asdict(self)
 
 
 class Survey:
