@@ -50,7 +50,7 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
         >>> from cachelayer.adapters.folders import from_files
         >>> for name in ("b.json", "a.json", "c.txt"):
         ...     _ = (folder / name).write_text(name.upper())
-        >>> ref = cachelayer.Storage(folder / "cache").cache(from_files(folder, "*.json"), "files", "v1")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_files(folder, "*.json"), "files@v1")
         >>> list(ref)
         [{'path': 'a.json', 'data': b'A.JSON'}, {'path': 'b.json', 'data': b'B.JSON'}]
     """
@@ -97,7 +97,7 @@ def from_image_folder(
         >>> for number, name in enumerate(["dog", "cat"]):
         ...     (folder / "train" / name).mkdir(parents=True)
         ...     Image.new("RGB", (4, 3), (9, number, 0)).save(folder / "train" / name / "0.png")
-        >>> ref = cachelayer.Storage(folder / "cache").cache(from_image_folder(folder / "train"), "pets", "v1")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_image_folder(folder / "train"), "pets@v1")
         >>> ref.metadata["classes"], ref[1]["label"], ref[1]["image"].shape, ref[1]["image"][0, 0]
         (['cat', 'dog'], np.int64(1), (3, 4, 3), array([9, 0, 0], dtype=uint8))
     """
@@ -132,7 +132,7 @@ def from_audio_folder(
         ...     (folder / "words" / name).mkdir(parents=True)
         ...     soundfile.write(folder / "words" / name / "0.wav", np.zeros(800), 16000)
         >>> source = from_audio_folder(folder / "words", sampling_rate=8000, channels=1)
-        >>> ref = cachelayer.Storage(folder / "cache").cache(source, "words", "v1")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(source, "words@v1")
         >>> ref.metadata["classes"], ref[0]["audio"].shape
         (['no', 'yes'], (400,))
     """

@@ -60,7 +60,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     Examples:
         >>> import grain
         >>> data = grain.MapDataset.range(10).filter(lambda n: n % 3 == 0).map(lambda n: {"n": n})
-        >>> ref = cachelayer.Storage(folder).cache(data, "thirds", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(data, "thirds@v1")
         >>> [int(row["n"]) for row in ref]
         [0, 3, 6, 9]
     """

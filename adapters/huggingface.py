@@ -68,7 +68,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     Examples:
         >>> import datasets
         >>> data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]})
-        >>> ref = cachelayer.Storage(folder).cache(data, "texts", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(data, "texts@v1")
         >>> ref[0]
         {'text': 'a', 'label': np.int64(1)}
     """
@@ -188,7 +188,7 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
         >>> import datasets
         >>> from cachelayer.adapters.huggingface import to_datasets
         >>> data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": ["no", "yes"]}).class_encode_column("label")
-        >>> ref = cachelayer.Storage(folder / "cache").cache(data, "texts", "v1")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(data, "texts@v1")
         >>> again = to_datasets(ref[1:], cache_dir=folder / "arrow")
         >>> again[0], again.features["label"].names
         ({'text': 'b', 'label': 1}, ['no', 'yes'])

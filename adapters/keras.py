@@ -60,7 +60,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         ...         return 2
         ...     def __getitem__(self, number):
         ...         return np.full((3, 1), number), np.array([0, 1, 0])
-        >>> ref = cachelayer.Storage(folder).cache(Batches(), "pairs", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(Batches(), "pairs@v1")
         >>> len(ref), ref[5]
         (6, (array([1]), np.int64(0)))
     """
@@ -124,7 +124,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         >>> import numpy as np
         >>> from cachelayer.adapters.keras import to_keras
         >>> x = np.arange(6, dtype=np.float32).reshape(6, 1)
-        >>> ref = cachelayer.Storage(folder).cache((x, 2 * x), "pairs", "v1")
+        >>> ref = cachelayer.Storage(folder).cache((x, 2 * x), "pairs@v1")
         >>> data = to_keras(ref.stream(2, shuffle=True, seed=1))
         >>> model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
         >>> model.compile("sgd", "mse")

@@ -52,7 +52,7 @@ def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = N
         >>> np.save(folder / "x.npy", np.arange(6.0).reshape(3, 2))
         >>> np.save(folder / "y.npy", np.array([7, 8, 9]))
         >>> source = from_npy({"x": folder / "x.npy", "y": folder / "y.npy"})
-        >>> cachelayer.Storage(folder / "cache").cache(source, "points", "v1")[1]
+        >>> cachelayer.Storage(folder / "cache").cache(source, "points@v1")[1]
         {'x': array([2., 3.]), 'y': np.int64(8)}
     """
     files = [os.fspath(path) for _, path in tree.leaf_values(paths)]
@@ -82,7 +82,7 @@ def from_npz(
         >>> from cachelayer.adapters.npy import from_npz
         >>> np.savez(folder / "data.npz", x_train=np.arange(6.0).reshape(3, 2), y_train=np.array([7, 8, 9]))
         >>> source = from_npz(folder / "data.npz", {"label": "y_train"})
-        >>> cachelayer.Storage(folder / "cache").cache(source, "labels", "v1").read([0, 2])
+        >>> cachelayer.Storage(folder / "cache").cache(source, "labels@v1").read([0, 2])
         {'label': array([7, 9])}
     """
     name = os.fspath(path)

@@ -60,7 +60,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     Examples:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"name": ["a", "b", None], "score": [0.5, 1.5, 2.5]})
-        >>> ref = cachelayer.Storage(folder).cache(frame, "scores", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(frame, "scores@v1")
         >>> ref[2], ref[0]["name"]
         ({'name': None, 'score': np.float64(2.5)}, 'a')
     """
@@ -111,7 +111,7 @@ def to_pandas(
         >>> import pandas as pd
         >>> from cachelayer.adapters.pandas import to_pandas
         >>> frame = pd.DataFrame({"name": ["a", "b", "c"], "score": pd.array([1, None, 3], "Int64")})
-        >>> ref = cachelayer.Storage(folder).cache(frame, "scores", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(frame, "scores@v1")
         >>> to_pandas(ref, [1, 2])
           name  score
         0    b   <NA>

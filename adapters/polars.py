@@ -44,7 +44,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     Examples:
         >>> import polars as pl
         >>> frame = pl.DataFrame({"name": ["a", "b"], "tags": [["x", "y"], []]})
-        >>> ref = cachelayer.Storage(folder).cache(frame, "rows", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(frame, "rows@v1")
         >>> ref[0]
         {'name': 'a', 'tags': array(['x', 'y'], dtype=object)}
     """
@@ -92,7 +92,7 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
         >>> import polars as pl
         >>> from cachelayer.adapters.polars import to_polars
         >>> frame = pl.DataFrame({"name": ["a", "b", "c"], "score": [1, None, 3]})
-        >>> ref = cachelayer.Storage(folder).cache(frame, "scores", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(frame, "scores@v1")
         >>> to_polars(ref).equals(frame), to_polars(ref, [2]).rows()
         (True, [('c', 3)])
     """

@@ -65,7 +65,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     Examples:
         >>> import pyarrow as pa
         >>> table = pa.table({"n": [1, None, 3], "text": ["a", "b", "c"]})
-        >>> ref = cachelayer.Storage(folder).cache(table, "rows", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(table, "rows@v1")
         >>> ref[1]
         {'n': None, 'text': 'b'}
     """
@@ -132,7 +132,7 @@ def to_arrow(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None
         >>> import pyarrow as pa
         >>> from cachelayer.adapters.pyarrow import to_arrow
         >>> table = pa.table({"n": pa.array([1, None, 3], pa.int8()), "tags": [["x"], [], ["y", "z"]]})
-        >>> ref = cachelayer.Storage(folder).cache(table, "rows", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(table, "rows@v1")
         >>> to_arrow(ref) == table, to_arrow(ref, [2]).to_pylist()
         (True, [{'n': 3, 'tags': ['y', 'z']}])
     """
@@ -162,7 +162,7 @@ def from_parquet(
         >>> from cachelayer.adapters.pyarrow import from_parquet
         >>> pq.write_table(pa.table({"n": [1, 2, 3], "text": ["a", "b", "c"]}), folder / "rows.parquet")
         >>> source = from_parquet(folder / "*.parquet", columns=["text"])
-        >>> cachelayer.Storage(folder / "cache").cache(source, "rows", "v1")[2]
+        >>> cachelayer.Storage(folder / "cache").cache(source, "rows@v1")[2]
         {'text': 'c'}
     """
     part = partial(_parquet_part, columns, schema)
@@ -190,7 +190,7 @@ def from_ipc(
         >>> import pyarrow.feather
         >>> from cachelayer.adapters.pyarrow import from_ipc
         >>> pyarrow.feather.write_feather(pa.table({"n": [1, 2, 3]}), str(folder / "rows.arrow"))
-        >>> ref = cachelayer.Storage(folder / "cache").cache(from_ipc(folder / "rows.arrow"), "rows", "v1")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_ipc(folder / "rows.arrow"), "rows@v1")
         >>> ref.read([2, 0])
         {'n': array([3, 1])}
     """
@@ -226,7 +226,7 @@ def from_csv(
         >>> from cachelayer.adapters.pyarrow import from_csv
         >>> _ = (folder / "rows.csv").write_text("zip,age\n01099,7\n20095,\n")
         >>> schema = pa.schema({"zip": pa.string(), "age": pa.int8()})
-        >>> ref = cachelayer.Storage(folder / "cache").cache(from_csv(folder / "rows.csv", schema), "people", "v1")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_csv(folder / "rows.csv", schema), "people@v1")
         >>> ref[0], ref[1]["age"]
         ({'zip': '01099', 'age': np.int8(7)}, None)
     """
@@ -253,7 +253,7 @@ def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = No
     Examples:
         >>> from cachelayer.adapters.pyarrow import from_json
         >>> _ = (folder / "rows.jsonl").write_text('{"id": 1, "scores": [0.5, 1]}\n{"id": 2}\n')
-        >>> ref = cachelayer.Storage(folder / "cache").cache(from_json(folder / "rows.jsonl"), "rows", "v1")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_json(folder / "rows.jsonl"), "rows@v1")
         >>> ref[0], ref[1]
         ({'id': np.int64(1), 'scores': array([0.5, 1. ])}, {'id': np.int64(2), 'scores': None})
     """

@@ -54,7 +54,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     Examples:
         >>> import tensorflow as tf
         >>> data = tf.data.Dataset.from_tensor_slices({"x": [[1.0, 2.0], [3.0, 4.0]], "label": [0, 1]})
-        >>> ref = cachelayer.Storage(folder).cache(lambda: data.shuffle(10, seed=1), "pairs", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(lambda: data.shuffle(10, seed=1), "pairs@v1")
         >>> len(ref), ref.element_spec
         (2, {'x': ArraySpec(float32, (2,)), 'label': ArraySpec(int32)})
     """

@@ -53,7 +53,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         >>> builder = Cubes(data_dir=folder / "tfds", file_format="array_record")
         >>> builder.download_and_prepare()
         Downloading and preparing dataset ...
-        >>> ref = cachelayer.Storage(folder / "cache").cache(builder, "cubes", "v1")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(builder, "cubes@v1")
         >>> [int(element["cube"]) for element in ref]
         [0, 1, 8, 27]
     """

@@ -59,7 +59,7 @@ def from_tfrecord(
         >>> with tf.io.TFRecordWriter(str(folder / "train.tfrecord")) as writer:
         ...     writer.write(example.SerializeToString())
         >>> source = from_tfrecord(folder / "*.tfrecord", {"label": tf.io.FixedLenFeature((), tf.int64)})
-        >>> cachelayer.Storage(folder / "cache").cache(source, "labels", "v1")[0]
+        >>> cachelayer.Storage(folder / "cache").cache(source, "labels@v1")[0]
         {'label': np.int64(7)}
     """
     if (compression_type or None) not in _DECOMPRESSED:

@@ -67,7 +67,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         >>> import torch
         >>> from torch.utils.data import TensorDataset
         >>> dataset = TensorDataset(torch.arange(6).view(3, 2), torch.tensor([0, 1, 0]))
-        >>> ref = cachelayer.Storage(folder).cache(dataset, "pairs", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(dataset, "pairs@v1")
         >>> ref[1]
         (array([2, 3]), np.int64(1))
     """

@@ -51,7 +51,7 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
         >>> from cachelayer.adapters.torchtitan import TokenDataLoader
         >>> documents = [{"tokens": np.array([1, 2, 3], np.int32)}, {"tokens": np.array([4, 5], np.int32)}]
         >>> spec = {"tokens": cachelayer.ArraySpec("int32", (None,))}
-        >>> ref = cachelayer.Storage(folder).cache(documents, "documents", "v1", element_spec=spec)
+        >>> ref = cachelayer.Storage(folder).cache(documents, "documents@v1", element_spec=spec)
         >>> rows = ref.packed("tokens", 5)
         >>> config = TokenDataLoader.Config(rows=rows, shuffle=False)
         >>> loader = TokenDataLoader(config, dp_world_size=1, dp_rank=0, seq_len=4, local_batch_size=1)

@@ -76,7 +76,7 @@ def from_webdataset(
         ...         member = tarfile.TarInfo(name)
         ...         member.size = len(data)
         ...         tar.addfile(member, io.BytesIO(data))
-        >>> ref = cachelayer.Storage(folder / "cache").cache(from_webdataset(folder / "samples.tar"), "samples", "v1")
+        >>> ref = cachelayer.Storage(folder / "cache").cache(from_webdataset(folder / "samples.tar"), "samples@v1")
         >>> ref[0]
         {'__key__': '7', 'cls': np.int64(3), 'txt': 'seven'}
     """

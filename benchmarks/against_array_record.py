@@ -40,7 +40,7 @@ RANDOM_ACCESS = {"max_parallelism": "0", "index_storage_option": "in_memory"}
 
 def stored(folder: Path, source: Any, rows: Iterable[bytes], compression: str | None = None) -> tuple[Any, Any]:
     """The records as a version, and as array_record writes and reads them."""
-    ref = cachelayer.Storage(folder).submit(source, "data", "v1", compression=compression, progress=False)
+    ref = cachelayer.Storage(folder).submit(source, "data@v1", compression=compression, progress=False)
     path = str(folder / "stock.array_record")
     writer = ArrayRecordWriter(path, f"group_size:1,{'zstd:3' if compression else 'uncompressed'}")
     for row in rows:

@@ -44,7 +44,7 @@ def written(path: Path, rows: Iterable[bytes]) -> Any:
 def compare_images(comparison: Comparison, folder: Path, records: int) -> None:
     """Images of 3 KB: batches, single elements and elements of a shuffled epoch."""
     arrays = images(records)
-    ref = cachelayer.Storage(folder).submit(arrays, "images", "v1", progress=False)
+    ref = cachelayer.Storage(folder).submit(arrays, "images@v1", progress=False)
     reader = written(folder / "images.bag", encoded(arrays))
     wanted = shuffled_batches(records, BATCH)
 
@@ -74,7 +74,7 @@ def compare_bytes(comparison: Comparison, folder: Path, records: int) -> None:
     wanted = shuffled_batches(records, BATCH)
     storage = cachelayer.Storage(folder)
     for compression, suffix in ((None, "bag"), ("zstd", "bagz")):
-        ref = storage.submit(rows, suffix, "v1", compression=compression, progress=False)
+        ref = storage.submit(rows, f"{suffix}@v1", compression=compression, progress=False)
         reader = written(folder / f"rows.{suffix}", rows)
 
         def listed(numbers: np.ndarray, reader: Any = reader) -> Any:

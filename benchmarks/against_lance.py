@@ -40,7 +40,7 @@ def main(rows: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = strings(rows)
         dataset = lance.write_dataset(table, f"{folder}/rows.lance")
-        ref = cachelayer.Storage(Path(folder)).submit(table, "rows", "v1", progress=False)
+        ref = cachelayer.Storage(Path(folder)).submit(table, "rows@v1", progress=False)
         del table
 
         def our_strings(numbers: np.ndarray) -> list[str]:

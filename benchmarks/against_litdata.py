@@ -115,9 +115,9 @@ def store(url: str, options: dict[str, str], pictures: int) -> None:
 
     elements = [{"image": file, "label": number} for number, file in enumerate(jpegs(pictures))]
     storage = cachelayer.Storage(f"{url}/ours", storage_options=options, local_cache_bytes=0)
-    storage.submit(elements, "files", "v1", shard_bytes=CHUNK, progress=False)
+    storage.submit(elements, "files@v1", shard_bytes=CHUNK, progress=False)
     spec = {"image": cachelayer.ImageSpec(), "label": cachelayer.ArraySpec("int64")}
-    storage.submit(elements, "pictures", "v1", element_spec=spec, shard_bytes=CHUNK, progress=False)
+    storage.submit(elements, "pictures@v1", element_spec=spec, shard_bytes=CHUNK, progress=False)
     with tempfile.TemporaryDirectory() as folder:
         optimize(as_it_is, elements, folder, chunk_bytes=CHUNK, num_workers=1, start_method="fork", verbose=False)
         s3fs.S3FileSystem(**options).put(f"{folder}/", f"{url}/lit/", recursive=True)

@@ -57,7 +57,7 @@ def reading(sequences: int, window: int, rounds: int) -> dict[str, tuple[str, ..
     with gcs_server() as server, fault_proxy(server.endpoint, latency_ms=LATENCY_MS) as proxy:
         url = server.url(new_bucket(server), "caches")
         near = cachelayer.Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
-        near.submit({"tokens": tokens}, "corpus", "v1", progress=False)
+        near.submit({"tokens": tokens}, "corpus@v1", progress=False)
         options = server.storage_options(proxy.endpoint)
         for turn in range(rounds):
             for way in rates:

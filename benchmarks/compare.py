@@ -56,7 +56,7 @@ def images(size: str) -> dict[str, Any]:
 def stored(folder: Path, source: Any, name: str = "data", **options: Any) -> Any:
     import cachelayer
 
-    return cachelayer.Storage(folder).cache(source, name, "v1", progress=False, **options)
+    return cachelayer.Storage(folder).cache(source, f"{name}@v1", progress=False, **options)
 
 
 def streams(size: str, **options: Any) -> Callable[[Path], Work]:
@@ -100,7 +100,7 @@ _FIRST_BATCH = """
 import time, numpy
 started, spent = time.perf_counter(), time.process_time()
 import cachelayer
-ref = cachelayer.Storage({folder!r}).fetch("data", "v1")
+ref = cachelayer.Storage({folder!r}).fetch("data@v1")
 next(iter(ref.stream(256, shuffle=True, seed=5)))
 print(time.perf_counter() - started, time.process_time() - spent)
 """
@@ -133,10 +133,10 @@ def hits(folder: Path) -> Work:
         yield from rows[:100]
 
     storage = cachelayer.Storage(folder)
-    storage.cache(build, "data", "v1", progress=False)
+    storage.cache(build, "data@v1", progress=False)
 
     def work() -> int:
-        storage.cache(build, "data", "v1", progress=False)
+        storage.cache(build, "data@v1", progress=False)
         return 1
 
     return work
@@ -380,10 +380,10 @@ def builds(make: Callable[[], Any], records: int, **options: Any) -> Callable[[P
         storage, source, count = cachelayer.Storage(folder), make(), iter(range(1_000_000))
 
         def work() -> int:
-            ref = storage.submit(source, "built", f"v{next(count)}", progress=False, resume=False, **options)
+            ref = storage.submit(source, f"built@v{next(count)}", progress=False, resume=False, **options)
             assert len(ref) == records
             # What a round writes must not share the files of the round before.
-            storage.delete("built", ref.dataset_version, grace=0)
+            storage.delete(f"built@{ref.dataset_version}", grace=0)
             return records
 
         return work
@@ -446,13 +446,13 @@ def append(folder: Path) -> Work:
     import cachelayer
 
     storage, count = cachelayer.Storage(folder), iter(range(1_000_000))
-    storage.submit(images("3 KB"), "data", "v1", progress=False)
+    storage.submit(images("3 KB"), "data@v1", progress=False)
     more = {"x": np.zeros((2_000, 32, 32, 3), np.uint8), "label": np.arange(2_000)}
 
     def work() -> int:
         new = f"a{next(count)}"
-        storage.append("data", "v1", new, more, progress=False, resume=False)
-        storage.delete("data", new, grace=0)
+        storage.append("data@v1", new=new, source=more, progress=False, resume=False)
+        storage.delete(f"data@{new}", grace=0)
         return 2_000
 
     return work
@@ -465,7 +465,7 @@ def verify(folder: Path) -> Work:
     storage = cachelayer.Storage(folder)
 
     def work() -> int:
-        assert storage.verify("data", "v1").ok
+        assert storage.verify("data@v1").ok
         return _IMAGES["3 KB"][0]
 
     return work
@@ -507,7 +507,7 @@ def builds_into(kind: str, **options: Any) -> Callable[[Path], Work]:
         def work() -> int:
             # Equal shards of another version of a dataset would not be put again.
             name = f"d{next(count)}"
-            return len(storage.cache(Sequence(), name, "v1", progress=False, shard_bytes=3_900_000, **options))
+            return len(storage.cache(Sequence(), f"{name}@v1", progress=False, shard_bytes=3_900_000, **options))
 
         return work
 
@@ -528,7 +528,7 @@ def wait_for_version(url: str, options: Any, version: str, mark: str) -> None:
     import cachelayer
 
     storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
-    storage.cache(partial(slow_rows, mark), "d", version, progress=False, on_change="ignore")
+    storage.cache(partial(slow_rows, mark), f"d@{version}", progress=False, on_change="ignore")
 
 
 def waiters(folder: Path) -> Work:
@@ -590,7 +590,7 @@ def remote(kind: str, shuffle: Any, batches: int | None = None) -> Callable[[Pat
                 yield {"x": rows[number % 256], "n": number}
 
         # For each range, moto copies the object: of one shard of 200 MB, the first round took a minute.
-        ref = storage.cache(records, "d", "v1", progress=False, shard_bytes=4_000_000)
+        ref = storage.cache(records, "d@v1", progress=False, shard_bytes=4_000_000)
 
         def work() -> int:
             done = 0

@@ -53,7 +53,7 @@ def build_rates() -> str:
         for number in range(3):
             with tempfile.TemporaryDirectory() as folder:
                 started = time.perf_counter()
-                ref = cachelayer.Storage(folder).submit(source(), "d", f"v{number}", progress=False)
+                ref = cachelayer.Storage(folder).submit(source(), f"d@v{number}", progress=False)
                 best, nbytes, records = min(best, time.perf_counter() - started), ref.nbytes, len(ref)
         rows.append((name, f"{records / best:,.0f}", size(nbytes / best)))
     return table(f"Built by one process, the best of 3 ({machine()})", ("source", "records/s", "bytes/s"), rows)
@@ -109,7 +109,7 @@ def reads_of_a_copy() -> float:
         url = server.url(new_bucket(server), "caches")
         rows = {"x": np.random.default_rng(0).integers(0, 256, (2_000, RECORD_NBYTES), np.uint8)}
         cachelayer.Storage(url, storage_options=server.storage_options(), local_cache_bytes=0).submit(
-            rows, "d", "v1", shard_bytes=4 << 20, progress=False
+            rows, "d@v1", shard_bytes=4 << 20, progress=False
         )
         options = server.storage_options(proxy.endpoint)
         copied = cachelayer.Storage(url, storage_options=options, local_cache=copies).fetch("d@v1").mirror()

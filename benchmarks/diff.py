@@ -41,7 +41,7 @@ def measured(url: str, other: str, key: Any) -> tuple[float, float]:
     watching = threading.Thread(target=watch)
     watching.start()
     began = time.perf_counter()
-    storage.diff("d@v1", other=other, key=key, progress=False)
+    storage.diff("d@v1", other=f"d@{other}", key=key, progress=False)
     seconds = time.perf_counter() - began
     ended.set()
     watching.join()

@@ -48,7 +48,7 @@ def main(hosts: int, shards: int) -> None:
     with gcs_server() as server, fault_proxy(server.endpoint) as proxy:
         url = server.url(new_bucket(server), "caches")
         storage = cachelayer.Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
-        ref = storage.submit(rows(shards * RECORDS_A_SHARD), "d", "v1", shard_bytes=SHARD_NBYTES, progress=False)
+        ref = storage.submit(rows(shards * RECORDS_A_SHARD), "d@v1", shard_bytes=SHARD_NBYTES, progress=False)
         written = len(ref._base.version.manifest.shards)
         options = server.storage_options(proxy.endpoint)
         proxy.add(answer(503, probability=TURNED_DOWN, seed=1))

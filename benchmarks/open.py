@@ -55,7 +55,7 @@ def main(records: int) -> None:
         ("any size", lambda: (b"x" * (number % 50) for number in range(records))),
     )[: 1 if records > MOST_OF_ANY_SIZE else 2]:
         with tempfile.TemporaryDirectory() as folder:
-            ref = cachelayer.Storage(folder).cache(source(), "numbers", "v1")
+            ref = cachelayer.Storage(folder).cache(source(), "numbers@v1")
             runs = [
                 json.loads(subprocess.run([sys.executable, __file__, "--one", ref.reference], check=True,
                                           capture_output=True, text=True).stdout)

@@ -203,7 +203,7 @@ def writes_a_shard() -> float:
             proxy.forget()
             records = _records("one size", 50 * shards, RECORD_NBYTES)
             parts = cachelayer.sharded(partial(_part, records), shards)
-            storage.cache(parts, "d", f"v{shards}", hosts=(0, 1))
+            storage.cache(parts, f"d@v{shards}", hosts=(0, 1))
             counts.append(_traffic(proxy).writes)
     return (counts[1] - counts[0]) / 8
 
@@ -231,15 +231,15 @@ def kind_cost(kind: str) -> KindCost:
     records = _records(kind, _EPOCH_RECORDS, RECORD_NBYTES)
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
-        ref = cachelayer.Storage(folder).submit(records, "d", "v1")
+        ref = cachelayer.Storage(folder).submit(records, "d@v1")
         build = (time.process_time() - started) / len(records)
         indices = sum(path.stat().st_size for path in Path(folder).rglob("*.index"))
         stored = ref.nbytes - sum(map(len, records))
     with cloud() as (server, proxy):
         url = server.url(new_bucket(server), "caches")
         near = cachelayer.Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
-        ref = near.submit(records, "d", "v1", shard_bytes=_SHARD_NBYTES)
-        near.submit(_records(kind, _SPARSE_RECORDS, 64), "sparse", "v1", shard_bytes=_SPARSE_RECORDS * 64)
+        ref = near.submit(records, "d@v1", shard_bytes=_SHARD_NBYTES)
+        near.submit(_records(kind, _SPARSE_RECORDS, 64), "sparse@v1", shard_bytes=_SPARSE_RECORDS * 64)
         epochs = {
             "ranges": _epoch(server, proxy, url, 0),
             "ranges, in blocks": _epoch(server, proxy, url, 0, shuffle="blocks"),

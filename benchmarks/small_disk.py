@@ -33,7 +33,7 @@ def main(records: int) -> None:
         options = {"storage_options": server.storage_options()}
         images = np.random.default_rng(0).integers(0, 256, (records, RECORD_NBYTES), np.uint8)
         whole = cachelayer.Storage(url, **options, local_cache_bytes=0).submit(
-            {"x": images}, "d", "v1", shard_bytes=SHARD_BYTES, progress=False
+            {"x": images}, "d@v1", shard_bytes=SHARD_BYTES, progress=False
         )
         for shuffle in (True, "blocks"):
             for share in SHARES:

@@ -57,11 +57,11 @@ def main() -> None:
     source = from_folder(folder / "images")
     nbytes = sum(path.stat().st_size for path in (folder / "images").rglob("*.jpg"))
     rows = [("the folder, decoded in each epoch", nbytes, 0.0, seconds_an_epoch(source.shuffle(FILES).batch(BATCH)))]
-    as_pixels, seconds = measured(lambda: storage.cache(source, "images", "pixels", progress=False))
+    as_pixels, seconds = measured(lambda: storage.cache(source, "images@pixels", progress=False))
     cached = to_tf(as_pixels.stream(BATCH, shuffle=True, seed=0))
     rows.append(("cached pixels", as_pixels.nbytes, seconds, seconds_an_epoch(cached)))
     as_files, seconds = measured(
-        lambda: storage.cache(from_image_folder(folder / "images"), "images", "files", progress=False)
+        lambda: storage.cache(from_image_folder(folder / "images"), "images@files", progress=False)
     )
     raw = to_tf(as_files.raw().stream(shuffle=True, seed=0))
     decoded = raw.map(lambda row: {"image": pixels(row["image"])}, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH)

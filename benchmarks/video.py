@@ -86,7 +86,7 @@ def rows_of(keyframe_every: int, rounds: int) -> tuple[tuple[str, ...], tuple[st
     spec = {"video": cachelayer.VideoSpec()}
     with s3_server() as server, fault_proxy(server.endpoint) as proxy:
         storage = cachelayer.Storage(server.url(new_bucket(server)), storage_options=server.storage_options())
-        reference = storage.submit([{"video": file}] * 2, "films", "v1", element_spec=spec).reference
+        reference = storage.submit([{"video": file}] * 2, "films@v1", element_spec=spec).reference
         options = server.storage_options(proxy.endpoint)
         ref = cachelayer.open(reference, storage_options=options, local_cache_bytes=0)
         ref[0]["video"][0]
@@ -96,7 +96,7 @@ def rows_of(keyframe_every: int, rounds: int) -> tuple[tuple[str, ...], tuple[st
         whole = median(
             rounds, lambda n: plain(ref.raw()[1]["video"], range(starts[n], starts[n] + FRAMES * STRIDE, STRIDE))
         )
-    local = cachelayer.Storage(tempfile.mkdtemp()).submit([{"video": file}], "films", "v1", element_spec=spec)
+    local = cachelayer.Storage(tempfile.mkdtemp()).submit([{"video": file}], "films@v1", element_spec=spec)
     every = range(SECONDS * RATE)
     speeds = [
         len(every) / median(2, lambda _: [0 for _ in local[0]["video"]]),

@@ -49,7 +49,7 @@ def walked(operation: Callable[[], Any]) -> set[tuple[str, str]]:
 
 def fetch(folder: Path) -> Callable[[], Any]:
     storage = cachelayer.Storage(folder)
-    return lambda: storage.fetch("data", "v1")
+    return lambda: storage.fetch("data@v1")
 
 
 def cache(folder: Path) -> Callable[[], Any]:
@@ -59,23 +59,23 @@ def cache(folder: Path) -> Callable[[], Any]:
         for number in range(200):
             yield {"x": np.int64(number)}
 
-    return lambda: storage.cache(elements, "generated", "v1")
+    return lambda: storage.cache(elements, "generated@v1")
 
 
 def one(folder: Path) -> Callable[[], Any]:
-    ref = cachelayer.Storage(folder).fetch("data", "v1")
+    ref = cachelayer.Storage(folder).fetch("data@v1")
     ref[7]  # opens the shard
     return lambda: ref[9_000]
 
 
 def read(folder: Path) -> Callable[[], Any]:
-    ref = cachelayer.Storage(folder).fetch("data", "v1")
+    ref = cachelayer.Storage(folder).fetch("data@v1")
     ref.read([1, 2])
     return lambda: ref.read([5, 3, 9_000, 17, 2, 4_000, 1, 8])
 
 
 def first_batch(folder: Path) -> Callable[[], Any]:
-    ref = cachelayer.Storage(folder).fetch("data", "v1")
+    ref = cachelayer.Storage(folder).fetch("data@v1")
     return lambda: next(iter(ref.stream(8, shuffle=True, seed=0)))
 
 
@@ -102,7 +102,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as made:
         data = {"x": np.random.default_rng(0).integers(0, 256, (RECORDS, 3, 32, 32), dtype=np.uint8)}
-        cachelayer.Storage(made).cache(data, "data", "v1", progress=False)
+        cachelayer.Storage(made).cache(data, "data@v1", progress=False)
         wanted = sys.argv[2:] if sys.argv[1:2] == ["--names"] else list(OPERATIONS)
         for name in wanted:
             command = [sys.executable, __file__, "--one", name, made]

@@ -12,7 +12,7 @@ the records, their order and the position where the next step begins. An iterato
 
     >>> import tempfile, numpy as np, cachelayer
     >>> storage = cachelayer.Storage(tempfile.mkdtemp())  # or gs://bucket/caches, s3://, az://
-    >>> ref = storage.cache(lambda: {"label": np.arange(1000)}, "numbers", "v1")  # later calls open it
+    >>> ref = storage.cache(lambda: {"label": np.arange(1000)}, "numbers@v1")  # later calls open it
     >>> len(ref), ref[17], ref.digest == storage.fetch("numbers@v1").digest
     (1000, {'label': np.int64(17)}, True)
     >>> stream = ref.stream(256, shuffle=True, seed=0, num_epochs=3)

@@ -75,7 +75,7 @@ class InvalidArgumentError(CacheLayerError, ValueError):
     """An argument has a value that the call does not accept.
 
     Examples:
-        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers@v1")
         >>> ref.stream(0)
         Traceback (most recent call last):
         cachelayer.errors.InvalidArgumentError: global_batch_size 0: it must be at least 1
@@ -96,7 +96,7 @@ class UnknownOptionError(InvalidArgumentError, TypeError):
     """A call has no option of this name.
 
     Examples:
-        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers@v1")
         >>> ref.stream(batch_size=2)
         Traceback (most recent call last):
         cachelayer.errors.UnknownOptionError: stream() has no option 'batch_size': did you mean global_batch_size? ...
@@ -108,7 +108,7 @@ class RefusedError(InvalidArgumentError):
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> storage.tag("numbers@v1", tag="best")
         >>> storage.delete("numbers@v1")
         Traceback (most recent call last):
@@ -120,7 +120,7 @@ class ArgumentsMismatchError(RefusedError):
     """A cacheable function was called with other arguments than its version was built with.
 
     Examples:
-        >>> @cachelayer.Storage(folder).cacheable("rows", "v1")
+        >>> @cachelayer.Storage(folder).cacheable("rows@v1")
         ... def rows(size):
         ...     return [size, size]
         >>> rows(3)[0]
@@ -136,8 +136,8 @@ class DigestMismatchError(RefusedError):
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> three = storage.cache(range(3), "numbers", "v1")
-        >>> four = storage.cache(range(4), "numbers", "v2")
+        >>> three = storage.cache(range(3), "numbers@v1")
+        >>> four = storage.cache(range(4), "numbers@v2")
         >>> next((folder / "numbers" / "shards").glob("*.index")).unlink()
         >>> storage.repair("numbers@v1", from_=four)
         Traceback (most recent call last):
@@ -150,8 +150,8 @@ class StaleVersionError(RefusedError):
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
-        >>> storage.cache(range(4), "numbers", "v1", on_change="error")
+        >>> ref = storage.cache(range(3), "numbers@v1")
+        >>> storage.cache(range(4), "numbers@v1", on_change="error")
         Traceback (most recent call last):
         cachelayer.errors.StaleVersionError: numbers@v1 was built from another source: length was 3 and is 4; ...
     """
@@ -161,7 +161,7 @@ class InvalidTypeError(CacheLayerError, TypeError):
     """An argument has a type that the call does not accept.
 
     Examples:
-        >>> cachelayer.Storage(folder).cache(3, "numbers", "v1")
+        >>> cachelayer.Storage(folder).cache(3, "numbers@v1")
         Traceback (most recent call last):
         cachelayer.errors.InvalidTypeError: int 3 is not a source. Pass an iterable of elements, ...
     """
@@ -208,7 +208,7 @@ class VersionNotFoundError(NotFoundError):
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> storage.fetch("numbers@v2")
         Traceback (most recent call last):
         cachelayer.errors.VersionNotFoundError: numbers: no version or tag 'v2': there are v1
@@ -219,7 +219,7 @@ class RecordIndexError(CacheLayerError, IndexError):
     """A record number is outside the dataset.
 
     Examples:
-        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers@v1")
         >>> ref[5]
         Traceback (most recent call last):
         cachelayer.errors.RecordIndexError: record 5 of 3: indices lie in [-3, 3)
@@ -238,7 +238,7 @@ class ErasedRecordError(CacheLayerError, LookupError):
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "users", "v1")
+        >>> ref = storage.cache(range(3), "users@v1")
         >>> erased = storage.erase("users", records=[1], of="v1", reason="request 5")
         >>> storage.fetch("users")[1]
         Traceback (most recent call last):
@@ -264,8 +264,8 @@ class AlreadyExistsError(CacheLayerError, FileExistsError):
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.submit(range(3), "numbers", "v1")
-        >>> storage.submit(range(4), "numbers", "v1")
+        >>> ref = storage.submit(range(3), "numbers@v1")
+        >>> storage.submit(range(4), "numbers@v1")
         Traceback (most recent call last):
         cachelayer.errors.AlreadyExistsError: numbers@v1 is published already: choose another version
     """
@@ -283,7 +283,7 @@ class ElementError(CacheLayerError, ValueError):
         place: where the element was read, such as a file and its line, or empty.
 
     Examples:
-        >>> cachelayer.Storage(folder).cache([{"label": 1}, {"label": "cat"}], "labels", "v1")
+        >>> cachelayer.Storage(folder).cache([{"label": 1}, {"label": "cat"}], "labels@v1")
         Traceback (most recent call last):
         cachelayer.errors.ElementError: record 1, leaf ['label']: expected int64, got str 'cat'.
     """
@@ -344,7 +344,7 @@ class SourceError(CacheLayerError, RuntimeError):
         >>> def rows():
         ...     yield 1
         ...     raise TimeoutError("the database is away")
-        >>> cachelayer.Storage(folder).cache(rows, "rows", "v1")
+        >>> cachelayer.Storage(folder).cache(rows, "rows@v1")
         Traceback (most recent call last):
         cachelayer.errors.SourceError: the source failed at record 1: TimeoutError: the database is away
     """
@@ -358,9 +358,9 @@ class BuildRevokedError(CacheLayerError, RuntimeError):
     Examples:
         >>> storage = cachelayer.Storage(folder)
         >>> try:
-        ...     ref = storage.cache(range(3), "numbers", "v1")
+        ...     ref = storage.cache(range(3), "numbers@v1")
         ... except cachelayer.BuildRevokedError:
-        ...     ref = storage.cache(range(3), "numbers", "v1")
+        ...     ref = storage.cache(range(3), "numbers@v1")
         >>> len(ref)
         3
     """
@@ -371,8 +371,8 @@ class StateError(CacheLayerError, ValueError):
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> three = iter(storage.cache(range(3), "numbers", "v1").stream(2))
-        >>> four = iter(storage.cache(range(4), "numbers", "v2").stream(2))
+        >>> three = iter(storage.cache(range(3), "numbers@v1").stream(2))
+        >>> four = iter(storage.cache(range(4), "numbers@v2").stream(2))
         >>> four.set_state(three.get_state())
         Traceback (most recent call last):
         cachelayer.errors.StateError: the state belongs to another stream: digest is ...
@@ -384,7 +384,7 @@ class FormatError(CacheLayerError, ValueError):
 
     Examples:
         >>> import google_crc32c
-        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers@v1")
         >>> begin = b'{"format":99'  # an entry of the log, as a newer release may write it
         >>> entry = b'%s,"crc32c":%d}' % (begin, google_crc32c.value(begin))
         >>> written = (folder / "numbers" / "_log" / "0000000001.json").write_bytes(entry)
@@ -398,7 +398,7 @@ class CorruptionError(CacheLayerError, OSError):
     """Stored bytes are missing, or are not what was written.
 
     Examples:
-        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers@v1")
         >>> shard = next((folder / "numbers" / "shards").glob("*.array_record"))
         >>> shard.write_bytes(b"other bytes")
         11
@@ -414,7 +414,7 @@ class StorageError(CacheLayerError, OSError):
     Examples:
         >>> (folder / "notes.txt").write_text("a file, where a folder should be")
         32
-        >>> cachelayer.Storage(folder / "notes.txt").cache(range(3), "numbers", "v1")
+        >>> cachelayer.Storage(folder / "notes.txt").cache(range(3), "numbers@v1")
         Traceback (most recent call last):
         cachelayer.errors.StorageError: cannot create .../notes.txt: ...
     """
@@ -425,7 +425,7 @@ class BusyError(StorageError):
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> try:
         ...     storage.tag("numbers@v1", tag="best")
         ... except cachelayer.BusyError:
@@ -442,7 +442,7 @@ class CacheLayerWarning(UserWarning):
         >>> import warnings
         >>> with warnings.catch_warnings():
         ...     warnings.simplefilter("error", cachelayer.CacheLayerWarning)  # let warnings end the program
-        ...     ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+        ...     ref = cachelayer.Storage(folder).cache(range(3), "numbers@v1")
         >>> len(ref)
         3
     """
@@ -454,10 +454,10 @@ class StaleVersionWarning(CacheLayerWarning):
     Examples:
         >>> import warnings
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
-        ...     same = storage.cache(range(4), "numbers", "v1")
+        ...     same = storage.cache(range(4), "numbers@v1")
         >>> caught[0].category.__name__, len(same)
         ('StaleVersionWarning', 3)
     """

@@ -95,7 +95,7 @@ class RecordSpan(NamedTuple):
     """A record that an element was made of, or the part of a document that a window or a pack holds.
 
     Examples:
-        >>> ref = cachelayer.Storage(folder).cache([{"tokens": [1, 2, 3]}, {"tokens": [4, 5]}], "docs", "v1")
+        >>> ref = cachelayer.Storage(folder).cache([{"tokens": [1, 2, 3]}, {"tokens": [4, 5]}], "docs@v1")
         >>> windows = ref.windows("tokens", 4)
         >>> windows[0]["tokens"].tolist()
         [1, 2, 3, 4]
@@ -124,7 +124,7 @@ class Sources:
     Rows are in the order of the elements. All columns are int64 of shape ``[rows]``.
 
     Examples:
-        >>> ref = cachelayer.Storage(folder).cache([{"tokens": [1, 2, 3]}, {"tokens": [4, 5]}], "docs", "v1")
+        >>> ref = cachelayer.Storage(folder).cache([{"tokens": [1, 2, 3]}, {"tokens": [4, 5]}], "docs@v1")
         >>> sources = ref.windows("tokens", 4).stream(1).sources(0)  # of the first step, a window over both documents
         >>> sources.element.tolist(), sources.record.tolist(), sources.begin.tolist(), sources.end.tolist()
         ([0, 0], [0, 1], [0, 0], [3, 1])
@@ -149,7 +149,7 @@ class Sources:
         """Return the rows of the table one by one.
 
         Examples:
-            >>> ref = cachelayer.Storage(folder).cache([{"tokens": [1, 2, 3]}, {"tokens": [4, 5]}], "docs", "v1")
+            >>> ref = cachelayer.Storage(folder).cache([{"tokens": [1, 2, 3]}, {"tokens": [4, 5]}], "docs@v1")
             >>> [(span.record, span.end) for span in ref.windows("tokens", 4).stream(1).sources(0).spans()]
             [(0, 3), (1, 1)]
         """
@@ -166,7 +166,7 @@ class Sources:
         """Return the numbers of the records of each dataset, ascending and without repeats.
 
         Examples:
-            >>> ref = cachelayer.Storage(folder).cache(range(100, 110), "numbers", "v1")
+            >>> ref = cachelayer.Storage(folder).cache(range(100, 110), "numbers@v1")
             >>> sources = ref.stream(4, shuffle=True, seed=0).sources(0)
             >>> sources.by_dataset()[ref.reference].tolist() == sorted(sources.record.tolist())
             True

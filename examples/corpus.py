@@ -25,7 +25,7 @@ def photos():
     return {"image": images, "label": np.arange(400) % 4, "record": np.arange(400)}
 
 
-rows = storage.cache(points, "rows", "v1")
-pictures = storage.cache(photos, "pictures", "v1")
+rows = storage.cache(points, "rows@v1")
+pictures = storage.cache(photos, "pictures@v1")
 spec = {"tokens": ArraySpec("int32", (None,)), "record": ArraySpec("int64")}
-documents = storage.cache(stories, "documents", "v1", element_spec=spec)
+documents = storage.cache(stories, "documents@v1", element_spec=spec)

@@ -56,7 +56,7 @@ def summed(folder, step, host, hosts, gradient):
 
 
 def train(folder, host, hosts, wait):
-    ref = cachelayer.Storage(folder / "storage").cache(Measurements(), "lines", "v1", wait=wait, shard_bytes=20_000)
+    ref = cachelayer.Storage(folder / "storage").cache(Measurements(), "lines@v1", wait=wait, shard_bytes=20_000)
     stream = ref.stream(BATCH, shuffle=True, seed=0, num_epochs=EPOCHS, shard=(host, hosts))
     iterator = iter(stream)
     weights, step = np.zeros(17), 0

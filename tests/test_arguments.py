@@ -124,11 +124,11 @@ WRONG_TYPES: list[tuple[str, Any]] = [
     ("dry_run", lambda storage: storage.gc(grace=0, dry_run="no")),
     ("dry_run", lambda storage: storage.repair("d@v1", dry_run="no")),
     ("allow_empty", lambda storage: storage.derive("d@v1", new="v2", keep=[0], allow_empty="no")),
-    ("unbatch", lambda storage: storage.cache([1], "d", "v2", unbatch="no")),
-    ("description", lambda storage: storage.cache([1], "d", "v2", description=3)),
+    ("unbatch", lambda storage: storage.cache([1], "d@v2", unbatch="no")),
+    ("description", lambda storage: storage.cache([1], "d@v2", description=3)),
     ("description", lambda storage: storage.append("d@v1", new="v2", source=[1], description=b"more")),
     ("description", lambda storage: storage.derive("d@v1", new="v2", keep=[0], description=["few"])),
-    ("cacheable", lambda storage: storage.cacheable("d", "v2")([1, 2])),
+    ("cacheable", lambda storage: storage.cacheable("d@v2")([1, 2])),
     ("nullable", lambda _: cachelayer.ArraySpec("int64", nullable="no")),
     ("nullable", lambda _: cachelayer.ImageSpec(nullable="no")),
 ]
@@ -136,7 +136,7 @@ WRONG_TYPES: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "call"), WRONG_TYPES)
 def test_a_value_of_another_type_is_refused_by_name_and_changes_nothing(storage: Storage, name: str, call: Any) -> None:
-    storage.submit([1, 2], "d", "v1")
+    storage.submit([1, 2], "d@v1")
     storage.tag("d@v1", tag="kept")
     with pytest.raises(cachelayer.InvalidTypeError, match=name):
         call(storage)

@@ -49,7 +49,7 @@ def remote(tmp_path: Path) -> Storage:
 
 
 def build(storage: Storage, **options: Any) -> Any:
-    return storage.cache(ROWS, "numbers", "v1", shard_bytes=60_000, **options)
+    return storage.cache(ROWS, "numbers@v1", shard_bytes=60_000, **options)
 
 
 # Who gets the lines.
@@ -59,7 +59,7 @@ import sys, tempfile
 import numpy as np
 {first}
 import cachelayer
-ref = cachelayer.Storage(tempfile.mkdtemp()).cache({{"x": np.arange(9)}}, "numbers", "v1")
+ref = cachelayer.Storage(tempfile.mkdtemp()).cache({{"x": np.arange(9)}}, "numbers@v1")
 for batch in ref.stream(3):
     pass
 """
@@ -146,7 +146,7 @@ def test_a_lost_race_is_told(tmp_path: Path, lines: Callable[..., list[str]]) ->
 
     def decide(head: Any) -> Any:
         if is_first.pop() if is_first else False:
-            storage.tag("numbers", "v1", "first")
+            storage.tag("numbers@v1", "first")
         return head.with_tag("v1", "second", {"kind": "tag"})
 
     log.change(decide)
@@ -368,7 +368,7 @@ def test_a_source_that_stalls_is_named(progress: bool | None, tmp_path: Path, li
         yield {"x": 2}
 
     try:
-        Storage(tmp_path).cache(source, "numbers", "v1", progress=progress)
+        Storage(tmp_path).cache(source, "numbers@v1", progress=progress)
     finally:
         logger_of("builds").removeHandler(handler)
     assert any("numbers@v1" in line and "the source" in line for line in lines("builds", logging.WARNING))

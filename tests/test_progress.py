@@ -75,7 +75,7 @@ def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Log:
 
 def submit(folder: Path, log: Log, source: Any, version: str = "v1", **options: Any) -> None:
     with redirect_stderr(log):
-        Storage(folder).submit(source, "rows", version, **options)
+        Storage(folder).submit(source, f"rows@{version}", **options)
 
 
 class Rows:
@@ -135,7 +135,7 @@ def test_a_store_that_takes_no_shards_is_named(log: Log, s3: Server, monkeypatch
 
         named = threads.submit(pass_once_named)
         with redirect_stderr(log):
-            storage.submit([1, 2], "d", "v1", progress=True)
+            storage.submit([1, 2], "d@v1", progress=True)
         named.result()
 
 
@@ -257,7 +257,7 @@ os.waitpid(child, 0)
 sys.modules["ipykernel"] = types.ModuleType("ipykernel")  # draws a bar without a terminal
 import cachelayer
 
-print(len(cachelayer.Storage(sys.argv[1]).submit([1, 2, 3], "d", "v1")))
+print(len(cachelayer.Storage(sys.argv[1]).submit([1, 2, 3], "d@v1")))
 """
 
 

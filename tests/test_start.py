@@ -16,7 +16,7 @@ FIRST_BATCH = """
 import sys
 import cachelayer
 
-ref = cachelayer.Storage(sys.argv[1]).fetch("rows", "v1")
+ref = cachelayer.Storage(sys.argv[1]).fetch("rows@v1")
 next(iter(ref.stream(2, shuffle=True, seed=0)))
 print(*sys.modules)
 """
@@ -43,7 +43,7 @@ SLOW = {"asyncio", "click", "difflib", "fsspec", "multiprocessing", "shutil", "s
 
 
 def test_a_first_batch_imports_what_it_uses(tmp_path: Path) -> None:
-    Storage(tmp_path).submit([{"x": number} for number in range(10)], "rows", "v1")
+    Storage(tmp_path).submit([{"x": number} for number in range(10)], "rows@v1")
     result = subprocess.run(
         [sys.executable, "-c", FIRST_BATCH, str(tmp_path)], check=True, capture_output=True, text=True
     )

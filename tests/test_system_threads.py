@@ -52,7 +52,7 @@ import cachelayer
 
 sys.executable = "/nowhere/python"
 try:
-    cachelayer.Storage(sys.argv[1]).submit([1, 2, 3], "d", "v1", workers=2, progress=False)
+    cachelayer.Storage(sys.argv[1]).submit([1, 2, 3], "d@v1", workers=2, progress=False)
 except (cachelayer.SourceError, cachelayer.StorageError) as error:
     print(error)
 """

@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {"shard_bytes": 1000, "progress": False, "element_spec
 def remote() -> Storage:
     """A storage that is not local, without a folder of local copies, with a version."""
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
-    storage.cache(ELEMENTS, "d", "v1", **OPTIONS)
+    storage.cache(ELEMENTS, "d@v1", **OPTIONS)
     return storage
 
 
@@ -41,15 +41,15 @@ def nowhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 def test_builds_say_what_to_do(remote: Storage, nowhere: Callable[[], None]) -> None:
     nowhere()
     for build in (
-        lambda: remote.cache(ELEMENTS, "d", "v2", **OPTIONS),
-        lambda: remote.rewrite("d", "v1", "v2", shard_bytes=1000, progress=False),
+        lambda: remote.cache(ELEMENTS, "d@v2", **OPTIONS),
+        lambda: remote.rewrite("d@v1", "v2", shard_bytes=1000, progress=False),
     ):
         with pytest.raises(StorageError, match=r"temporary file|cannot open .*[.]lock"):
             build()
 
 
 def test_a_plan_of_packs_is_made_in_memory(remote: Storage, nowhere: Callable[[], None]) -> None:
-    ref = remote.fetch("d", "v1")
+    ref = remote.fetch("d@v1")
     nowhere()
     with pytest.warns(CacheLayerWarning, match=r"each process makes it: cannot make a temporary file"):
         rows = list(ref.packed("tokens", 16))

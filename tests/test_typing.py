@@ -23,12 +23,12 @@ Row = dict[str, NDArray[np.float32]]
 storage = cachelayer.Storage("somewhere")
 
 
-@storage.cacheable("rows", "v1")
+@storage.cacheable("rows@v1")
 def rows(count: int, *, scale: float = 1.0) -> Iterator[Row]:
     yield {}
 
 
-@storage.cacheable("rows", "size-{count}")
+@storage.cacheable("rows@size-{count}")
 def sized(count: int) -> list[str]:
     return []
 
@@ -37,7 +37,7 @@ assert_type(sized(3), DataRef[str])
 spec = {"x": ArraySpec("float32", (4,)), "t": ArraySpec(np.int32, [None]), "s": ArraySpec(str), "b": ArraySpec(bytes)}
 RaggedSpec("int64", (None, None), splits_dtype="int32"), SparseSpec(np.dtype("int8"), (3,), nullable=True)
 assert_type(ArraySpec(float).shape, tuple[int | None, ...])
-storage.submit([], "empty", "v1", element_spec=spec)
+storage.submit([], "empty@v1", element_spec=spec)
 ref = rows(3, scale=2.0)
 assert_type(ref, DataRef[Row])
 assert_type(ref[0], Row)
@@ -94,35 +94,32 @@ for epoch in ref.stream().epochs():
         assert_type(element, Row)
 assert_type(ref.stream().__iter__(), cachelayer.StreamIterator[Row])
 iter(ref.stream()).save("folder")
-assert_type(storage.cache([1, 2, 3], "numbers", "v1"), DataRef[int])
-assert_type(storage.cache(lambda: (n for n in "abc"), "letters", "v1"), DataRef[str])
-assert_type(storage.cache({"x": np.zeros(3)}, "arrays", "v1"), DataRef[Any])
+assert_type(storage.cache([1, 2, 3], "numbers@v1"), DataRef[int])
+assert_type(storage.cache(lambda: (n for n in "abc"), "letters@v1"), DataRef[str])
+assert_type(storage.cache({"x": np.zeros(3)}, "arrays@v1"), DataRef[Any])
 
 
 def part(index: int, count: int) -> list[int]:
     return []
 
 
-@storage.cacheable("rows", "in-parts")
+@storage.cacheable("rows@in-parts")
 def in_parts() -> cachelayer.Sharded[int]:
     return cachelayer.sharded(part, 3)
 
 
 assert_type(in_parts(), DataRef[int])
-assert_type(storage.cache(cachelayer.sharded(part, 3), "numbers", "v2"), DataRef[int])
+assert_type(storage.cache(cachelayer.sharded(part, 3), "numbers@v2"), DataRef[int])
 assert_type(cachelayer.wrap(["a", "b"], identity="letters")[0], str)
 options: cachelayer.SubmitOptions = {"shard_bytes": 1000, "compression": "zstd"}
 storage.cache([1, 2, 3], "numbers@v1", **options)[0]
 assert_type(storage.cache([1, 2, 3], "numbers@v1", compression="zstd"), DataRef[int])
-storage.append("numbers@v1", new="v2", source=[4], metadata={"from": "here"})
+storage.append("numbers@v1", "v2", [4], metadata={"from": "here"})
 storage.verify("numbers@v1").problems
-storage.tag("numbers@v1", tag="best")
-storage.diff("numbers@v1", other="v2").same_data
-storage.copy("numbers@v1", to="elsewhere", new="n@v1")
-storage.tag("numbers", "v1", "best")
-storage.diff("numbers", "v1", "v2").same_data
-storage.copy("numbers", "v1", "elsewhere")
-storage.append("numbers", "v1", "v3", [4])
+storage.tag("numbers@v1", "best")
+storage.diff(ref, "numbers@v2").same_data
+storage.copy(ref, "elsewhere", new="n@v1")
+storage.rewrite(ref[1:], "numbers@v4")
 ref.stream(8, shuffle=True, seed=1, reshuffle=False, num_epochs=None, shard=(0, 2), start=3, prefetch=0)
 assert_type(storage.history("rows"), list[cachelayer.LogEvent])
 assert_type(ref.select([1, 2]), DataRef[Row])
@@ -153,7 +150,7 @@ def totalled(batch: NDArray[np.float64]) -> float:
     return float(batch.sum())
 
 
-numbers = storage.cache([1, 2, 3], "numbers", "v1")
+numbers = storage.cache([1, 2, 3], "numbers@v1")
 assert_type(numbers.stream().map(halved), Stream[float])
 assert_type(numbers.stream(2).map(halved), BatchStream[float, Any])
 assert_type(numbers.stream(2).map(halved).map_batches(totalled), Stream[Any])
@@ -169,7 +166,7 @@ import cachelayer
 storage = cachelayer.Storage("somewhere")
 
 
-@storage.cacheable("rows", "v1")
+@storage.cacheable("rows@v1")
 def rows(count: int) -> list[int]:
     return [1] * count
 
@@ -183,9 +180,9 @@ rows(count=None)
 assert_type(rows(3), cachelayer.DataRef[str])
 for number in rows(3).stream():
     number.upper()
-storage.cache([1], "a", "v", shard_byte=1)
-storage.cache([1], "a", "v", shard_bytes="1")
-storage.cacheable("a", "v", shard_byte=1)
+storage.cache([1], "a@v", shard_byte=1)
+storage.cache([1], "a@v", shard_bytes="1")
+storage.cacheable("a@v", shard_byte=1)
 storage.append("a@v", new="w", source=[1], shard_byte=1)
 storage.submit([1], "a", dataset_version="v")
 rows(3).stream(8, shufle=True)

@@ -23,7 +23,7 @@ def mixed() -> list[Any]:
 
 
 def damaged(storage: Storage) -> Storage:
-    storage.submit([1], "damaged", "v1")
+    storage.submit([1], "damaged@v1")
     # The entry and the copy of the newest one.
     for file in (Path(storage.url) / "damaged" / "_log").iterdir():
         file.chmod(0o644)
@@ -32,19 +32,19 @@ def damaged(storage: Storage) -> Storage:
 
 
 CALLS: dict[str, Callable[[Storage], object]] = {
-    "submit with workers": lambda storage: storage.submit(numbers, "d", "v1", workers=2),
-    "cache with workers": lambda storage: storage.cache(numbers, "d", "v1", workers=2),
-    "cache with hosts": lambda storage: storage.cache(numbers, "d", "v1", hosts=(0, 1)),
-    "cacheable with workers": lambda storage: storage.cacheable("d", "v1", workers=2)(numbers)(),
+    "submit with workers": lambda storage: storage.submit(numbers, "d@v1", workers=2),
+    "cache with workers": lambda storage: storage.cache(numbers, "d@v1", workers=2),
+    "cache with hosts": lambda storage: storage.cache(numbers, "d@v1", hosts=(0, 1)),
+    "cacheable with workers": lambda storage: storage.cacheable("d@v1", workers=2)(numbers)(),
     "what is left out": lambda storage: storage.submit(
-        mixed(), "d", "v1", element_spec=ArraySpec("int64", ()), on_error="skip"
+        mixed(), "d@v1", element_spec=ArraySpec("int64", ()), on_error="skip"
     ),
     "what is left out of what is appended": lambda storage: (
-        storage.submit([1], "d", "v1") and storage.append("d", "v1", "v2", mixed(), on_error="skip")
+        storage.submit([1], "d@v1") and storage.append("d@v1", "v2", mixed(), on_error="skip")
     ),
-    "a stale version": lambda storage: (storage.cache([1], "d", "v1"), storage.cache([2], "d", "v1")),
+    "a stale version": lambda storage: (storage.cache([1], "d@v1"), storage.cache([2], "d@v1")),
     "gc of a damaged log": lambda storage: damaged(storage).gc(),
-    "a seed without shuffle": lambda storage: list(storage.submit([1], "d", "v1").stream(seed=3)),
+    "a seed without shuffle": lambda storage: list(storage.submit([1], "d@v1").stream(seed=3)),
 }
 
 

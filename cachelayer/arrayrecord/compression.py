@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +36,8 @@ class Compression:
 
     zstd_level: int | None = None
     """The level of zstd; None for no compression."""
+    is_chosen: bool = True
+    """Whether a user named it. If not, a version that is made from another has that of the other."""
 
     @property
     def is_compressed(self) -> bool:
@@ -52,8 +55,10 @@ class Compression:
 
     @classmethod
     def parse(cls, text: str | None) -> Compression:
-        """Return the compression that a user names: None or ``"none"``, ``"zstd"``, or ``"zstd:<level>"``."""
-        if text is None or text == "none":
+        """Return the compression that a user names: ``"none"``, ``"zstd"`` or ``"zstd:<level>"``; None names none."""
+        if text is None:
+            return cls(is_chosen=False)
+        if text == "none":
             return cls()
         name, _, level = str(text).partition(":")
         if name == "zstd":
@@ -62,8 +67,12 @@ class Compression:
             if level.lstrip("-").isdecimal() and int(level) in _LEVELS:
                 return cls(int(level))
         raise InvalidArgumentError(
-            f"compression {text!r}: it must be None, 'zstd' or 'zstd:<level>', level {_LEVELS[0]} to {_LEVELS[-1]}"
+            f"compression {text!r}: it must be 'none', 'zstd' or 'zstd:<level>', level {_LEVELS[0]} to {_LEVELS[-1]}"
         )
+
+    def or_that_of(self, shards: Sequence[str]) -> Compression:
+        """Return this compression if it was chosen, else that of the first of some shards, by its name."""
+        return self if self.is_chosen or not shards else Compression.parse(shards[0])
 
 
 def decompress_some(stored: Spans, is_compressed: NDArray[np.bool_], broken: set[int] | None = None) -> Spans:

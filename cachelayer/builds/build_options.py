@@ -28,7 +28,7 @@ class SubmitOptions(TypedDict, total=False):
 
     Examples:
         >>> options: cachelayer.SubmitOptions = {"compression": "zstd", "max_records": 2, "metadata": {"by": "me"}}
-        >>> ref = cachelayer.Storage(folder).cache(["a", "b", "c"], "letters", "v1", **options)
+        >>> ref = cachelayer.Storage(folder).cache(["a", "b", "c"], "letters@v1", **options)
         >>> list(ref), ref.metadata
         (['a', 'b'], {'by': 'me'})
     """

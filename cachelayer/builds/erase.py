@@ -258,7 +258,7 @@ def write_anew(
     """
     stats = shard.stats
     target.room.take(stats.nbytes)
-    compression = Compression.parse(None if stats.compression == "none" else stats.compression)
+    compression = Compression.parse(stats.compression)
     codec = codec_named(stored.codec, stored.element_spec)
     writer = target.begin_shard(compression, codec)
     try:

@@ -28,7 +28,7 @@ class Sharded(Generic[T]):
         >>> source = cachelayer.sharded(lambda part, count: [f"{part} of {count}"], 3)
         >>> source.count, source.function(1, source.count)
         (3, ['1 of 3'])
-        >>> list(cachelayer.Storage(folder).cache(source, "parts", "v1"))
+        >>> list(cachelayer.Storage(folder).cache(source, "parts@v1"))
         ['0 of 3', '1 of 3', '2 of 3']
     """
 
@@ -109,7 +109,7 @@ def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]:
         >>> def words(part, count):  # such as the lines of every count-th file
         ...     return ["zero", "one", "two", "three", "four"][part::count]
         >>> source = cachelayer.sharded(words, 2)
-        >>> list(cachelayer.Storage(folder).cache(source, "words", "v1"))  # with workers=, engine= or hosts=, the same
+        >>> list(cachelayer.Storage(folder).cache(source, "words@v1"))  # with workers=, engine= or hosts=, the same
         ['zero', 'two', 'four', 'one', 'three']
     """
     return Sharded(function, count)

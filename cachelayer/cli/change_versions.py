@@ -30,7 +30,7 @@ from cachelayer.cli.output import Result, version_result
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.provenance.environment import checked_annotations
-from cachelayer.storage.storage import AS_BASE, Storage
+from cachelayer.storage.storage import Storage
 from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.support.progress import size
 from cachelayer.versions.gc import collect_all
@@ -157,13 +157,11 @@ def tag_version(whole: str, tag: str, delete: bool, option: Pairs) -> Result:
     """Tag a version, or remove a tag."""
     storage, text = open_address(whole, option)
     if delete:
-        storage.untag(only_dataset(text), tag)
+        storage.untag(f"{only_dataset(text)}@{tag}")
         return Result({"removed": tag}, [f"tag {tag} is removed"])
-    stored = storage._catalog.resolve(storage._catalog.parse(text, want="version"))
-    dataset_id = stored.dataset_id
-    name = stored.info.version
-    # With the digest, because another version of this name may have been published meanwhile.
-    storage.tag(f"{stored.name}@sha256:{stored.info.digest}", tag=tag)
+    storage.tag(text, tag)
+    dataset_id = Reference.parse(text, want="any").dataset_id
+    name = storage.tags(dataset_id)[tag]
     return Result({"dataset_id": dataset_id, "version": name, "tag": tag}, [f"{dataset_id}@{tag} is {name}"])
 
 
@@ -254,7 +252,7 @@ def mirror(reference: str, progress: bool | None, **reach: Any) -> Result:
 )
 @options.reference
 @argument("new", "VERSION", "The name of the new version.")
-@options.compression(default=AS_BASE)
+@options.compression
 @options.storage_access
 @options.rewrite_options
 def rewrite(
@@ -266,8 +264,7 @@ def rewrite(
     """
     storage, text = open_address(reference, option, local_cache=local_cache)
     before = versions_of(storage, text)
-    base = fetch_rows(storage, text)
-    ref = storage.rewrite(base.dataset_id, base, new, fields=fields or None, **rewriting)
+    ref = storage.rewrite(text, new=new, fields=fields or None, **rewriting)
     return version_result(ref, "written", before)
 
 

@@ -204,14 +204,12 @@ parallel_build = options(
 )
 
 
-def compression(**settings: Any) -> Callable[[F], F]:
-    """Declare how records are compressed."""
-    return option("compression", "KIND", "none, zstd or zstd:LEVEL, for each record.", **settings)
-
-
+compression = option(
+    "compression", "KIND", "none, zstd or zstd:LEVEL, for each record; by default as the base, if there is one."
+)
 record_options = options(
     option("unbatch", None, "Take batches of the source apart into records.", is_flag=True, default=False),
-    compression(),
+    compression,
     shard_bytes(default=_SHARD_BYTES),
     option("max_records", "N", "Take at most this many records.", type=click.IntRange(0)),
     option(

@@ -134,9 +134,9 @@ def demo(folder: Path | None) -> Result:
     """Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
     place = str(folder or tempfile.mkdtemp(prefix="cachelayer-demo-"))
     storage = Storage(place)
-    ref = storage.cache(pictures, "pictures", "v1")
+    ref = storage.cache(pictures, "pictures@v1")
     print(f"cached    {ref.reference}: {len(ref)} records, {ref.nbytes / 1e6:.1f} MB: {ref.element_spec}")
-    print(f"again     opened, not built: {storage.cache(pictures, 'pictures', 'v1')}")
+    print(f"again     opened, not built: {storage.cache(pictures, 'pictures@v1')}")
 
     iterator = iter(shuffled_stream(place))
     before = [next(iterator)["number"].tolist() for _ in range(STOP_AFTER)]
@@ -167,7 +167,7 @@ def pictures() -> Iterator[dict[str, Any]]:
 
 def shuffled_stream(folder: str) -> cachelayer.Stream[Any]:
     """Return the stream that both processes read."""
-    return Storage(folder).fetch("pictures", "v1").stream(BATCH, shuffle=True, seed=SEED)
+    return Storage(folder).fetch("pictures@v1").stream(BATCH, shuffle=True, seed=SEED)
 
 
 def resume(folder: str) -> None:

@@ -115,7 +115,7 @@ class ArrayRecordDataSource:
         CorruptionError: if a file is not a complete ArrayRecord file.
 
     Examples:
-        >>> ref = cachelayer.Storage(folder).submit([3, 1, 2], "numbers", "v1")
+        >>> ref = cachelayer.Storage(folder).submit([3, 1, 2], "numbers@v1")
         >>> source = cachelayer.ArrayRecordDataSource(f"{folder}/numbers/shards/*.array_record")
         >>> len(source), type(source[0]), source[-1] == source.__getitems__([2])[0]
         (3, <class 'bytes'>, True)

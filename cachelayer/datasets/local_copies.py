@@ -60,7 +60,7 @@ class Mirrored:
 
     Examples:
         >>> storage = cachelayer.Storage(f"memory:/{folder}", local_cache=folder)
-        >>> mirrored = storage.submit([3, 1, 2], "mirrored", "v1").mirror()
+        >>> mirrored = storage.submit([3, 1, 2], "mirrored@v1").mirror()
         >>> mirrored.shards, mirrored.local_shards, mirrored.nbytes == mirrored.local_nbytes
         (1, 1, True)
     """

@@ -39,7 +39,7 @@ class Engine(Protocol):
         >>> isinstance(OneAfterAnother(), cachelayer.engines.Engine)
         True
         >>> source = cachelayer.sharded(lambda part, count: [part], 3)
-        >>> [int(n) for n in cachelayer.Storage(folder).cache(source, "parts", "v1", engine=OneAfterAnother())]
+        >>> [int(n) for n in cachelayer.Storage(folder).cache(source, "parts@v1", engine=OneAfterAnother())]
         [0, 1, 2]
     """
 

@@ -45,7 +45,7 @@ class Processes(Engine):
         >>> import cachelayer.engines
         >>> engine = cachelayer.engines.Processes(2)
         >>> source = cachelayer.sharded(lambda part, count: [part, part + 10], 2)
-        >>> ref = cachelayer.Storage(folder).cache(source, "parts", "v1", engine=engine)
+        >>> ref = cachelayer.Storage(folder).cache(source, "parts@v1", engine=engine)
         >>> [int(n) for n in ref]
         [0, 10, 1, 11]
     """

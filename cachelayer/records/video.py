@@ -205,7 +205,7 @@ class Video:
         >>> pictures = [Image.new("RGB", (8, 6), (number, 0, 0)) for number in range(90)]
         >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
         >>> spec = {"video": cachelayer.VideoSpec()}
-        >>> ref = cachelayer.Storage(folder).cache([{"video": f"{folder}/red.gif"}], "videos", "v1", element_spec=spec)
+        >>> ref = cachelayer.Storage(folder).cache([{"video": f"{folder}/red.gif"}], "videos@v1", element_spec=spec)
         >>> video = ref[0]["video"]
         >>> len(video), video.shape, video[10:14].shape, video[-1].shape
         (90, (90, 6, 8, 3), (4, 6, 8, 3), (6, 8, 3))

@@ -141,7 +141,7 @@ class ArraySpec(LeafSpec):
     Examples:
         >>> spec = {"tokens": cachelayer.ArraySpec("int32", (None,)), "label": cachelayer.ArraySpec("int64")}
         >>> rows = [{"tokens": [5, 6], "label": 1}, {"tokens": [], "label": 0}]
-        >>> ref = cachelayer.Storage(folder).cache(rows, "texts", "v1", element_spec=spec)
+        >>> ref = cachelayer.Storage(folder).cache(rows, "texts@v1", element_spec=spec)
         >>> ref[0]
         {'tokens': array([5, 6], dtype=int32), 'label': np.int64(1)}
         >>> ref.read([0, 1])["tokens"].to_list()  # a dimension that differs: a Ragged in batches
@@ -171,7 +171,7 @@ class RaggedSpec(LeafSpec):
     Examples:
         >>> spec = {"boxes": cachelayer.RaggedSpec("int32", (None, None))}
         >>> rows = [{"boxes": [[1, 2], [3]]}, {"boxes": [[], [4]]}]
-        >>> ref = cachelayer.Storage(folder).cache(rows, "boxes", "v1", element_spec=spec)
+        >>> ref = cachelayer.Storage(folder).cache(rows, "boxes@v1", element_spec=spec)
         >>> ref[0]["boxes"].to_list(), ref[0]["boxes"].row_splits.tolist()
         ([[1, 2], [3]], [0, 2, 3])
         >>> ref.read([0, 1])["boxes"].to_list()
@@ -217,7 +217,7 @@ class SparseSpec(LeafSpec):
     Examples:
         >>> words = cachelayer.Sparse([[2], [7]], [1.0, 3.0], [10])  # 1.0 at place 2 of 10, 3.0 at place 7
         >>> spec = {"words": cachelayer.SparseSpec("float64", (10,))}
-        >>> ref = cachelayer.Storage(folder).cache([{"words": words}], "texts", "v1", element_spec=spec)
+        >>> ref = cachelayer.Storage(folder).cache([{"words": words}], "texts@v1", element_spec=spec)
         >>> ref[0]["words"].to_dense().tolist()
         [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0]
     """
@@ -259,7 +259,7 @@ class ImageSpec(EncodedSpec):
         >>> PIL.Image.fromarray(np.full((2, 3), 7, np.uint8)).save(folder / "gray.png")
         >>> rows = [{"image": folder / "gray.png"}]
         >>> spec = {"image": cachelayer.ImageSpec("L")}
-        >>> ref = cachelayer.Storage(folder / "cache").cache(rows, "images", "v1", element_spec=spec)
+        >>> ref = cachelayer.Storage(folder / "cache").cache(rows, "images@v1", element_spec=spec)
         >>> ref[0]["image"].tolist(), ref.raw()[0]["image"][:4]
         ([[7, 7, 7], [7, 7, 7]], b'\x89PNG')
     """
@@ -311,7 +311,7 @@ class AudioSpec(EncodedSpec):
         >>> soundfile.write(folder / "silence.wav", [[0.0, 0.0]] * 160, samplerate=16_000)
         >>> rows = [{"sound": folder / "silence.wav"}]
         >>> spec = {"sound": cachelayer.AudioSpec(sampling_rate=16_000, channels=1)}
-        >>> ref = cachelayer.Storage(folder / "cache").cache(rows, "sounds", "v1", element_spec=spec)
+        >>> ref = cachelayer.Storage(folder / "cache").cache(rows, "sounds@v1", element_spec=spec)
         >>> ref[0]["sound"].shape, ref[0]["sound"].dtype.name
         ((160,), 'float32')
     """
@@ -365,7 +365,7 @@ class JsonSpec(LeafSpec):
     Examples:
         >>> storage = cachelayer.Storage(folder)
         >>> rows = [{"calls": [{"name": "add", "arguments": {"a": 1}}]}, {"calls": None}]
-        >>> ref = storage.cache(rows, "chats", "v1", element_spec={"calls": cachelayer.JsonSpec()})
+        >>> ref = storage.cache(rows, "chats@v1", element_spec={"calls": cachelayer.JsonSpec()})
         >>> ref[0]["calls"][0]["arguments"]
         {'a': 1}
     """
@@ -386,7 +386,7 @@ class NullableDict(dict[str, Any]):
     Examples:
         >>> spec = {"meta": cachelayer.NullableDict(lang=cachelayer.ArraySpec(str))}
         >>> rows = [{"meta": {"lang": "de"}}, {"meta": None}]
-        >>> ref = cachelayer.Storage(folder).cache(rows, "rows", "v1", element_spec=spec)
+        >>> ref = cachelayer.Storage(folder).cache(rows, "rows@v1", element_spec=spec)
         >>> ref[1], ref.read([0, 1])["meta"].valid.tolist()
         ({'meta': None}, [True, False])
         >>> ref.element_spec == {"meta": {"lang": cachelayer.ArraySpec(str)}}  # which is never None

@@ -305,7 +305,7 @@ class Nullable(NoArray):
 
     Examples:
         >>> rows = [{"score": 0.5}, {"score": None}, {"score": 2.0}]
-        >>> scores = cachelayer.Storage(folder).cache(rows, "scores", "v1").read([0, 1, 2])["score"]
+        >>> scores = cachelayer.Storage(folder).cache(rows, "scores@v1").read([0, 1, 2])["score"]
         >>> scores.to_list(), scores.values.tolist(), scores.valid.tolist()
         ([0.5, None, 2.0], [0.5, 0.0, 2.0], [True, False, True])
         >>> scores[1] is None, scores[::2].to_list()

@@ -92,7 +92,9 @@ class Builder:
         self, source: Any, log: Log, version: str, recipe: Recipe, extension: Extension = NEW_RECORDS
     ) -> BuildRequest:
         """Return the request for a version of the dataset with a log; see :class:`BuildRequest`."""
-        return BuildRequest(log, version, self.catalog.copies, source, recipe, self.options, extension)
+        shards = () if extension.base is None else extension.base.manifest.shards.compressions
+        options = replace(self.options, compression=self.options.compression.or_that_of(shards))
+        return BuildRequest(log, version, self.catalog.copies, source, recipe, options, extension)
 
     def build(self, request: BuildRequest) -> DataRef[Any]:
         """Build and publish a version that does not exist yet."""

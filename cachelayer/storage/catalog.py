@@ -15,6 +15,7 @@ from cachelayer.errors import (
     DatasetNotFoundError,
     FormatError,
     InvalidArgumentError,
+    InvalidNameError,
     StorageError,
     VersionNotFoundError,
 )
@@ -28,6 +29,7 @@ from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.view_calls import ViewName
 from cachelayer.views.dataref import DataRef
+from cachelayer.views.view import View
 
 if TYPE_CHECKING:
     from cachelayer.objects.local_cache import CacheFolder
@@ -45,9 +47,13 @@ class Catalog:
     verify: Verify
     """What is checked when records are read."""
 
-    def parse(self, text: Any, version: Any = None, want: Want = "view", argument: str = "version") -> Reference:
-        """Return the reference that a user writes for this storage; see :meth:`Reference.parse`."""
-        reference = Reference.parse(text, version, want, argument)
+    def parse(self, named: Any, version: Any = None, want: Want = "view", argument: str = "version") -> Reference:
+        """Return what a user names in this storage, by a text or a DataRef; see :meth:`Reference.parse`."""
+        if isinstance(named, View):
+            named = named.reference
+            # Any version of a dataset stands for it.
+            want = "any" if want == "dataset" else want
+        reference = Reference.parse(named, version, want, argument)
         if reference.url and open_store(reference.url).url != self.store.url:
             name = f"{reference.dataset_id}@{reference.name or reference.digest}"
             raise InvalidArgumentError(
@@ -55,11 +61,38 @@ class Catalog:
             )
         return reference
 
-    def sibling(self, reference: Reference, text: Any, want: Want, argument: str) -> Reference:
-        """Return the reference of a text: a version of the same dataset, or of the dataset that the text names."""
+    def parse_before(
+        self, named: Any, version: Any, *following: Any, want: Want = "version", argument: str = "version"
+    ) -> tuple[Reference, list[Any]]:
+        """Return what a user names as a pair, or by a text or a DataRef, and the arguments that follow it."""
+        version, arguments = self.moved_up(named, version, *following)
+        return self.parse(named, version, want, argument), arguments
+
+    @staticmethod
+    def moved_up(named: Any, version: Any, *following: Any) -> tuple[Any, list[Any]]:
+        """Return the version and the arguments that follow it, which take its place if the first argument stands alone.
+
+        ``tag("d@v1", "best")`` is ``tag("d", "v1", "best")``.
+        """
+        arguments = list(following)
+        missing = [place for place, each in enumerate(arguments) if each is None]
+        is_alone = isinstance(named, View)
+        if isinstance(named, str):
+            reference = Reference.parse(named, want="any")
+            is_alone = bool(reference.name or reference.url)
+        if version is None or not missing or not is_alone:
+            return version, arguments
+        arguments.insert(0, version)
+        del arguments[missing[0] + 1]
+        return None, arguments
+
+    def sibling(self, dataset_id: Any, text: Any, want: Want, argument: str) -> Reference:
+        """Return the reference of a text: a version of this dataset, or of the dataset that the text names."""
         if isinstance(text, str) and "@" in text:
             return self.parse(text, None, want, argument)
-        return self.parse(reference.dataset_id, text, want, argument)
+        if dataset_id is None:
+            raise InvalidNameError(f"{argument} {text!r} names no dataset: write '<dataset id>@{text}'")
+        return self.parse(dataset_id, text, want, argument)
 
     def dataset(self, dataset_id: str) -> Store:
         """Return the folder of a dataset, whether or not it exists."""
@@ -74,6 +107,8 @@ class Catalog:
             known = [name for name in self._names() if name != dataset_id]
             hint = did_you_mean(dataset_id, known)
             existing = f"there are {', '.join(known[:10])}" if known else "it has no datasets"
+            if known and not hint:
+                existing += f"; a version of one is written {f'{known[0]}@{dataset_id}'!r}"
             folder = self.store.local_path("")
             if folder is not None and not folder.exists():
                 existing = "there is no such folder: was it moved, or is its disk not mounted?"

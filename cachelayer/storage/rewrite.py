@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.batches import Batch, EncodedBatch
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
@@ -43,8 +42,6 @@ class Rewriting:
     """Decides their order; None for that of the base."""
     fields: tuple[str, ...] | None
     """The fields that they keep; None for all."""
-    as_base: bool
-    """Whether the compression is that of the base's first shard, whatever the options say."""
 
 
 def rewrite(builder: Builder, name: Reference, view: Any, how: Rewriting) -> DataRef[Any]:
@@ -61,7 +58,7 @@ def rewrite(builder: Builder, name: Reference, view: Any, how: Rewriting) -> Dat
     provenance = records.provenance
     options = replace(
         options,
-        compression=Compression.parse(records.compression) if how.as_base else options.compression,
+        compression=options.compression.or_that_of(records.compressions),
         allow_empty=True,
         annotations={"description": provenance.get("description"), "metadata": provenance.get("metadata") or {}},
     )

@@ -33,6 +33,7 @@ from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.views.dataref import DataRef
+from cachelayer.views.view import View
 
 # The modules that build are imported when something is built: most processes only read.
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from cachelayer.versions.repair import RepairReport
     from cachelayer.versions.unpublished import UnpublishedBuild
     from cachelayer.versions.verify import VerifyReport
-    from cachelayer.views.view import View
 
     class CacheOptions(SubmitOptions, total=False):
         """The keywords of :meth:`Storage.cache`."""
@@ -57,10 +57,6 @@ if TYPE_CHECKING:
         on_change: OnChange
         pack: PackArguments | None
         wait: bool
-
-
-AS_BASE = "as base"
-"""The default of the argument ``compression`` of ``rewrite``: that of the base."""
 
 
 @explains_options
@@ -88,7 +84,7 @@ class Storage:
 
     Examples:
         >>> storage = cachelayer.Storage(folder)  # or gs://bucket/prefix, s3://bucket/prefix, az://container/prefix
-        >>> ref = storage.cache(lambda: ["a", "b"], "letters", "v1")  # the function is called if there is no letters@v1
+        >>> ref = storage.cache(lambda: ["a", "b"], "letters@v1")  # the function is called if there is no letters@v1
         >>> storage.datasets(), list(storage.versions("letters")), storage.fetch("letters@v1")[1]
         (['letters'], ['v1'], 'b')
     """
@@ -151,10 +147,17 @@ class Storage:
     def _fetch(self, reference: Reference) -> DataRef[Any]:
         return self._catalog.open(self._catalog.resolve(reference))
 
-    def _base_and_new(self, dataset_id: str, base: str | None, new: str | None) -> tuple[Reference, str]:
-        """Return the version that a new one is made from, and the name of the new one."""
-        reference = self._catalog.parse(dataset_id, base, "base", "base")
-        return reference, Reference.parse(reference.dataset_id, new, "new", "new").name
+    def _base_and_new(
+        self, dataset_id: str | DataRef[Any], base: str | None, new: Any, *following: Any
+    ) -> tuple[Reference, str, list[Any]]:
+        """Return the version that a new one is made from, the name of the new one, and the arguments that follow."""
+        reference, (new, *rest) = self._catalog.parse_before(dataset_id, base, new, *following, argument="base")
+        named = self._catalog.sibling(reference.dataset_id, required("new", new, InvalidNameError), "new", "new")
+        if named.dataset_id != reference.dataset_id:
+            raise InvalidArgumentError(
+                f"new={new!r}: the new version is one of the same dataset, {reference.dataset_id}"
+            )
+        return reference, named.name, rest
 
     def submit(
         self,
@@ -177,7 +180,8 @@ class Storage:
             element_spec: the structure of an element, with leaf specs, dtypes, or objects with a shape and a dtype as
                 leaves. Keys that it lacks, or all of it by default, are taken from the schema of the source, or else
                 from the first elements.
-            compression: None, ``"zstd"`` or ``"zstd:<level>"``; each record is compressed separately.
+            compression: ``"none"``, ``"zstd"`` or ``"zstd:<level>"``; each record is compressed separately. By default
+                as the version that this one is made from, with the default level; or else not.
             shard_bytes: the approximate size of a shard file, in bytes.
             max_records: take at most this many records.
             unbatch: the elements of the source are batches, whose rows along the leading axis are stored.
@@ -216,13 +220,13 @@ class Storage:
         Examples:
             >>> storage = cachelayer.Storage(folder)
             >>> rows = [{"text": "one", "label": 1}, {"text": "two", "label": 2}]
-            >>> ref = storage.submit(rows, "rows", "v1", compression="zstd", metadata={"language": "en"})
+            >>> ref = storage.submit(rows, "rows@v1", compression="zstd", metadata={"language": "en"})
             >>> len(ref), ref[1]["text"], ref.metadata
             (2, 'two', {'language': 'en'})
-            >>> storage.submit(rows, "rows", "v1")
+            >>> storage.submit(rows, "rows@v1")
             Traceback (most recent call last):
             cachelayer.errors.AlreadyExistsError: rows@v1 is published already: choose another version
-            >>> storage.submit([{"label": 1}, {"label": "x"}], "rows", "v2")
+            >>> storage.submit([{"label": 1}, {"label": "x"}], "rows@v2")
             Traceback (most recent call last):
             cachelayer.errors.ElementError: record 1, ...
         """
@@ -295,16 +299,16 @@ class Storage:
             >>> def letters():
             ...     print("the function is called")
             ...     yield from "abc"
-            >>> ref = storage.cache(letters, "letters", "v1")
+            >>> ref = storage.cache(letters, "letters@v1")
             the function is called
-            >>> storage.cache(letters, "letters", "v1").digest == ref.digest  # not called again
+            >>> storage.cache(letters, "letters@v1").digest == ref.digest  # not called again
             True
             >>> def letters():
             ...     yield from "abcd"
-            >>> storage.cache(letters, "letters", "v1", on_change="error")
+            >>> storage.cache(letters, "letters@v1", on_change="error")
             Traceback (most recent call last):
             cachelayer.errors.StaleVersionError: letters@v1 was built by other code or values: letters changed. ...
-            >>> growing = storage.cache([{"n": number} for number in range(9)], "numbers", "v1", wait=False)
+            >>> growing = storage.cache([{"n": number} for number in range(9)], "numbers@v1", wait=False)
             >>> growing.read([8, 0])["n"].tolist(), growing.digest == storage.fetch("numbers@v1").digest
             ([8, 0], True)
         """
@@ -347,7 +351,7 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> @storage.cacheable("numbers", "up-to-{n}")
+            >>> @storage.cacheable("numbers@up-to-{n}")
             ... def numbers(n):
             ...     print(f"numbers({n}) is called")
             ...     return range(n)
@@ -367,9 +371,9 @@ class Storage:
 
     def append(
         self,
-        dataset_id: str,
+        dataset_id: str | DataRef[Any],
         base: str | None = None,
-        new: str | None = None,
+        new: Any = None,
         source: Any = None,
         *,
         fill: Mapping[str, Any] | None = None,
@@ -381,7 +385,7 @@ class Storage:
         Both versions have the shards of the base, which are not copied, and stay until both are deleted.
 
         Args:
-            dataset_id, base: the existing version, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
+            dataset_id, base: the existing version, ``"cifar10@v2"``, as in :meth:`fetch`.
             new: the name of the new version.
             source, pack, options: as in :meth:`submit`. The elements must have the element spec of the base.
             fill: the value of each added column (:meth:`add_columns`) that the elements lack, by its name.
@@ -394,20 +398,20 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(["a", "b"], "letters", "v1")
-            >>> longer = storage.append("letters@v1", new="v2", source=["c"])
+            >>> ref = storage.submit(["a", "b"], "letters@v1")
+            >>> longer = storage.append("letters@v1", "v2", ["c"])
             >>> list(longer), list(storage.fetch("letters@v1"))
             (['a', 'b', 'c'], ['a', 'b'])
         """
-        reference, name = self._base_and_new(dataset_id, base, new)
+        reference, name, (source,) = self._base_and_new(dataset_id, base, new, source)
         builder = self._builder(options, "base", "new", "fill", "pack", pack=pack)
         return builder.append(required("source", source), reference, name, fill or {})
 
     def add_columns(
         self,
-        dataset_id: str,
+        dataset_id: str | DataRef[Any],
         base: str | None = None,
-        new: str | None = None,
+        new: Any = None,
         columns: Any = None,
         *,
         batched: bool = False,
@@ -425,7 +429,7 @@ class Storage:
         version that has them in its records.
 
         Args:
-            dataset_id, base: the existing version, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
+            dataset_id, base: the existing version, ``"cifar10@v2"``, as in :meth:`fetch`.
             new: the name of the new version.
             columns: a function that takes an element and returns a dict of its columns; or a dict of arrays, a frame or
                 an Arrow table, with a row for each record.
@@ -451,16 +455,16 @@ class Storage:
         Examples:
             >>> import numpy as np
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.cache({"user": np.array([7, 9, 7])}, "clicks", "v1")
+            >>> ref = storage.cache({"user": np.array([7, 9, 7])}, "clicks@v1")
             >>> users = {"user": np.array([7, 8]), "age": np.array([30, 40])}
-            >>> ref = storage.add_columns("clicks@v1", new="v2", columns=users, on="user", how="left", fill={"age": -1})
+            >>> ref = storage.add_columns("clicks@v1", "v2", users, on="user", how="left", fill={"age": -1})
             >>> ref.read([0, 1, 2])["age"].tolist()
             [30, -1, 30]
         """
         from cachelayer.builds.column_sources import Join
         from cachelayer.storage.add_columns import NewColumns, add_columns
 
-        reference, name = self._base_and_new(dataset_id, base, new)
+        reference, name, (columns,) = self._base_and_new(dataset_id, base, new, columns)
         builder = self._builder(options, "base", "new", "batched", "on", "how", "fill", "replace", "hosts", hosts=hosts)
         added = NewColumns(
             required("columns", columns),
@@ -472,7 +476,7 @@ class Storage:
 
     def derive(
         self,
-        dataset_id: str,
+        dataset_id: str | DataRef[Any],
         base: str | None = None,
         new: str | None = None,
         *,
@@ -485,7 +489,7 @@ class Storage:
         """Publish a version with some of the records of another version. No record is copied.
 
         Args:
-            dataset_id, base: the version to choose from, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
+            dataset_id, base: the version to choose from, ``"cifar10@v2"``, as in :meth:`fetch`.
             new: the name of the new version.
             keep: the records in their new order: integers, a slice, or one bool for each record of the base; or a
                 condition, as in :meth:`DataRef.where`; or a view of the base. Conditions are stored with the version.
@@ -495,8 +499,7 @@ class Storage:
                 replaces.
 
         Returns:
-            The version. It has the digest of the view ``fetch(dataset_id, base).select(keep)``, or
-            ``.exclude(exclude)``.
+            The version. It has the digest of the view ``fetch("cifar10@v2").select(keep)``, or ``.exclude(exclude)``.
 
         Raises:
             AlreadyExistsError: if the new version exists.
@@ -508,31 +511,31 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(["a", "b", "c", "d"], "letters", "v1")
-            >>> list(storage.derive("letters@v1", new="some", keep=[3, 0]))
+            >>> ref = storage.submit(["a", "b", "c", "d"], "letters@v1")
+            >>> list(storage.derive("letters@v1", "some", keep=[3, 0]))
             ['d', 'a']
-            >>> list(storage.derive("letters@v1", new="rest", exclude=[1]))
+            >>> list(storage.derive("letters@v1", "rest", exclude=[1]))
             ['a', 'c', 'd']
-            >>> ref = storage.submit([{"n": 1}, {"n": 5}], "rows", "v1")
-            >>> storage.derive("rows@v1", new="large", keep="n > 3").read([0])["n"].tolist()
+            >>> ref = storage.submit([{"n": 1}, {"n": 5}], "rows@v1")
+            >>> storage.derive("rows@v1", "large", keep="n > 3").read([0])["n"].tolist()
             [5]
         """
         from cachelayer.provenance.environment import checked_annotations
         from cachelayer.storage.derive import Choice, derive_version
 
-        reference, name = self._base_and_new(dataset_id, base, new)
+        reference, name, _ = self._base_and_new(dataset_id, base, new)
         choice = Choice(keep, exclude, boolean("allow_empty", allow_empty))
         said = checked_annotations(description, metadata)
         return self._catalog.open(derive_version(self._fetch(reference), name, choice, said))
 
     def rewrite(
         self,
-        dataset_id: str,
+        dataset_id: str | View[Any],
         base: str | View[Any] | None = None,
         new: str | None = None,
         *,
         shuffle_seed: int | None = None,
-        compression: str | None = AS_BASE,
+        compression: str | None = None,
         shard_bytes: int = DEFAULT_SHARD_BYTES,
         fields: Sequence[str] | None = None,
         workers: int = 1,
@@ -548,15 +551,12 @@ class Storage:
         has made the version, it is returned.
 
         Args:
-            dataset_id: the dataset of the new version; or the dataset and the base in one text, ``"cifar10@v2"``.
-            base: a version of the dataset, a tag or ``latest``; or a :class:`DataRef` of any storage, a view of one,
-                what :func:`cachelayer.concat` returns, or ``fields()`` of any of these.
-            new: the name of the new version.
+            dataset_id, base: a version of this storage, ``"cifar10@v2"``, as in :meth:`fetch`; or a :class:`DataRef` of
+                any storage, a view of one, what :func:`cachelayer.concat` returns, or ``fields()`` of any of these.
+            new: the name of the new version; with its dataset, ``"mixed@v1"``, if that is not the one of the base.
             shuffle_seed: an integer in [0, 2**64): the records of the new version are in the order of the first epoch
                 of ``base.stream(shuffle=True, seed=shuffle_seed)``. None keeps the order.
-            compression: None, ``"zstd"`` or ``"zstd:<level>"``; by default as in the first shard of the base, with the
-                default level if that is zstd.
-            shard_bytes: the approximate size of a shard file, in bytes.
+            compression, shard_bytes: as in :meth:`submit`.
             fields: keep only these fields of each element: keys of a dict, or ``"meta/url"`` for a key in a dict within
                 it. None keeps all.
             workers, engine, resume, progress: as in :meth:`submit`.
@@ -575,17 +575,16 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit([{"text": text, "n": 1} for text in "abcd"], "rows", "v1")
-            >>> shuffled = storage.rewrite("rows@v1", new="v2", shuffle_seed=0, fields=["text"])
+            >>> ref = storage.submit([{"text": text, "n": 1} for text in "abcd"], "rows@v1")
+            >>> shuffled = storage.rewrite("rows@v1", "v2", shuffle_seed=0, fields=["text"])
             >>> list(shuffled) == [{"text": row["text"]} for row in ref.stream(shuffle=True, seed=0)]
             True
         """
         from cachelayer.specs.leaf_names import field_names
         from cachelayer.storage.rewrite import Rewriting, rewrite
 
-        as_base = compression == AS_BASE
         options = {
-            "compression": None if as_base else compression,
+            "compression": compression,
             "shard_bytes": shard_bytes,
             "workers": workers,
             "engine": engine,
@@ -594,24 +593,27 @@ class Storage:
         }
         builder = self._builder(options, hosts=hosts)
         seed = None if shuffle_seed is None else check_seed(shuffle_seed, "shuffle_seed")
-        how = Rewriting(seed, None if fields is None else field_names(fields), as_base)
+        how = Rewriting(seed, None if fields is None else field_names(fields))
+        base, (new,) = self._catalog.moved_up(dataset_id, base, new)
+        home: Any = dataset_id
         view: Any = base
-        if base is None or isinstance(base, str):
-            reference = self._catalog.parse(dataset_id, base, "base", "base")
-            dataset_id = reference.dataset_id
-            view = self._fetch(reference)
-        name = Reference.parse(dataset_id, required("new", new, InvalidNameError), "new", "new")
-        return rewrite(builder, name, view, how)
+        if base is None and isinstance(dataset_id, View):
+            home = dataset_id.dataset_id if isinstance(dataset_id, DataRef) else None
+            view = dataset_id
+        elif base is None or isinstance(base, str):
+            reference = self._catalog.parse(dataset_id, base, argument="base")
+            home = reference.dataset_id
+            view = reference.view_of(self._fetch(reference))
+        named = self._catalog.sibling(home, required("new", new, InvalidNameError), "new", "new")
+        return rewrite(builder, named, view, how)
 
-    def fetch(self, dataset_id: str, version: str | None = None) -> DataRef[Any]:
+    def fetch(self, dataset_id: str | DataRef[Any], version: str | None = None) -> DataRef[Any]:
         """Open a published version.
 
         Args:
-            dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. Every method
-                that takes both accepts such a text; pass the arguments that follow the version by keyword then. A
-                reference, as ``ref.reference`` gives it, is accepted if it is one of this storage.
-            version: a version, a tag, ``"latest"`` (the newest published version, the default) or
-                ``"sha256:<digest prefix>"``.
+            dataset_id, version: the version in one text, such as ``"cifar10@v2"``: a dataset, ``@``, and a version, a
+                tag, ``latest`` or ``sha256:<digest prefix>``; without them the newest version. Or a :class:`DataRef` of
+                this storage, or its ``reference``. Every method that takes a version takes these.
 
         Raises:
             DatasetNotFoundError, VersionNotFoundError: if there is no such dataset or version; the message names those
@@ -621,11 +623,11 @@ class Storage:
         Examples:
             >>> storage = cachelayer.Storage(folder)
             >>> refs = [storage.submit([text], "texts", version) for text, version in (("old", "v1"), ("new", "v2"))]
-            >>> storage.tag("texts@v1", tag="best")
+            >>> storage.tag("texts@v1", "best")
             >>> names = ["texts@v1", "texts@best", "texts", f"texts@sha256:{refs[0].digest[:12]}", refs[1].reference]
             >>> [storage.fetch(name)[0] for name in names]
             ['old', 'old', 'new', 'old', 'new']
-            >>> storage.fetch("texts", "v3")
+            >>> storage.fetch("texts@v3")
             Traceback (most recent call last):
             cachelayer.errors.VersionNotFoundError: texts: no version or tag 'v3': there are v1, v2, best
         """
@@ -652,7 +654,7 @@ class Storage:
         """
         return self._catalog.datasets()
 
-    def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
+    def versions(self, dataset_id: str | DataRef[Any]) -> dict[str, VersionInfo]:
         """Return the versions of a dataset by name, in the order of their publication.
 
         Raises:
@@ -664,9 +666,9 @@ class Storage:
             >>> {name: info.records for name, info in storage.versions("numbers").items()}
             {'up-to-5': 5, 'up-to-3': 3}
         """
-        return dict(self._catalog.snapshot(dataset_id).versions)
+        return dict(self._catalog.snapshot(self._dataset(dataset_id)).versions)
 
-    def tags(self, dataset_id: str) -> dict[str, str]:
+    def tags(self, dataset_id: str | DataRef[Any]) -> dict[str, str]:
         """Return the tags of a dataset, each with the version that it names.
 
         Raises:
@@ -674,14 +676,14 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> storage.tag("numbers@v1", tag="best")
+            >>> ref = storage.submit(range(3), "numbers@v1")
+            >>> storage.tag("numbers@v1", "best")
             >>> storage.tags("numbers")
             {'best': 'v1'}
         """
-        return dict(self._catalog.snapshot(dataset_id).tags)
+        return dict(self._catalog.snapshot(self._dataset(dataset_id)).tags)
 
-    def history(self, dataset_id: str) -> list[LogEvent]:
+    def history(self, dataset_id: str | DataRef[Any]) -> list[LogEvent]:
         """Return an event for each change of a dataset, the oldest first: who published, tagged or deleted what, when.
 
         Raises:
@@ -690,16 +692,16 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> storage.tag("numbers@v1", tag="best")
+            >>> ref = storage.submit(range(3), "numbers@v1")
+            >>> storage.tag("numbers@v1", "best")
             >>> [(event.kind, event.details["version"]) for event in storage.history("numbers")]
             [('publish', 'v1'), ('tag', 'v1')]
         """
-        log = Log(self._catalog.dataset(dataset_id))
+        log = Log(self._catalog.dataset(self._dataset(dataset_id)))
         self._catalog.head(log)
         return log.history()
 
-    def builds(self, dataset_id: str) -> list[UnpublishedBuild]:
+    def builds(self, dataset_id: str | DataRef[Any]) -> list[UnpublishedBuild]:
         """Return the builds of a dataset that are running or were interrupted, the oldest first.
 
         This neither waits nor writes, so it may not know whether a build still runs.
@@ -712,23 +714,28 @@ class Storage:
             >>> def letters():
             ...     print([(build.version, build.state) for build in storage.builds("letters")])
             ...     yield "a"
-            >>> ref = storage.submit(letters, "letters", "v1")
+            >>> ref = storage.submit(letters, "letters@v1")
             [('v1', 'running')]
             >>> storage.builds("letters")  # it is published
             []
         """
         from cachelayer.versions.unpublished import unpublished
 
-        builds = unpublished(self._catalog.dataset(dataset_id))
+        named = self._dataset(dataset_id)
+        builds = unpublished(self._catalog.dataset(named))
         if not builds:
-            self._catalog.snapshot(dataset_id)
+            self._catalog.snapshot(named)
         return builds
 
-    def tag(self, dataset_id: str, version: str | None = None, tag: str | None = None) -> None:
+    def _dataset(self, named: str | DataRef[Any]) -> str:
+        """Return the id of the dataset that a user names alone."""
+        return self._catalog.parse(named, want="dataset").dataset_id
+
+    def tag(self, dataset_id: str | DataRef[Any], version: str | None = None, tag: str | None = None) -> None:
         """Tag a version. A tag that named another version is moved.
 
         Args:
-            dataset_id, version: the version, such as ``"cifar10@v2"``; not a tag. With a digest behind it,
+            dataset_id, version: the version, ``"cifar10@v2"``, as in :meth:`fetch`. With a digest behind it,
                 ``"cifar10@v2@sha256:<prefix>"``, a version that was published anew under this name is an error.
             tag: the tag.
 
@@ -739,46 +746,51 @@ class Storage:
         Examples:
             >>> storage = cachelayer.Storage(folder)
             >>> refs = [storage.submit([text], "texts", version) for text, version in (("old", "v1"), ("new", "v2"))]
-            >>> storage.tag("texts@v1", tag="best")
-            >>> storage.tag("texts@v2", tag="best")  # moves it
+            >>> storage.tag("texts@v1", "best")
+            >>> storage.tag("texts@v2", "best")  # moves it
             >>> storage.fetch("texts@best")[0], storage.tags("texts")
             ('new', {'best': 'v2'})
         """
         from cachelayer.provenance.environment import event
 
-        named = self._catalog.parse(dataset_id, version, "name")
+        named, (tag,) = self._catalog.parse_before(dataset_id, version, tag)
         chosen = paths.check_name("tag", required("tag", tag, InvalidNameError))
 
         def decide(head: Snapshot) -> Snapshot:
-            return head.with_tag(named.resolve_name(head), chosen, event("tag", tag=chosen))
+            return head.with_tag(named.resolve(head).version, chosen, event("tag", tag=chosen))
 
         self._catalog.change(named.dataset_id, decide)
 
-    def untag(self, dataset_id: str, tag: str | None = None) -> None:
+    def untag(self, tag: str) -> None:
         """Remove a tag. The version that it names stays.
 
         Args:
-            dataset_id, tag: the tag, such as ``"cifar10@best"``.
+            tag: the tag and its dataset, such as ``"cifar10@best"``.
 
         Raises:
             VersionNotFoundError: if there is no such tag.
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> storage.tag("numbers@v1", tag="best")
+            >>> ref = storage.submit(range(3), "numbers@v1")
+            >>> storage.tag("numbers@v1", "best")
             >>> storage.untag("numbers@best")
             >>> storage.tags("numbers"), list(storage.versions("numbers"))
             ({}, ['v1'])
         """
         from cachelayer.provenance.environment import event
 
-        named = self._catalog.parse(dataset_id, tag, "name", "tag")
+        named = self._catalog.parse(tag, want="name", argument="tag")
         name = str(named.name)
         self._catalog.change(named.dataset_id, lambda head: head.without_tag(name, event("untag", tag=name)))
 
     def delete(
-        self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = GRACE_SECONDS
+        self,
+        dataset_id: str | DataRef[Any],
+        version: str | None = None,
+        *,
+        force: bool = False,
+        grace: float = GRACE_SECONDS,
     ) -> None:
         """Delete a version: it cannot be opened any more, but programs that have it open can read on for the grace.
 
@@ -787,7 +799,8 @@ class Storage:
         grace. Files that another version needs stay.
 
         Args:
-            dataset_id, version: the version, such as ``"cifar10@v2"``, perhaps with its digest; not a tag.
+            dataset_id, version: the version by its name, ``"cifar10@v2"``, perhaps with its digest; or a
+                :class:`DataRef` of it. A tag or ``latest`` is refused.
             force: delete the tags of the version too.
             grace: for how many seconds the files stay, for programs that read them; a day by default.
 
@@ -798,7 +811,7 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(["a"], "letters", "v1")
+            >>> ref = storage.submit(["a"], "letters@v1")
             >>> storage.delete("letters@v1")
             >>> ref[0], storage.datasets()  # who has it open can read on for a day
             ('a', [])
@@ -825,8 +838,7 @@ class Storage:
 
     def erase(
         self,
-        dataset_id: str,
-        version: str | None = None,
+        version: str | DataRef[Any],
         *,
         records: Sequence[int],
         of: str | None = None,
@@ -845,9 +857,9 @@ class Storage:
         models, and other storages, where :meth:`copy` replaces a version by the one without the records.
 
         Args:
-            dataset_id, version: the version that ``records`` are numbers of, such as ``"cifar10@v2"``.
+            version: the version that ``records`` are numbers of, such as ``"cifar10@v2"``, or a :class:`DataRef` of it.
             records: the numbers of the records.
-            of: the version, if it is not named before.
+            of: the version, if only its dataset is named before.
             reason: why they are erased; it is stored, and shown to those who ask for the old digest.
             grace: for how many seconds the old files stay, for programs that read them. 0 deletes them at once, with
                 all other files that no version names. None leaves that to the next :meth:`gc`.
@@ -864,7 +876,7 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(["Ann", "Bob", "Cleo"], "names", "v1")
+            >>> ref = storage.submit(["Ann", "Bob", "Cleo"], "names@v1")
             >>> erased = storage.erase("names@v1", records=[1], reason="Bob asked for it")
             >>> erased.erased.tolist(), erased[2], erased.digest == ref.digest
             ([1], 'Cleo', False)
@@ -875,7 +887,7 @@ class Storage:
         from cachelayer.builds.erase import Erasure
         from cachelayer.versions import gc
 
-        reference = self._catalog.parse(dataset_id, version if of is None else of, "base", "of")
+        reference = self._catalog.parse(version, of, "base", "version" if of is None else "of")
         if not isinstance(reason, str) or not reason.strip():
             raise InvalidArgumentError(f"reason {reason!r}: say in a few words why the records are erased")
         seconds = 0.0 if grace is None else gc.checked_grace(grace)
@@ -907,7 +919,7 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> ref = storage.submit(range(3), "numbers@v1")
             >>> left = folder / "numbers" / "shards" / f"{32 * '0'}-0.array_record"
             >>> _ = left.write_bytes(b"what a killed build left")
             >>> storage.gc()  # it is not a day old
@@ -921,11 +933,11 @@ class Storage:
         dry_run = boolean("dry_run", dry_run)
         return gc.collect_all(self._store, grace=checked, dry_run=dry_run, progress=progress)[0]
 
-    def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
+    def verify(self, version: str | DataRef[Any], *, progress: bool | None = None) -> VerifyReport:
         """Read every record of a version and check it against every checksum.
 
         Args:
-            dataset_id, version: as in :meth:`fetch`.
+            version: such as ``"cifar10@v2"``; as in :meth:`fetch`.
             progress: as in :meth:`submit`.
 
         Returns:
@@ -936,7 +948,7 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(range(3), "numbers", "v1")
+            >>> ref = storage.submit(range(3), "numbers@v1")
             >>> bool(storage.verify("numbers@v1"))
             True
             >>> shard = next(folder.glob("numbers/shards/*.array_record"))
@@ -947,14 +959,13 @@ class Storage:
         """
         from cachelayer.versions.verify import check
 
-        return check(self._catalog.resolve(self._catalog.parse(dataset_id, version, "version")), progress=progress)
+        return check(self._catalog.resolve(self._catalog.parse(version, want="version")), progress=progress)
 
     def repair(
         self,
-        dataset_id: str,
-        version: str | None = None,
-        from_: Storage | DataRef[Any] | str | os.PathLike[str] | None = None,
+        version: str | DataRef[Any],
         *,
+        from_: Storage | DataRef[Any] | str | os.PathLike[str] | None = None,
         dry_run: bool = False,
         progress: bool | None = None,
     ) -> RepairReport:
@@ -965,7 +976,7 @@ class Storage:
         shards are removed. The log is not repaired: without its newest entry nothing is known of a version.
 
         Args:
-            dataset_id, version: as in :meth:`fetch`.
+            version: such as ``"cifar10@v2"``; as in :meth:`fetch`.
             from_: another storage that has the version, or its URL; or a version there, as a :class:`DataRef` or a
                 reference. That may have another name, but must have the same digest.
             dry_run: only find what is damaged.
@@ -982,8 +993,8 @@ class Storage:
 
         Examples:
             >>> storage, backup = cachelayer.Storage(folder / "cache"), cachelayer.Storage(folder / "backup")
-            >>> ref = storage.submit(range(3), "numbers", "v1")
-            >>> ref = storage.copy("numbers@v1", to=backup)
+            >>> ref = storage.submit(range(3), "numbers@v1")
+            >>> ref = storage.copy("numbers@v1", backup)
             >>> next(folder.glob("cache/numbers/shards/*.array_record")).unlink()
             >>> len(storage.repair("numbers@v1", dry_run=True).damaged)
             1
@@ -994,14 +1005,13 @@ class Storage:
 
         is_dry = boolean("dry_run", dry_run)
         shows = None if progress is None else boolean("progress", progress)
-        damaged = self._catalog.parse(dataset_id, version, "version")
+        damaged = self._catalog.parse(version, want="version")
         return repair_version(self._catalog, damaged, from_, dry_run=is_dry, progress=shows)
 
     def diff(
         self,
-        dataset_id: str,
-        version: str | None = None,
-        other: str | None = None,
+        one: str | View[Any],
+        other: str | View[Any],
         *,
         key: str | Sequence[str] | None = None,
         rows: bool = True,
@@ -1009,11 +1019,9 @@ class Storage:
     ) -> Diff:
         """Return how two versions differ, with the rows that came, went and changed.
 
-        :meth:`DataRef.diff` compares versions of two storages.
-
         Args:
-            dataset_id, version: as in :meth:`fetch`; or both versions, each in one text: ``diff("d@v1", "d@v2")``.
-            other: a version of the same dataset, or ``"<dataset id>@<version>"`` of another.
+            one, other: versions of this storage, such as ``"cifar10@v2"``, as in :meth:`fetch`; or a :class:`DataRef`
+                of any storage.
             key, rows, progress: as in :meth:`DataRef.diff`.
 
         Raises:
@@ -1023,30 +1031,21 @@ class Storage:
         Examples:
             >>> import numpy as np
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.cache({"id": np.array([1, 2, 3]), "x": np.array([5, 6, 7])}, "rows", "v1")
-            >>> ref = storage.cache({"id": np.array([4, 3, 2]), "x": np.array([9, 7, 0])}, "rows", "v2")
+            >>> ref = storage.cache({"id": np.array([1, 2, 3]), "x": np.array([5, 6, 7])}, "rows@v1")
+            >>> ref = storage.cache({"id": np.array([4, 3, 2]), "x": np.array([9, 7, 0])}, "rows@v2")
             >>> print(storage.diff("rows@v1", "rows@v2", key="id").rows)
             by id: 1 came, 1 went, 1 changed, 1 are the same, in another order
             + came: 1, the first is 4 (record 0)
             - went: 1, the first is 1 (record 0)
             ~ x: 1, the first is 2 (record 1 -> 2): 6 -> 0
         """
-        from cachelayer.views.view import View
-
-        if any(isinstance(each, View) for each in (dataset_id, version, other)):
-            raise InvalidTypeError("storage.diff() takes the names of versions: call one.diff(other) of two DataRefs")
-        if other is None and "@" in f"{dataset_id}{version or ''}":
-            # storage.diff("d@v1", "d@v2"): the second text is the other version.
-            other = version
-            version = None
-        one = self._catalog.parse(dataset_id, version, "version")
-        another = self._catalog.sibling(one, required("other", other), "version", "other")
-        return self._fetch(one).diff(self._fetch(another), key=key, rows=rows, progress=progress)
+        views = [each if isinstance(each, View) else self.fetch(each) for each in (one, other)]
+        return views[0].diff(views[1], key=key, rows=rows, progress=progress)
 
     def copy(
         self,
-        dataset_id: str,
-        version: str | None = None,
+        dataset_id: str | DataRef[Any],
+        version: str | Storage | os.PathLike[str] | None = None,
         to: Storage | str | os.PathLike[str] | None = None,
         *,
         new: str | None = None,
@@ -1060,7 +1059,7 @@ class Storage:
         computed the checksums, as Google's does. The provenance stays that of the build.
 
         Args:
-            dataset_id, version: as in :meth:`fetch`.
+            dataset_id, version: the version, ``"cifar10@v2"``, as in :meth:`fetch`.
             to: the target: a storage, or the URL of a storage that needs no options.
             new: the name in the target, a version or ``"<dataset id>@<version>"``; by default the same as here.
             progress: as in :meth:`submit`.
@@ -1076,17 +1075,17 @@ class Storage:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit(["a", "b"], "letters", "v1")
-            >>> there = storage.copy("letters@v1", to=folder / "backup", new="texts@v7")
+            >>> ref = storage.submit(["a", "b"], "letters@v1")
+            >>> there = storage.copy("letters@v1", folder / "backup", new="texts@v7")
             >>> f"{there.dataset_id}@{there.dataset_version}", list(there), there.digest == ref.digest
             ('texts@v7', ['a', 'b'], True)
         """
         from cachelayer.versions.copy import VersionCopy
 
-        reference = self._catalog.parse(dataset_id, version, "version")
+        reference, (to,) = self._catalog.parse_before(dataset_id, version, to)
         target = to if isinstance(to, Storage) else Storage(required("to", to))
         source = self._catalog.resolve(reference)
-        there = target._catalog.sibling(reference, source.info.version if new is None else new, "new", "new")
+        there = target._catalog.sibling(reference.dataset_id, source.info.version if new is None else new, "new", "new")
         dataset = target._catalog.dataset(there.dataset_id)
         copied = VersionCopy(source, dataset, there.name, progress).copy()
         return target._catalog.open(StoredVersion(dataset, copied))
@@ -1094,7 +1093,7 @@ class Storage:
 
 @explains_options
 def open(
-    reference: str,
+    reference: str | DataRef[Any],
     *,
     local_cache: str | os.PathLike[str] | None = None,
     local_cache_bytes: int | str | None = None,
@@ -1105,7 +1104,8 @@ def open(
 
     Args:
         reference: ``<url>/<dataset id>@<version>``. Append ``@sha256:<digest>`` to open exactly these records or fail,
-            and ``[a:b]`` to open a view of a slice.
+            and ``[a:b]`` to open a view of a slice. A :class:`DataRef` is returned as it is, or opened again if other
+            options are passed.
         local_cache, local_cache_bytes, storage_options, verify: as in :class:`Storage`.
 
     Raises:
@@ -1114,12 +1114,16 @@ def open(
         CorruptionError: if the version has another digest.
 
     Examples:
-        >>> ref = cachelayer.Storage(folder).submit(["a", "b", "c"], "letters", "v1")
+        >>> ref = cachelayer.Storage(folder).submit(["a", "b", "c"], "letters@v1")
         >>> list(cachelayer.open(f"{folder}/letters@v1")), list(cachelayer.open(f"{folder}/letters@v1[1:]"))
         (['a', 'b', 'c'], ['b', 'c'])
         >>> cachelayer.open(ref[1:].reference)[0]  # with the digest, so it opens exactly these records or fails
         'b'
     """
+    if isinstance(reference, DataRef):
+        if (local_cache, local_cache_bytes, storage_options, verify) == (None, None, None, "open"):
+            return reference
+        reference = reference.reference
     if not isinstance(reference, str):
         raise InvalidTypeError(f"open takes a reference as a str, not a {type(reference).__name__}")
     parsed = Reference.parse(reference, want="any")

@@ -110,11 +110,11 @@ class Epochwise(Generic[T]):
         Examples:
             >>> from cachelayer.adapters import torch
             >>> storage = cachelayer.Storage(folder)
-            >>> loader = torch.loader(storage.cache(range(4), "numbers", "v1").stream(4, num_epochs=None))
+            >>> loader = torch.loader(storage.cache(range(4), "numbers@v1").stream(4, num_epochs=None))
             >>> iterator = iter(loader)
             >>> next(iterator).tolist()
             [0, 1, 2, 3]
-            >>> loader.advance_to(storage.append("numbers", "v1", "v2", [4, 5]))
+            >>> loader.advance_to(storage.append("numbers@v1", "v2", [4, 5]))
             >>> next(iterator).tolist(), next(iterator).tolist()
             ([4, 5], [0, 1, 2, 3])
 

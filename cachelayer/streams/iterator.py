@@ -156,17 +156,17 @@ class StreamIterator(Iterator[T]):
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> iterator = iter(storage.cache(range(4), "numbers", "v1").stream(2, num_epochs=2))
+            >>> iterator = iter(storage.cache(range(4), "numbers@v1").stream(2, num_epochs=2))
             >>> next(iterator).tolist()
             [0, 1]
-            >>> iterator.advance_to(storage.append("numbers", "v1", "v2", [4, 5]))
+            >>> iterator.advance_to(storage.append("numbers@v1", "v2", [4, 5]))
             >>> [batch.tolist() for batch in iterator]
             [[2, 3], [4, 5], [0, 1], [2, 3], [4, 5]]
-            >>> numbers, letters = storage.fetch("numbers", "v1"), cachelayer.wrap([-1, -2], identity="more")
+            >>> numbers, letters = storage.fetch("numbers@v1"), cachelayer.wrap([-1, -2], identity="more")
             >>> iterator = iter(cachelayer.mix([(numbers, 1)]).stream(2))
             >>> next(iterator).tolist()
             [0, 1]
-            >>> iterator.advance_to(cachelayer.mix([(storage.fetch("numbers", "v2"), 1), (letters, 1)]))
+            >>> iterator.advance_to(cachelayer.mix([(storage.fetch("numbers@v2"), 1), (letters, 1)]))
             >>> [next(iterator).tolist() for _ in range(4)]
             [[2, -1], [3, -2], [4, -1], [5, -2]]
 

@@ -284,7 +284,7 @@ class Stream(Generic[T]):
         :meth:`cachelayer.View.sources` does.
 
         Examples:
-            >>> ten = cachelayer.Storage(folder).cache(range(10), "ten", "v1")
+            >>> ten = cachelayer.Storage(folder).cache(range(10), "ten@v1")
             >>> stream = cachelayer.concat([ten[5:], ten[::2]]).stream(4)
             >>> stream.sources(1).spans()[1]
             RecordSpan(dataset='...ten@v1@sha256:...', record=0, begin=None, end=None, offset=0)

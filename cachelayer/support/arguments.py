@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
-from inspect import CO_VARKEYWORDS, unwrap
+from inspect import CO_VARARGS, CO_VARKEYWORDS, unwrap
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -69,15 +69,27 @@ def _explained(function: Any) -> Any:
         # A decorator that gives another signature checks the keywords itself, and so does a function with **.
         return function
     known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
+    most = math.inf if code.co_flags & CO_VARARGS else code.co_argcount
     call = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:
         if options:
             check_options(options, known, call)
+        if len(arguments) > most:
+            raise InvalidTypeError(_too_many(call, known[: len(known) - code.co_kwonlyargcount], arguments))
         return function(*arguments, **options)
 
     return explained
+
+
+def _too_many(call: str, names: Sequence[str], arguments: Sequence[Any]) -> str:
+    """Return the message about arguments that have no place."""
+    given = list(arguments[len(arguments) - len(names) - 1 :])
+    said = f"{call}() takes {', '.join(names) or 'no argument'} by position, and all others by keyword"
+    if names and isinstance(given[0], str) and isinstance(given[1], str) and "@" not in given[0]:
+        return f"{said}; a dataset and its version are one text, {f'{given[0]}@{given[1]}'!r}"
+    return f"{said}: not {given[-1]!r}"
 
 
 def quantity(text: str, units: Mapping[str, float]) -> float:

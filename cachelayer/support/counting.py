@@ -97,7 +97,7 @@ def counters() -> dict[str, float]:
 
     Examples:
         >>> before = cachelayer.counters()["requests"]
-        >>> ref = cachelayer.Storage(folder).cache(range(10), "numbers", "v1")
+        >>> ref = cachelayer.Storage(folder).cache(range(10), "numbers@v1")
         >>> cachelayer.counters()["requests"] - before  # a folder takes none
         0
 

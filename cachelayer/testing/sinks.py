@@ -26,11 +26,11 @@ class Refs:
     def __init__(self, storage: Storage) -> None:
         numbers = np.arange(RECORDS, dtype=np.int32)
         arrays = {"n": numbers, "weight": numbers % 3, "grid": np.arange(6 * RECORDS, dtype="f4").reshape(-1, 2, 3)}
-        self.rows: Any = storage.cache(arrays, "rows", "v1", shard_bytes=800)
+        self.rows: Any = storage.cache(arrays, "rows@v1", shard_bytes=800)
         rng = np.random.default_rng(0)
         spec = {"tokens": ArraySpec("int32", (None,))}
         documents = [{"tokens": rng.integers(1, 99, rng.integers(0, 33)).astype(np.int32)} for _ in range(120)]
-        self.documents: Any = storage.cache(documents, "d", "v1", element_spec=spec, shard_bytes=2000)
+        self.documents: Any = storage.cache(documents, "d@v1", element_spec=spec, shard_bytes=2000)
 
 
 def noisy(row: Any, rng: np.random.Generator) -> Any:

@@ -109,7 +109,7 @@ class SourceTests:
 
     @pytest.mark.parametrize("count", [1, 1100])
     def test_values_types_order_and_length_are_those_of_the_source(self, tmp_path: Path, count: int) -> None:
-        ref = Storage(tmp_path / "cache").cache(self.source(count, tmp_path), "d", "v1", **self.options)
+        ref = Storage(tmp_path / "cache").cache(self.source(count, tmp_path), "d@v1", **self.options)
         assert len(ref) == count
         for number, element in enumerate(ref.stream()):
             mine, theirs = tree.leaf_values(element), tree.leaf_values(self.element(number))
@@ -121,12 +121,12 @@ class SourceTests:
         digests = set()
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
-            ref = Storage(tmp_path / name / "cache").cache(self.source(50, tmp_path / name), "d", "v1", **self.options)
+            ref = Storage(tmp_path / name / "cache").cache(self.source(50, tmp_path / name), "d@v1", **self.options)
             digests.add(ref.digest)
         assert len(digests) == 1
 
     def test_no_more_than_max_records_are_taken(self, tmp_path: Path) -> None:
-        ref = Storage(tmp_path / "cache").cache(self.source(60, tmp_path), "d", "v1", max_records=41, **self.options)
+        ref = Storage(tmp_path / "cache").cache(self.source(60, tmp_path), "d@v1", max_records=41, **self.options)
         assert len(ref) == 41
 
     def test_it_is_read_from_any_of_its_starts_if_it_has_some(self, tmp_path: Path) -> None:
@@ -166,5 +166,5 @@ class FailingSourceTests(SourceTests):
         for error in self.errors:
             self.error = error
             with pytest.raises(SourceError, match=self.named):
-                Storage(tmp_path / "cache").cache(self.source(40, tmp_path), "d", "v1", **self.options)
+                Storage(tmp_path / "cache").cache(self.source(40, tmp_path), "d@v1", **self.options)
         assert Storage(tmp_path / "cache").datasets() == []

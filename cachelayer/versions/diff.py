@@ -75,8 +75,8 @@ class ValueChange(RowPlace):
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> one = storage.cache([{"id": "a", "score": 1}, {"id": "b", "score": 2}], "scores", "v1")
-        >>> other = storage.cache([{"id": "b", "score": 9}, {"id": "a", "score": 1}], "scores", "v2")
+        >>> one = storage.cache([{"id": "a", "score": 1}, {"id": "b", "score": 2}], "scores@v1")
+        >>> other = storage.cache([{"id": "b", "score": 9}, {"id": "a", "score": 1}], "scores@v2")
         >>> first = one.diff(other, key="id").rows.fields["score"].first
         >>> first.key, first.records, int(first.one), int(first.other)
         ('b', (1, 0), 2, 9)
@@ -112,8 +112,8 @@ class RowDiff:
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> one = storage.cache([{"id": "a", "score": 1}, {"id": "b", "score": 2}], "scores", "v1")
-        >>> other = storage.cache([{"id": "b", "score": 9}, {"id": "c", "score": 3}], "scores", "v2")
+        >>> one = storage.cache([{"id": "a", "score": 1}, {"id": "b", "score": 2}], "scores@v1")
+        >>> other = storage.cache([{"id": "b", "score": 9}, {"id": "c", "score": 3}], "scores@v2")
         >>> print(one.diff(other, key="id").rows)
         by id: 1 came, 1 went, 1 changed, 0 are the same
         + came: 1, the first is c (record 1)
@@ -152,8 +152,8 @@ class Diff:
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> one = storage.cache(range(3), "numbers", "v1")
-        >>> other = storage.append("numbers", "v1", "v2", range(3, 5))
+        >>> one = storage.cache(range(3), "numbers@v1")
+        >>> other = storage.append("numbers@v1", "v2", range(3, 5))
         >>> diff = one.diff(other)
         >>> diff.same_data, diff.records, diff.rows.came.count
         (False, (3, 5), 2)
@@ -210,8 +210,8 @@ class Diff:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> one = storage.cache(range(3), "numbers", "v1")
-            >>> other = storage.cache(range(4), "numbers", "v2")
+            >>> one = storage.cache(range(3), "numbers@v1")
+            >>> other = storage.cache(range(4), "numbers@v2")
             >>> document = one.diff(other).to_json()
             >>> document["records"], document["rows"]["came"]
             ([3, 4], {'count': 1, 'first': {'key': 3, 'records': [None, 3]}})

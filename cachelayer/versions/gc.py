@@ -62,7 +62,7 @@ class Collected:
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> storage.gc(grace=0)
         []
         >>> shard = folder / "numbers" / "shards" / "00112233445566778899aabbccddeeff-0.array_record"

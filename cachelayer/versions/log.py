@@ -54,7 +54,7 @@ class LogEvent:
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> storage.tag("numbers@v1", tag="best")
         >>> published, tagged = storage.history("numbers")
         >>> published.kind, tagged.sequence, tagged.kind, tagged.details

@@ -7,7 +7,7 @@
 
 The text may leave out the storage, the name, the digest and the calls. Calls are read by
 :mod:`cachelayer.versions.view_calls`. Every public call that takes a dataset and a version, as a pair or in one text,
-reads them with :class:`Reference`.
+reads them with :class:`Reference`, through :meth:`cachelayer.storage.catalog.Catalog.parse`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cachelayer.versions.view_calls import ViewCall, parse_calls
 
 AUTO = "auto"
 """The version that stands, in :meth:`Storage.cacheable`, for a name made from the code and the arguments."""
-Want = Literal["view", "version", "base", "name", "new", "template", "any"]
+Want = Literal["view", "version", "base", "name", "new", "template", "dataset", "any"]
 _DIGEST = re.compile(r"sha256:([0-9a-f]{1,64})", re.ASCII)
 _CALLED = re.compile(
     r"(?P<name>[^\[\]()/'\"]*?)(?P<calls>(?:\[|\.[a-z_]+\().*[\])])(?:@sha256:(?P<pin>[0-9a-f]{1,64}))?",
@@ -64,7 +64,7 @@ class Reference:
                 ``"version"``: the same without calls. ``"base"``: the same, and the text must name a version.
                 ``"name"``: a version or a tag by its name, perhaps with a digest.
                 ``"new"``: the name of a new version. ``"template"``: a text that makes such a name.
-                ``"any"``: whatever the text names.
+                ``"dataset"``: a dataset alone. ``"any"``: whatever the text names.
             argument: the name of the argument for the version, for messages.
 
         Raises:
@@ -75,8 +75,7 @@ class Reference:
         calls: tuple[ViewCall, ...] = ()
         pin = None
         if isinstance(text, str):
-            if version is None:
-                url, rest, calls, pin = _split_text(text)
+            url, rest, calls, pin = _split_text(text)
             without_calls = rest if url in ("", "/") else f"{url}/{rest}"
             if ":" in without_calls:
                 refuse_credentials(without_calls)
@@ -87,21 +86,19 @@ class Reference:
             raise InvalidArgumentError(
                 f"{without_credentials(text)!r} names no dataset: write <storage>/<dataset id>@<version>"
             )
-        paths.check_name("dataset id", dataset_id)
         if at and version is not None:
-            raise InvalidArgumentError(
-                f"{text!r} names a {argument}, and so does {version!r}: pass one of them, and what follows by keyword"
-            )
+            raise InvalidArgumentError(f"{text!r} names a {argument}, and so does {version!r}: pass one of them")
+        paths.check_name("dataset id", dataset_id if version is None else text)
         name = named if at else version
         digest = None
         if calls and want not in ("view", "any"):
             raise InvalidArgumentError(
                 f"'{dataset_id}@{name}' is followed by calls that make a view: name the whole version alone"
             )
+        if name is not None and want == "dataset":
+            raise InvalidArgumentError(f"{dataset_id}@{name} is a version: name the dataset alone, {dataset_id!r}")
         if name is None and want in ("base", "name", "new", "template"):
-            raise InvalidNameError(
-                f"{dataset_id!r} names no {argument}: write '{dataset_id}@<{argument}>', or pass {argument}="
-            )
+            raise InvalidNameError(f"{dataset_id!r} names no {argument}: write '{dataset_id}@<{argument}>'")
         if want == "new":
             name = _new_name(argument, name)
         elif want not in ("any", "template") and name is not None:

@@ -31,7 +31,7 @@ class RepairReport:
 
     Examples:
         >>> storage, backup = cachelayer.Storage(folder / "cache"), cachelayer.Storage(folder / "backup")
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> ref = storage.copy("numbers@v1", to=backup)
         >>> next((folder / "cache" / "numbers" / "shards").glob("*.index")).unlink()
         >>> report = storage.repair("numbers@v1", from_=backup)
@@ -63,7 +63,7 @@ class RepairReport:
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.cache(range(3), "numbers", "v1")
+            >>> ref = storage.cache(range(3), "numbers@v1")
             >>> report = storage.repair("numbers@v1", dry_run=True).to_json()
             >>> report["reference"], report["ok"], report["damaged"]
             ('numbers@v1', True, ())

@@ -58,7 +58,7 @@ class VersionInfo:
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> info = storage.versions("numbers")["v1"]
         >>> info.version, info.records, info.digest == ref.digest, info.nbytes == ref.nbytes
         ('v1', 3, True, True)

@@ -26,7 +26,7 @@ class UnpublishedBuild:
         ...     yield 0
         ...     (build,) = storage.builds("numbers")
         ...     print(build.version, build.state, build.shards, build.total)
-        >>> ref = storage.cache(rows, "numbers", "v1")
+        >>> ref = storage.cache(rows, "numbers@v1")
         v1 running 0 None
         >>> storage.builds("numbers")
         []

@@ -47,7 +47,7 @@ class DamagedObject:
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> next((folder / "numbers" / "shards").glob("*.index")).unlink()
         >>> print(*storage.repair("numbers@v1", dry_run=True).damaged)
         numbers/shards/...-0.index: missing
@@ -70,7 +70,7 @@ class VerifyReport:
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> ref = storage.cache(range(3), "numbers", "v1")
+        >>> ref = storage.cache(range(3), "numbers@v1")
         >>> storage.verify("numbers@v1")
         VerifyReport(reference='numbers@v1', shards=1, records=3, problems=(), damaged=())
     """
@@ -98,7 +98,7 @@ class VerifyReport:
         """Raise if there are problems.
 
         Examples:
-            >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+            >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers@v1")
             >>> ref.verify().raise_if_bad()  # all is well
             >>> next((folder / "numbers" / "shards").glob("*.index")).unlink()
             >>> ref.verify().raise_if_bad()
@@ -118,7 +118,7 @@ class VerifyReport:
         """Return the report as JSON values.
 
         Examples:
-            >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers", "v1")
+            >>> ref = cachelayer.Storage(folder).cache(range(3), "numbers@v1")
             >>> ref.verify().to_json()
             {'ok': True, 'reference': 'numbers@v1', 'shards': 1, 'records': 3, 'problems': (), 'damaged': ()}
         """

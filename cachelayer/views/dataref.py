@@ -27,7 +27,7 @@ class DataRef(View[T], Generic[T]):
     :class:`cachelayer.Storage` makes it. Picklable, thread-safe and fork-safe.
 
     Examples:
-        >>> ref = cachelayer.Storage(folder).submit([{"text": "one"}, {"text": "two"}, {"text": "three"}], "rows", "v1")
+        >>> ref = cachelayer.Storage(folder).submit([{"text": "one"}, {"text": "two"}, {"text": "three"}], "rows@v1")
         >>> len(ref), ref[-1], ref[:2].read([1, 0])["text"].tolist()
         (3, {'text': 'three'}, ['two', 'one'])
         >>> f"{ref.dataset_id}@{ref.dataset_version}", ref.digest == cachelayer.open(ref.reference).digest
@@ -59,7 +59,7 @@ class DataRef(View[T], Generic[T]):
         """The origin of the version: the source, options, code, time and host of its build.
 
         Examples:
-            >>> ref = cachelayer.Storage(folder).submit(range(3), "numbers", "v1", description="the first numbers")
+            >>> ref = cachelayer.Storage(folder).submit(range(3), "numbers@v1", description="the first numbers")
             >>> ref.provenance["description"], ref.provenance["source"]
             ('the first numbers', 'range')
         """
@@ -71,7 +71,7 @@ class DataRef(View[T], Generic[T]):
 
         Examples:
             >>> import numpy as np
-            >>> ref = cachelayer.Storage(folder).submit(np.zeros((8, 1 << 20), np.uint8), "rows", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(np.zeros((8, 1 << 20), np.uint8), "rows@v1")
             >>> ref.nbytes, ref[:2].nbytes
             (8519680, 2129920)
         """
@@ -91,7 +91,7 @@ class DataRef(View[T], Generic[T]):
 
         Examples:
             >>> rows = [{"text": "a"}, {"text": "a" * 100}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1", compression="none")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts@v1", compression="none")
             >>> ref.stored_nbytes([0, 1]).tolist()
             [16, 112]
         """
@@ -115,7 +115,7 @@ class DataRef(View[T], Generic[T]):
 
         Examples:
             >>> rows = [{"score": 0.5}, {"score": None}, {"score": 2.5}]
-            >>> (score,) = cachelayer.Storage(folder).submit(rows, "rows", "v1").stats().leaves
+            >>> (score,) = cachelayer.Storage(folder).submit(rows, "rows@v1").stats().leaves
             >>> score.nulls, score.numbers.minimum, score.numbers.maximum, score.numbers.mean
             (1, 0.5, 2.5, 1.5)
         """
@@ -134,7 +134,7 @@ class DataRef(View[T], Generic[T]):
 
         Examples:
             >>> rows = [{"lang": "en"}, {"lang": "de"}, {"lang": None}, {"lang": "en"}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows@v1")
             >>> ref.count_by("lang"), ref[2:].count_by("lang")
             ({'en': 2, 'de': 1, None: 1}, {'en': 1, None: 1})
         """
@@ -158,10 +158,10 @@ class DataRef(View[T], Generic[T]):
 
         Examples:
             >>> storage = cachelayer.Storage(f"memory:/{folder}", local_cache=folder)
-            >>> mirrored = storage.submit([3, 1, 2], "numbers", "v1").mirror()
+            >>> mirrored = storage.submit([3, 1, 2], "numbers@v1").mirror()
             >>> mirrored.local_shards == mirrored.shards
             True
-            >>> ref = cachelayer.Storage(folder / "local").submit([3, 1, 2], "numbers", "v1")
+            >>> ref = cachelayer.Storage(folder / "local").submit([3, 1, 2], "numbers@v1")
             >>> ref.mirror().folder == str(folder / "local/numbers")  # the shards themselves are on this host
             True
         """
@@ -187,7 +187,7 @@ class DataRef(View[T], Generic[T]):
         Examples:
             >>> files = [{"image": b"P6 4 2 255 " + bytes(24)}]  # black, in the format PPM
             >>> spec = {"image": cachelayer.ImageSpec()}
-            >>> ref = cachelayer.Storage(folder).submit(files, "images", "v1", element_spec=spec)
+            >>> ref = cachelayer.Storage(folder).submit(files, "images@v1", element_spec=spec)
             >>> ref[0]["image"].shape, ref.raw()[0]["image"][:11]
             ((2, 4, 3), b'P6 4 2 255 ')
         """

@@ -49,8 +49,8 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
 
     Examples:
         >>> storage = cachelayer.Storage(folder)
-        >>> old = storage.submit([{"text": "one"}, {"text": None}], "old", "v1")
-        >>> new = storage.submit([{"text": "three"}], "new", "v1")
+        >>> old = storage.submit([{"text": "one"}, {"text": None}], "old@v1")
+        >>> new = storage.submit([{"text": "three"}], "new@v1")
         >>> both = cachelayer.concat([old, new, old[:1]])
         >>> [element["text"] for element in both], both.sources(2)[0].dataset == new.reference
         (['one', None, 'three', 'one'], True)

@@ -67,7 +67,7 @@ class Sampled(Generic[T]):
 
         Examples:
             >>> rows = [{"text": "a", "weight": 1.0}, {"text": "b", "weight": 3.0}]
-            >>> sampled = cachelayer.Storage(folder).submit(rows, "rows", "v1").sample("weight", seed=0)
+            >>> sampled = cachelayer.Storage(folder).submit(rows, "rows@v1").sample("weight", seed=0)
             >>> opened = cachelayer.open(sampled.reference)
             >>> opened.stream(4)[0]["text"].tolist() == sampled.stream(4)[0]["text"].tolist()
             True

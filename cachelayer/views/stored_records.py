@@ -78,10 +78,10 @@ class StoredRecords:
         return not takes_requests(self.elements)
 
     @property
-    def compression(self) -> str:
-        """The compression of the first shard: ``none`` or ``zstd``."""
+    def compressions(self) -> list[str]:
+        """The compression of each shard of the first version that has records: ``none`` or ``zstd``."""
         first = next((records for records in _versions(self.elements.shards) if len(records)), None)
-        return "none" if first is None else first.version.manifest.shards.compressions[0]
+        return [] if first is None else first.version.manifest.shards.compressions
 
     @property
     def element_spec(self) -> Tree:

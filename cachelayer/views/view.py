@@ -175,7 +175,7 @@ class View(Generic[T]):
 
         Examples:
             >>> rows = [{"text": "one", "label": 1}, {"text": "two", "label": 2}, {"text": "three", "label": 3}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows@v1")
             >>> ref.read([2, 0, -1])
             {'text': array(['three', 'one', 'three'], dtype=object), 'label': array([3, 1, 3])}
             >>> ref.read(slice(2), fields="label")
@@ -295,7 +295,7 @@ class View(Generic[T]):
         Examples:
             >>> import numpy as np
             >>> rows = [{"tokens": np.array([1, 2, 3])}, {"tokens": np.array([4])}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts@v1")
             >>> ref[::-1].sources(0)[0].record
             1
             >>> [(span.record, span.begin, span.end, span.offset) for span in ref.windows("tokens", 2).sources(1)]
@@ -315,7 +315,7 @@ class View(Generic[T]):
         Of records of several versions it is what all these have in common.
 
         Examples:
-            >>> ref = cachelayer.Storage(folder).submit([3, 1], "numbers", "v1", metadata={"license": "CC0"})
+            >>> ref = cachelayer.Storage(folder).submit([3, 1], "numbers@v1", metadata={"license": "CC0"})
             >>> ref.metadata, ref[:1].metadata
             ({'license': 'CC0'}, {'license': 'CC0'})
         """
@@ -326,7 +326,7 @@ class View(Generic[T]):
         """SHA-256 that identifies the records and their order, in hexadecimal.
 
         Examples:
-            >>> ref = cachelayer.Storage(folder).submit([3, 1, 2], "numbers", "v1")
+            >>> ref = cachelayer.Storage(folder).submit([3, 1, 2], "numbers@v1")
             >>> ref[::-1].digest == ref.select([2, 1, 0]).digest
             True
             >>> ref[::-1].digest == ref.digest
@@ -345,7 +345,7 @@ class View(Generic[T]):
                 chosen by a function, or by more than 256 record numbers.
 
         Examples:
-            >>> ref = cachelayer.Storage(folder).submit([{"x": 3}, {"x": 1}, {"x": 2}], "rows", "v1")
+            >>> ref = cachelayer.Storage(folder).submit([{"x": 3}, {"x": 1}, {"x": 2}], "rows@v1")
             >>> ref.reference == f"{folder}/rows@v1@sha256:{ref.digest}"
             True
             >>> cachelayer.open(ref.where("x > 1").reference).read(slice(None))["x"].tolist()
@@ -367,7 +367,7 @@ class View(Generic[T]):
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> ref = storage.submit([3, 1, 2], "numbers", "v1")
+            >>> ref = storage.submit([3, 1, 2], "numbers@v1")
             >>> report = storage.erase("numbers", records=[1], of="v1", reason="its author asked")
             >>> ref = storage.fetch("numbers@v1")
             >>> ref.erased.tolist(), ref.exclude(ref.erased).read(slice(None)).tolist()
@@ -394,7 +394,7 @@ class View(Generic[T]):
         Examples:
             >>> import numpy as np
             >>> rows = [{"tokens": np.array([1, 2, 3]), "text": "für"}, {"tokens": np.array([4]), "text": ""}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts@v1")
             >>> ref.lengths("tokens").tolist(), ref.lengths("text").tolist()
             ([3, 1], [4, 0])
             >>> ref.select(ref.lengths("tokens") > 2)[0]["text"]
@@ -414,7 +414,7 @@ class View(Generic[T]):
         Examples:
             >>> import numpy as np
             >>> rows = [{"tokens": np.array([1, 2, 3])}, {"tokens": np.array([4])}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts@v1")
             >>> ref.total("tokens"), ref[1:].total("tokens")
             (4, 1)
         """
@@ -433,7 +433,7 @@ class View(Generic[T]):
 
         Examples:
             >>> rows = [{"text": "one", "label": 1}, {"text": "two", "label": 2}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows@v1")
             >>> ref.to_arrow([1, 0]).to_pydict()
             {'text': ['two', 'one'], 'label': [2, 1]}
         """
@@ -453,7 +453,7 @@ class View(Generic[T]):
             InvalidTypeError: if the elements are windows or packs, or records of several versions.
 
         Examples:
-            >>> report = cachelayer.Storage(folder).submit([3, 1, 2], "numbers", "v1")[:1].verify()
+            >>> report = cachelayer.Storage(folder).submit([3, 1, 2], "numbers@v1")[:1].verify()
             >>> report.records, report.problems
             (3, ())
         """
@@ -495,8 +495,8 @@ class View(Generic[T]):
 
         Examples:
             >>> storage = cachelayer.Storage(folder)
-            >>> old = storage.submit([{"id": 1, "x": 5}, {"id": 2, "x": 6}], "rows", "v1")
-            >>> new = storage.submit([{"id": 2, "x": 7}, {"id": 3, "x": 0}, {"id": 1, "x": 5}], "rows", "v2")
+            >>> old = storage.submit([{"id": 1, "x": 5}, {"id": 2, "x": 6}], "rows@v1")
+            >>> new = storage.submit([{"id": 2, "x": 7}, {"id": 3, "x": 0}, {"id": 1, "x": 5}], "rows@v2")
             >>> rows = old.diff(new, key="id").rows
             >>> rows.same, rows.came.count, rows.went.count, rows.changed.count, rows.fields["x"].first.key
             (1, 1, 0, 1, 2)
@@ -593,7 +593,7 @@ class View(Generic[T]):
 
         Examples:
             >>> rows = [{"text": "one", "score": 0.9}, {"text": "two", "score": None}, {"text": "three", "score": 0.2}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows@v1")
             >>> conditions = ["score > 0.5", "not score > 0.5", "score is None"]
             >>> [[row["text"] for row in ref.where(condition)] for condition in conditions]
             [['one'], ['three'], ['two']]
@@ -630,7 +630,7 @@ class View(Generic[T]):
         Examples:
             >>> import numpy as np
             >>> rows = [{"tokens": np.array([1, 2, 3])}, {"tokens": np.array([4])}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts@v1")
             >>> mask = ref.each(lambda element: element["tokens"].max() > 3)
             >>> mask.tolist(), ref.select(mask)[0]["tokens"].tolist()
             ([False, True], [4])
@@ -658,7 +658,7 @@ class View(Generic[T]):
             InvalidTypeError: if an argument is of the wrong type.
 
         Examples:
-            >>> ref = cachelayer.Storage(folder).submit([{"label": label} for label in (0, 1, 1, 1)], "labels", "v1")
+            >>> ref = cachelayer.Storage(folder).submit([{"label": label} for label in (0, 1, 1, 1)], "labels@v1")
             >>> ref.sample([0, 1, 1, 0], seed=0).stream(8).record_numbers(0).tolist()
             [2, 2, 2, 1, 1, 1, 2, 1]
         """
@@ -707,7 +707,7 @@ class View(Generic[T]):
             >>> letters = cachelayer.wrap("abcdefgh", identity="letters")
             >>> {name: list(view) for name, view in letters.split({"train": 0.75, "test": 0.25}, seed=0).items()}
             {'train': ['a', 'b', 'c', 'd', 'f', 'g'], 'test': ['e', 'h']}
-            >>> clicks = cachelayer.Storage(folder).submit([{"user": user} for user in (7, 8, 9, 7, 8)], "clicks", "v1")
+            >>> clicks = cachelayer.Storage(folder).submit([{"user": user} for user in (7, 8, 9, 7, 8)], "clicks@v1")
             >>> parts = clicks.split({"train": 0.5, "test": 0.5}, seed=1, by="user")
             >>> {name: view.read(slice(None))["user"].tolist() for name, view in parts.items()}
             {'train': [7, 7], 'test': [8, 9, 8]}
@@ -795,7 +795,7 @@ class View(Generic[T]):
 
         Examples:
             >>> rows = [{"text": "one", "meta": {"lang": "en", "url": "u7"}}]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "rows", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "rows@v1")
             >>> ref.fields("meta/lang")[0], ref.fields("meta")[0]
             ({'meta': {'lang': 'en'}}, {'meta': {'lang': 'en', 'url': 'u7'}})
         """
@@ -827,7 +827,7 @@ class View(Generic[T]):
             >>> files = [b"P6 4 2 255 " + bytes(24), b"P6 4 6 255 " + bytes(72)]  # black, in the format PPM
             >>> images = [{"image": file} for file in files]
             >>> spec = {"image": cachelayer.ImageSpec()}
-            >>> ref = cachelayer.Storage(folder).submit(images, "images", "v1", element_spec=spec)
+            >>> ref = cachelayer.Storage(folder).submit(images, "images@v1", element_spec=spec)
             >>> [element["image"].shape for element in ref]
             [(2, 4, 3), (6, 4, 3)]
             >>> ref.decoded(size=(5, 5)).read([0, 1])["image"].shape
@@ -895,7 +895,7 @@ class View(Generic[T]):
         Examples:
             >>> import numpy as np
             >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4], [5, 6])]
-            >>> ref = cachelayer.Storage(folder).submit(rows, "texts", "v1")
+            >>> ref = cachelayer.Storage(folder).submit(rows, "texts@v1")
             >>> [window["tokens"].tolist() for window in ref.windows("tokens", 4, stride=2)]
             [[1, 2, 3, 4], [3, 4, 5, 6]]
             >>> window = ref.windows("tokens", 5, separator=0, segments=True)[0]
@@ -962,7 +962,7 @@ class View(Generic[T]):
         Examples:
             >>> import numpy as np
             >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4, 5], [6], [7, 8])]
-            >>> packs = cachelayer.Storage(folder).submit(rows, "texts", "v1").packed("tokens", 4)
+            >>> packs = cachelayer.Storage(folder).submit(rows, "texts@v1").packed("tokens", 4)
             >>> [pack["tokens"].tolist() for pack in packs]
             [[1, 2, 3, 6], [4, 5, 7, 8]]
             >>> packs[0]["tokens_segment_ids"].tolist(), packs[0]["tokens_positions"].tolist()
@@ -1020,7 +1020,7 @@ class View(Generic[T]):
         Examples:
             >>> import numpy as np
             >>> rows = {"sensor": np.array([7, 7, 9, 7, 9]), "time": np.array([0, 2, 0, 1, 1])}
-            >>> windows = cachelayer.Storage(folder).submit(rows, "rows", "v1").rolling(2, by="sensor", order="time")
+            >>> windows = cachelayer.Storage(folder).submit(rows, "rows@v1").rolling(2, by="sensor", order="time")
             >>> [(window["sensor"].tolist(), window["time"].tolist()) for window in windows]
             [([7, 7], [0, 1]), ([7, 7], [1, 2]), ([9, 9], [0, 1])]
             >>> [span.record for span in windows.sources(1)]
@@ -1071,7 +1071,7 @@ class View(Generic[T]):
             >>> pictures[0].save(f"{folder}/red.gif", save_all=True, append_images=pictures[1:], duration=40)
             >>> spec = {"video": cachelayer.VideoSpec(), "label": "int64"}
             >>> rows = [{"video": f"{folder}/red.gif", "label": 7}]
-            >>> ref = cachelayer.Storage(folder).cache(rows, "videos", "v1", element_spec=spec)
+            >>> ref = cachelayer.Storage(folder).cache(rows, "videos@v1", element_spec=spec)
             >>> clips = ref.clips("video", 4, stride=5, every=30, beside="label")
             >>> [(clip["video"][:, 0, 0, 0].tolist(), int(clip["label"])) for clip in clips]
             [([0, 5, 10, 15], 7), ([30, 35, 40, 45], 7), ([60, 65, 70, 75], 7)]
@@ -1112,7 +1112,7 @@ class View(Generic[T]):
         Examples:
             >>> import numpy as np
             >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4])]
-            >>> padded = cachelayer.Storage(folder).submit(rows, "texts", "v1").padded("tokens", 2, long="truncate")
+            >>> padded = cachelayer.Storage(folder).submit(rows, "texts@v1").padded("tokens", 2, long="truncate")
             >>> {name: values.tolist() for name, values in padded.read([0, 1]).items()}
             {'tokens': [[1, 2], [4, 0]], 'tokens_length': [2, 1], 'tokens_mask': [[True, True], [True, False]]}
         """
@@ -1137,7 +1137,7 @@ class Packed(View[dict[str, Any]]):
     Examples:
         >>> import numpy as np
         >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4, 5], [6])]
-        >>> packs = cachelayer.Storage(folder).submit(rows, "texts", "v1").packed("tokens", 4, segments=False)
+        >>> packs = cachelayer.Storage(folder).submit(rows, "texts@v1").packed("tokens", 4, segments=False)
         >>> [(pack["tokens"].tolist(), pack["tokens_length"].item()) for pack in packs]
         [([1, 2, 3, 6], 4), ([4, 5, 0, 0], 2)]
     """
@@ -1149,7 +1149,7 @@ class Packed(View[dict[str, Any]]):
         Examples:
             >>> import numpy as np
             >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4, 5], [6])]
-            >>> cachelayer.Storage(folder).submit(rows, "texts", "v1").packed("tokens", 4).fill
+            >>> cachelayer.Storage(folder).submit(rows, "texts@v1").packed("tokens", 4).fill
             0.75
         """
         from cachelayer.sequences.packs import PackRows
@@ -1164,7 +1164,7 @@ class Rolling(View[Any]):
 
     Examples:
         >>> import numpy as np
-        >>> ref = cachelayer.Storage(folder).submit({"x": np.array([1, 2, 3, 4])}, "series", "v1")
+        >>> ref = cachelayer.Storage(folder).submit({"x": np.array([1, 2, 3, 4])}, "series@v1")
         >>> windows = ref.rolling(3)
         >>> windows.read([0, 1])["x"].tolist(), windows.series, windows.short_series
         ([[1, 2, 3], [2, 3, 4]], 1, 0)
@@ -1176,7 +1176,7 @@ class Rolling(View[Any]):
 
         Examples:
             >>> import numpy as np
-            >>> ref = cachelayer.Storage(folder).submit({"sensor": np.array([7, 9, 7, 7])}, "rows", "v1")
+            >>> ref = cachelayer.Storage(folder).submit({"sensor": np.array([7, 9, 7, 7])}, "rows@v1")
             >>> windows = ref.rolling(2, by="sensor")
             >>> windows.series, len(windows), windows[:1].series
             (2, 2, 2)
@@ -1189,7 +1189,7 @@ class Rolling(View[Any]):
 
         Examples:
             >>> import numpy as np
-            >>> ref = cachelayer.Storage(folder).submit({"sensor": np.array([7, 9, 7, 7])}, "rows", "v1")
+            >>> ref = cachelayer.Storage(folder).submit({"sensor": np.array([7, 9, 7, 7])}, "rows@v1")
             >>> ref.rolling(2, by="sensor").short_series  # sensor 9 has one record
             1
         """
@@ -1208,7 +1208,7 @@ class Padded(View[Any]):
     Examples:
         >>> import numpy as np
         >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4])]
-        >>> padded = cachelayer.Storage(folder).submit(rows, "texts", "v1").padded({"tokens": 4}, value=-1)
+        >>> padded = cachelayer.Storage(folder).submit(rows, "texts@v1").padded({"tokens": 4}, value=-1)
         >>> padded[1]["tokens"].tolist(), padded[1]["tokens_length"].item(), padded.kept
         ([4, -1, -1, -1], 1, 1.0)
     """
@@ -1222,7 +1222,7 @@ class Padded(View[Any]):
         Examples:
             >>> import numpy as np
             >>> rows = [{"tokens": np.array(tokens)} for tokens in ([1, 2, 3], [4])]
-            >>> cachelayer.Storage(folder).submit(rows, "texts", "v1").padded("tokens", 2, long="truncate").kept
+            >>> cachelayer.Storage(folder).submit(rows, "texts@v1").padded("tokens", 2, long="truncate").kept
             0.75
         """
         from cachelayer.sequences.padded import PaddedElements

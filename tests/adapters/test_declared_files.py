@@ -91,7 +91,7 @@ OF_NAMES: dict[str, Callable[[Cells, Path], Any]] = {
 
 
 def check(storage: Storage, source: Any, version: str = "v1") -> None:
-    ref = storage.submit(source, "d", version, element_spec={"x": ImageSpec()})
+    ref = storage.submit(source, f"d@{version}", element_spec={"x": ImageSpec()})
     assert [row["x"].tolist() for row in ref] == [np.full((2, 3, 3), number).tolist() for number in range(COUNT)]
 
 

@@ -109,7 +109,7 @@ def test_files_are_read_wherever_fsspec_finds_them(name: str, storage: Storage, 
         (tmp_path / f"{number}.{name}").write_bytes(form.data)
         fsspec.filesystem("memory").pipe(f"/formats/{name}/{number}.{name}", form.data)
     sources = [tmp_path / f"*.{name}", [f"{remote}/{number}.{name}" for number in range(2)], f"{remote}/*.{name}"]
-    refs = [storage.cache(form.read(paths), "d", f"v{number}") for number, paths in enumerate(sources)]
+    refs = [storage.cache(form.read(paths), f"d@v{number}") for number, paths in enumerate(sources)]
     assert len(refs[0]) == (6 if "tar" in name else 2 * ROWS)
     assert len({ref.digest for ref in refs}) == 1
 
@@ -119,10 +119,10 @@ def test_what_is_not_there_is_an_error(name: str, storage: Storage, tmp_path: Pa
     form = FORMATS[name]
     for paths in (tmp_path / "nope", str(tmp_path / "*.nope") if form.is_remote else "nope"):
         with pytest.raises(InvalidArgumentError, match="there is no file"):
-            storage.cache(form.read(paths), "d", "v1")
+            storage.cache(form.read(paths), "d@v1")
     for paths in ([], [3]) if form.is_remote else (3,):
         with pytest.raises((InvalidArgumentError, InvalidTypeError, TypeError)):
-            storage.cache(form.read(paths), "d", "v1")
+            storage.cache(form.read(paths), "d@v1")
 
 
 @pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.is_framed])
@@ -132,7 +132,7 @@ def test_a_file_that_is_cut_short_anywhere_is_refused_by_its_name(name: str, sto
     for cut in (0, 3, 60, end // 3, end // 2, end - 9, end - 1):
         path.write_bytes(form.data[:cut])
         with pytest.raises(SourceError, match=path.name):
-            storage.cache(form.read(path), "d", "v1")
+            storage.cache(form.read(path), "d@v1")
     assert storage.datasets() == []
 
 
@@ -213,7 +213,7 @@ def test_a_file_of_which_something_would_be_lost_is_refused_by_its_name(
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(data)
     with pytest.raises(CacheLayerError, match=re.escape(str(path))):
-        storage.cache(read(path), "d", "v1")
+        storage.cache(read(path), "d@v1")
     assert storage.datasets() == []
 
 
@@ -221,7 +221,7 @@ def test_a_file_of_which_something_would_be_lost_is_refused_by_its_name(
 def test_the_name_of_a_file_tells_its_format(name: str, storage: Storage, tmp_path: Path) -> None:
     path = tmp_path / f"x.{name}"
     path.write_bytes(FORMATS[name].data)
-    named, read = storage.cache(path, "d", "named"), storage.cache(FORMATS[name].read(path), "d", "read")
+    named, read = storage.cache(path, "d@named"), storage.cache(FORMATS[name].read(path), "d@read")
     assert named.digest == read.digest
 
 
@@ -264,7 +264,7 @@ def test_a_file_that_changes_while_it_is_read_ends_the_build_by_name(
     read = FORMATS[name].read if name in FORMATS else lambda path: from_files(path.parent, "x.*")
     spoil, reason = CHANGES[change]
     with pytest.raises(SourceError, match=reason) as raised:
-        storage.submit(changed(read(path), lambda: spoil(path)), "d", "v1")
+        storage.submit(changed(read(path), lambda: spoil(path)), "d@v1")
     assert str(path.parent) in str(raised.value)
     assert storage.datasets() == []
 
@@ -279,10 +279,10 @@ def test_a_remote_file_that_changes_while_it_is_read_ends_the_build() -> None:
 
     storage = Storage("memory://changing/cache")
     with pytest.raises(SourceError, match=r"memory://.*x\.csv changed while it was read: it has 6 bytes, not 4"):
-        storage.submit(changed(from_csv("memory://changing/x.csv"), change), "d", "v1")
+        storage.submit(changed(from_csv("memory://changing/x.csv"), change), "d@v1")
 
 
 def test_a_file_that_comes_while_others_are_read_is_none_of_them(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     source = changed(from_csv(tmp_path / "*.csv"), lambda: (tmp_path / "b.csv").write_text("x\n2\n"))
-    assert len(Storage(tmp_path / "cache").submit(source, "d", "v1")) == 1
+    assert len(Storage(tmp_path / "cache").submit(source, "d@v1")) == 1

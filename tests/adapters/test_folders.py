@@ -85,13 +85,13 @@ def test_images_have_the_label_of_their_folder(storage: Storage, tmp_path: Path)
     (root / "cat" / "._0.png").touch()
     (root / "dog").rename(tmp_path / "elsewhere")
     (root / "dog").symlink_to(tmp_path / "elsewhere")
-    ref = storage.cache(from_image_folder(root), "d", "v1")
+    ref = storage.cache(from_image_folder(root), "d@v1")
     assert ref.element_spec == {"image": ArraySpec("uint8", (None, None, 3)), "label": ArraySpec("int64")}
     assert ref.metadata["classes"] == CLASSES
     assert [row["label"] for row in ref] == [0] * 4 + [1] * 5
     for row, number in zip(ref, [0, 2, 1, 3, 4, 6, 8, 5, 7], strict=True):
         np.testing.assert_array_equal(row["image"], pixels(number))
-    (hidden,) = storage.cache(from_files(root, "*/._*"), "hidden", "v1")
+    (hidden,) = storage.cache(from_files(root, "*/._*"), "hidden@v1")
     assert hidden == {"path": "cat/._0.png", "data": b""}
     assert ref.raw()[0]["image"] == (root / "cat" / "part0" / "00000.PNG").read_bytes()
 
@@ -122,7 +122,7 @@ def test_sounds_have_the_label_of_their_folder(storage: Storage, tmp_path: Path)
         (tmp_path / "sounds" / name).mkdir(parents=True)
         samples = np.full(10, number / 4, np.float32)
         soundfile.write(tmp_path / "sounds" / name / "a.wav", samples, 8000, subtype="FLOAT")
-    ref = storage.cache(from_audio_folder(tmp_path / "sounds", sampling_rate=8000, channels=1), "d", "v1")
+    ref = storage.cache(from_audio_folder(tmp_path / "sounds", sampling_rate=8000, channels=1), "d@v1")
     assert ref.raw().element_spec["audio"] == AudioSpec(8000, 1)
     assert [row["audio"].tolist() for row in ref] == [[0.0] * 10, [0.25] * 10]
 
@@ -130,14 +130,14 @@ def test_sounds_have_the_label_of_their_folder(storage: Storage, tmp_path: Path)
 def test_folders_are_read_through_fsspec(storage: Storage, tmp_path: Path) -> None:
     root = write_images(tmp_path / "images", 4)
     fsspec.filesystem("memory").put(str(root), "/folders", recursive=True)
-    ref = storage.cache(from_image_folder("memory://folders"), "d", "v1")
-    assert ref.digest == storage.cache(from_image_folder(root), "d", "v2").digest
-    assert storage.cache(from_files("memory://folders"), "e", "v1")[0]["path"] == "cat/part0/00000.PNG"
+    ref = storage.cache(from_image_folder("memory://folders"), "d@v1")
+    assert ref.digest == storage.cache(from_image_folder(root), "d@v2").digest
+    assert storage.cache(from_files("memory://folders"), "e@v1")[0]["path"] == "cat/part0/00000.PNG"
 
 
 def test_any_files_are_decoded_as_declared(storage: Storage, tmp_path: Path) -> None:
     root = write_images(tmp_path / "images", 2)
-    ref = storage.cache(from_files(root), "d", "v1", element_spec={"path": str, "data": ImageSpec("L")})
+    ref = storage.cache(from_files(root), "d@v1", element_spec={"path": str, "data": ImageSpec("L")})
     assert ref[1]["data"].tolist() == [[1] * 3] * 3
 
 
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_record(storage: Storage, t
     assert source.length == 4
     (root / "dog" / "part1" / "00003.PNG").unlink()
     with pytest.raises(SourceError, match="record 3"):
-        storage.cache(source, "d", "v1")
+        storage.cache(source, "d@v1")
 
 
 @pytest.mark.parametrize("read", [from_files, from_image_folder, from_audio_folder])
@@ -189,7 +189,7 @@ def test_a_folder_that_is_not_there_or_empty_is_an_error(storage: Storage, tmp_p
         with pytest.raises(
             InvalidArgumentError, match=r"there is no such folder|there is no file|there is no folder with a file"
         ):
-            storage.cache(read(tmp_path / name), "d", "v1")
+            storage.cache(read(tmp_path / name), "d@v1")
 
 
 @pytest.mark.parametrize("array", [np.array([1, "a", None], object), np.zeros(3, [("a", "i4")]), np.float32(1)])
@@ -198,15 +198,15 @@ def test_arrays_that_are_not_stored_are_refused_by_name(storage: Storage, tmp_pa
     np.savez(tmp_path / "x.npz", a=array)
     for read, name in ((from_npy, "x.npy"), (from_npz, "x.npz")):
         with pytest.raises((InvalidTypeError, SourceError), match=name):
-            storage.cache(read(tmp_path / name), "d", "v1")
+            storage.cache(read(tmp_path / name), "d@v1")
 
 
 def test_arrays_of_an_archive_that_do_not_belong_together_are_refused(storage: Storage, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(4))
     with pytest.raises(InvalidTypeError, match="'b'"):
-        storage.cache(from_npz(tmp_path / "x.npz", ["a", "b"]), "d", "v1")
+        storage.cache(from_npz(tmp_path / "x.npz", ["a", "b"]), "d@v1")
     with pytest.raises(InvalidArgumentError, match="'z'"):
-        storage.cache(from_npz(tmp_path / "x.npz", ["z"]), "d", "v1")
+        storage.cache(from_npz(tmp_path / "x.npz", ["z"]), "d@v1")
 
 
 def names(found: Any) -> list[str]:
@@ -262,8 +262,8 @@ def test_a_url_without_a_bucket_is_refused_at_once(tmp_path: Path, url: str) -> 
     storage = Storage(tmp_path)
     for use in (
         lambda: Files(url).find(),
-        lambda: storage.submit(from_files(url), "d", "v1"),
-        lambda: storage.submit(url, "d", "v1"),
+        lambda: storage.submit(from_files(url), "d@v1"),
+        lambda: storage.submit(url, "d@v1"),
         lambda: Storage(url),
         lambda: cachelayer.ArrayRecordDataSource(url),
     ):
@@ -283,10 +283,10 @@ def test_objects_in_the_place_of_folders_are_no_files(storage: Storage, tmp_path
         if name:
             fs.call_s3("put_object", Bucket=bucket, Key=name, Body=data)
     options = {"storage_options": s3.storage_options()}
-    ref = storage.cache(from_files(s3.url(bucket, "f"), **options), "d", "v1")
+    ref = storage.cache(from_files(s3.url(bucket, "f"), **options), "d@v1")
     assert [(row["path"], row["data"]) for row in ref] == [("empty.txt", b""), ("sub/a.txt", b"a")]
     with pytest.raises(InvalidArgumentError, match="there is no file"):
-        storage.cache(from_json(s3.url(bucket, "f/none/*"), **options), "d", "v2")
+        storage.cache(from_json(s3.url(bucket, "f/none/*"), **options), "d@v2")
 
 
 def test_a_folder_that_is_named_like_a_pattern_is_meant_as_it_is(storage: Storage, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_folder_that_is_named_like_a_pattern_is_meant_as_it_is(storage: Storag
     versions = count()
 
     def read(pattern: str) -> list[int]:
-        return [int(row["n"]) for row in storage.submit(from_json(tmp_path / pattern), "d", f"v{next(versions)}")]
+        return [int(row["n"]) for row in storage.submit(from_json(tmp_path / pattern), f"d@v{next(versions)}")]
 
     assert read("run[1]/*.jsonl") == read("run[1]/x.jsonl") == [0]
     assert read("a*b/*.jsonl") == [2]
@@ -316,9 +316,9 @@ def test_arrays_at_a_url_are_those_of_this_host(storage: Storage, tmp_path: Path
         for where in (tmp_path / name, f"memory://arrays/{name}"):
             source = read({"x": where}) if read is from_npy else read(where)
             version = f"v{number}{len(str(where))}"
-            digests.add(storage.submit(source, "d", version).digest)
-        assert len(storage.submit(f"memory://arrays/{name}", "d", f"w{number}")) == 6
+            digests.add(storage.submit(source, f"d@{version}").digest)
+        assert len(storage.submit(f"memory://arrays/{name}", f"d@w{number}")) == 6
         memory.pipe(f"/arrays/{name}", (tmp_path / name).read_bytes()[:-5])
         with pytest.raises(SourceError, match=name):
-            storage.submit(f"memory://arrays/{name}", "d", "bad")
+            storage.submit(f"memory://arrays/{name}", "d@bad")
     assert len(digests) == 1

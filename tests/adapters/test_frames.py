@@ -252,7 +252,7 @@ def test_what_only_a_framework_has_goes_in_unchanged_or_is_refused(name: str, st
     column, wanted = NATIVE[name]
     if isinstance(wanted, str):
         with pytest.raises((ElementError, InvalidTypeError), match=wanted):
-            Storage(tmp_path).submit(framed(column), "refused", "v1")
+            Storage(tmp_path).submit(framed(column), "refused@v1")
         assert Storage(tmp_path).datasets() == []
         return
     elements = list(storage.submit(framed(column), "".join(filter(str.isalnum, name)), "native"))
@@ -303,7 +303,7 @@ def test_without_pyarrow_frames_say_what_they_need_and_other_sources_go_on(libra
 def test_an_object_that_does_not_fit_is_refused_by_record_and_column(ordinary: Any, odd: Any, tmp_path: Path) -> None:
     column = pd.Series([*[ordinary] * 5000, odd, ordinary], dtype=object)
     with pytest.raises(ElementError, match=r"record 5000, leaf .*bad"):
-        Storage(tmp_path).cache(pd.DataFrame({"ok": 1, "bad": column}), "d", "v1")
+        Storage(tmp_path).cache(pd.DataFrame({"ok": 1, "bad": column}), "d@v1")
 
 
 def test_frames_come_out_as_they_went_in(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_frames_keep_their_categories_and_times(storage: Storage) -> None:
     frame = pd.DataFrame(
         {"scale": pd.Categorical(["high", None, "low"], dtype=scale), "kind": pd.Categorical([3, 1, 3])}
     )
-    assert_frame_equal(to_pandas(storage.cache(frame, "categories", "pandas")), frame)
+    assert_frame_equal(to_pandas(storage.cache(frame, "categories@pandas")), frame)
     others = pl.DataFrame(
         {
             "enum": pl.Series(["a", None, "b"], dtype=pl.Enum(["c", "b", "a"])),
@@ -383,12 +383,12 @@ def test_frames_keep_their_categories_and_times(storage: Storage) -> None:
             "inner": pl.Series([{"e": "a"}] * 3, dtype=pl.Struct({"e": pl.Enum(["b", "a"])})),
         }
     )
-    ref: Any = storage.cache(others, "categories", "polars")
+    ref: Any = storage.cache(others, "categories@polars")
     assert_polars_equal(to_polars(ref), others)
     assert to_pandas(ref)["time"].tolist() == others["time"].to_list()
     assert to_pandas(ref)["structs"].tolist() == others["structs"].to_list()
     assert to_pandas(ref)["category"].dtype == "category"
-    odd = storage.cache(pa.table({"t": pa.array([1], pa.time64("ns"))}), "nanoseconds", "v1")
+    odd = storage.cache(pa.table({"t": pa.array([1], pa.time64("ns"))}), "nanoseconds@v1")
     with pytest.raises(InvalidTypeError, match="types_mapper"):
         to_pandas(odd)
     assert to_polars(odd)["t"].to_physical().to_list() == [1]
@@ -408,7 +408,7 @@ def test_a_frame_without_rows_keeps_its_columns(storage: Storage) -> None:
 def test_integers_stay_integers_beside_nulls_and_images_are_their_files(storage: Storage) -> None:
     rows = [{"x": {"a": np.int64(BIG)}, "image": b"not decoded"}, {"x": {"a": None}, "image": b""}]
     spec = {"x": {"a": ArraySpec("int64", nullable=True)}, "image": ImageSpec("RGB")}
-    ref = storage.submit(rows, "within", "v1", element_spec=spec, validate=False)
+    ref = storage.submit(rows, "within@v1", element_spec=spec, validate=False)
     for frame in (to_pandas(ref), to_pandas(ref, [0]), to_pandas(concat([ref.raw()]))):
         assert_same(frame["x"][0], rows[0]["x"])
         assert frame["image"][0] == b"not decoded"
@@ -416,7 +416,7 @@ def test_integers_stay_integers_beside_nulls_and_images_are_their_files(storage:
 
 @pytest.mark.parametrize("element", [1, {"x": (1, 2)}, {"x": np.complex64(1)}], ids=str)
 def test_elements_that_make_no_columns_are_refused(element: Any, tmp_path: Path) -> None:
-    ref: Any = Storage(tmp_path).cache([element] * 2, "d", "v1")
+    ref: Any = Storage(tmp_path).cache([element] * 2, "d@v1")
     for back in (to_pandas, to_polars):
         with pytest.raises(InvalidTypeError, match=r"needs dicts|\['x'\]"):
             back(ref)
@@ -425,8 +425,8 @@ def test_elements_that_make_no_columns_are_refused(element: Any, tmp_path: Path)
 def test_a_column_of_nothing_but_none_needs_a_spec(storage: Storage) -> None:
     frame = pd.DataFrame({"x": [1, 2], "y": pd.Series([None, None], dtype=object)})
     with pytest.raises(InvalidArgumentError, match=r"\['y'\]"):
-        storage.cache(frame, "d", "v1")
-    ref = storage.cache(frame, "d", "v1", element_spec={"x": ArraySpec("int64"), "y": ArraySpec("float32")})
+        storage.cache(frame, "d@v1")
+    ref = storage.cache(frame, "d@v1", element_spec={"x": ArraySpec("int64"), "y": ArraySpec("float32")})
     assert ref[1] == {"x": 2, "y": None}
 
 
@@ -458,7 +458,7 @@ FRAMES: dict[str, tuple[Any, str]] = {
 def test_a_frame_of_which_something_would_be_lost_is_refused(name: str, storage: Storage) -> None:
     frame, reason = FRAMES[name]
     with pytest.raises(CacheLayerError, match=reason):
-        storage.cache(frame, "refused", "v1", unbatch="batches" in name)
+        storage.cache(frame, "refused@v1", unbatch="batches" in name)
 
 
 def test_a_lazy_frame_is_computed_when_it_is_built_and_no_sooner(storage: Storage) -> None:
@@ -471,7 +471,7 @@ def test_a_lazy_frame_is_computed_when_it_is_built_and_no_sooner(storage: Storag
     source = pl.LazyFrame({"x": [1, 2, 3]}).map_batches(counted, schema={"x": pl.Int64})
     as_source(source)
     assert asked == []
-    assert len(storage.cache(source, "lazy", "v1")) == 3
+    assert len(storage.cache(source, "lazy@v1")) == 3
     assert asked == [3]
 
 
@@ -505,7 +505,7 @@ def zoned(zone: str | None, unit: str = "us") -> pa.Table:
 def test_times_of_a_zone_come_back_with_it(zone: str, unit: str, tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     table = zoned(zone, unit)
-    ref = storage.cache(table, "zoned", "v1")
+    ref = storage.cache(table, "zoned@v1")
     assert ref.element_spec["time"] == ArraySpec(f"M8[{unit}]", nullable=True, timezone=zone)
     assert ref[0]["time"] == np.datetime64(NOON.replace(tzinfo=None))
     assert to_arrow(ref).schema == table.schema
@@ -514,7 +514,7 @@ def test_times_of_a_zone_come_back_with_it(zone: str, unit: str, tmp_path: Path)
     assert_frame_equal(frame[["time"]], table.select(["time"]).to_pandas())
     assert frame["category"].cat.categories.dtype == frame["time"].dtype
     assert frame["struct"][0]["time"] == frame["list"][0][0] == frame["structs"][0][0]["time"] == frame["time"][0]
-    again = storage.cache(frame[["time", "category"]], "zoned", "frame")
+    again = storage.cache(frame[["time", "category"]], "zoned@frame")
     assert (
         to_arrow(again).schema.types
         == table.select(["time", "category"])
@@ -533,13 +533,13 @@ def test_times_of_a_zone_come_back_with_it(zone: str, unit: str, tmp_path: Path)
     polars = to_polars(plain_columns)
     assert polars.schema["time"] == pl.Datetime("ms" if unit == "s" else unit, zone)  # type: ignore[arg-type]
     for name, source in (("eager", polars), ("lazy", polars.lazy())):
-        assert_polars_equal(to_polars(storage.cache(source, "zoned", name)), polars)
+        assert_polars_equal(to_polars(storage.cache(source, f"zoned@{name}")), polars)
 
 
 def test_a_zone_does_not_mix_with_another_or_with_none(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     tables = {zone: zoned(zone).select(["n", "time"]) for zone in (None, "UTC", "Europe/Paris")}
-    refs = {zone: storage.cache(table, "rows", f"v{n}") for n, (zone, table) in enumerate(tables.items())}
+    refs = {zone: storage.cache(table, f"rows@v{n}") for n, (zone, table) in enumerate(tables.items())}
     assert len({ref.digest for ref in refs.values()}) == 3
     others: list[Any] = [tables[None], tables["Europe/Paris"], tables[None].to_pandas(), pl.DataFrame(tables[None])]
     others += [tables["UTC"].to_pylist(), tables[None].to_pylist(), [{"n": 1, "time": np.datetime64(1, "us")}]]
@@ -556,16 +556,16 @@ def test_a_zone_does_not_mix_with_another_or_with_none(tmp_path: Path) -> None:
         one, other = (refs[zone] for zone in pair)
         with pytest.raises(CacheLayerError, match=r"\['time'\]"):
             concat([one, other])
-        changes: Any = storage.diff(one.reference, other.reference).rows
+        changes: Any = storage.diff(f"{one.reference}@{other.reference}").rows
         assert (changes.same, changes.changed.count) == (1, 2)
         with pytest.raises(CacheLayerError, match="convert one"):
-            storage.diff(one.reference, other.reference, key="time")
+            storage.diff(f"{one.reference}@{other.reference}", key="time")
         columns = tables[pair[1]].rename_columns(["other", "time"])
         with pytest.raises(CacheLayerError, match="convert one"):
             storage.add_columns(one.reference, new="joined", columns=columns, on="time")
         spec = {"time": ArraySpec("M8[us]", timezone=pair[0])}
         with pytest.raises(CacheLayerError, match="datetime64"):
-            storage.cache(tables[pair[1]], "declared", "v1", element_spec=spec)
+            storage.cache(tables[pair[1]], "declared@v1", element_spec=spec)
     both = storage.add_columns("rows@v0", new="both", columns=tables["UTC"].select(["time"]).rename_columns(["zoned"]))
     assert to_arrow(both).schema.field("zoned").type == pa.timestamp("us", "UTC")
     for condition in ("time == zoned", "zoned > '2020-01-01'", "time > '2020-01-01T00:00+01:00'"):
@@ -591,10 +591,10 @@ def test_a_zone_does_not_mix_with_another_or_with_none(tmp_path: Path) -> None:
 )
 def test_values_that_would_lose_their_zone_are_refused(values: Any, storage: Storage) -> None:
     with pytest.raises(CacheLayerError):
-        storage.cache(values, "lost", "v1")
+        storage.cache(values, "lost@v1")
     spec = {"x": ArraySpec("M8[us]", timezone="UTC")}
     with pytest.raises(ElementError, match="datetime"):
-        storage.cache([{"x": NOON.replace(tzinfo=None)}], "lost", "v1", element_spec=spec)
+        storage.cache([{"x": NOON.replace(tzinfo=None)}], "lost@v1", element_spec=spec)
 
 
 BY_PLACE: dict[str, Any] = {
@@ -608,13 +608,13 @@ BY_PLACE: dict[str, Any] = {
     "a function": lambda storage, _, values: storage.derive("rows@v1", new="b", keep=lambda _: values > 2),
     "left out": lambda storage, _, values: storage.derive("rows@v1", new="c", exclude=values > 2),
     "erased": lambda storage, _, values: storage.erase("rows@v1", records=values > 4, reason="asked"),
-    "a series": lambda storage, _, values: storage.cache(values, "series", "v1"),
-    "columns": lambda storage, _, values: storage.cache({"y": values}, "columns", "v1"),
+    "a series": lambda storage, _, values: storage.cache(values, "series@v1"),
+    "columns": lambda storage, _, values: storage.cache({"y": values}, "columns@v1"),
     "appended": lambda storage, _, values: storage.append("rows@v1", new="d", source=values.to_frame("x")),
     "added": lambda storage, _, values: storage.add_columns("rows@v1", new="e", columns={"y": values}),
     "within": lambda storage, _, values: storage.add_columns("rows@v1", new="f", columns={"y": {"z": values}}),
     "a frame": lambda storage, _, values: storage.add_columns("rows@v1", new="g", columns=values.to_frame("y")),
-    "a batch": lambda storage, _, values: storage.cache([{"y": values}], "batch", "v1", unbatch=True),
+    "a batch": lambda storage, _, values: storage.cache([{"y": values}], "batch@v1", unbatch=True),
     "of batches": lambda storage, _, values: storage.add_columns(
         "rows@v1", new="h", columns=lambda _: {"y": values}, batched=True
     ),
@@ -625,7 +625,7 @@ BY_PLACE: dict[str, Any] = {
 def test_values_in_another_order_than_the_records_are_refused(name: str, tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     values = pd.Series(np.arange(6), name="x")
-    ref = storage.cache(values.to_frame(), "rows", "v1")
+    ref = storage.cache(values.to_frame(), "rows@v1")
     for wrong in (values[::-1], values.set_axis([*range(1, 7)]), values.rename_axis("id")):
         with pytest.raises(CacheLayerError, match=r"index .* is not 0 to 5.*reset_index"):
             BY_PLACE[name](storage, ref, wrong)
@@ -633,5 +633,5 @@ def test_values_in_another_order_than_the_records_are_refused(name: str, tmp_pat
 
 
 def test_numbers_of_records_may_have_any_index(storage: Storage) -> None:
-    ref = storage.cache(pd.DataFrame({"x": [3, 4, 5]}), "numbers", "v1")
+    ref = storage.cache(pd.DataFrame({"x": [3, 4, 5]}), "numbers@v1")
     assert ref.select(pd.Series([2, 0], index=[7, 5])).read([0, 1])["x"].tolist() == [5, 3]

@@ -57,7 +57,7 @@ def _forks() -> Iterator[None]:
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
     images = np.random.default_rng(0).integers(0, 256, (RECORDS, 4, 4), dtype=np.uint8)
     storage = Storage(tmp_path_factory.mktemp("grain"))
-    return storage.submit({"image": images, "label": np.arange(RECORDS)}, "images", "v1", shard_bytes=400)
+    return storage.submit({"image": images, "label": np.arange(RECORDS)}, "images@v1", shard_bytes=400)
 
 
 def numbers(n: int) -> Any:

@@ -94,22 +94,22 @@ def test_an_endless_dataset_needs_a_limit(tmp_path: Path, batched: bool) -> None
     dataset = dataset.batch(4) if batched else dataset
     storage = Storage(tmp_path)
     with pytest.raises(InvalidArgumentError, match=r"endless.*max_records"):
-        storage.cache(dataset, "d", "v1", unbatch=batched)
-    ref = storage.cache(dataset, "d", "v1", unbatch=batched, max_records=23)
+        storage.cache(dataset, "d@v1", unbatch=batched)
+    ref = storage.cache(dataset, "d@v1", unbatch=batched, max_records=23)
     assert ref.read(range(23)).tolist() == [*range(10), *range(10), *range(3)]
 
 
 def test_worker_processes_of_a_dataset_end_with_the_build(tmp_path: Path) -> None:
     dataset = grain.MapDataset.range(40).to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers=1))
-    ref = Storage(tmp_path).cache(dataset, "d", "v1", max_records=12)
+    ref = Storage(tmp_path).cache(dataset, "d@v1", max_records=12)
     assert ref.read(range(12)).tolist() == list(range(12))
 
 
 def test_the_order_is_that_of_the_dataset_and_none_is_no_element(tmp_path: Path) -> None:
     dataset = grain.MapDataset.range(100).shuffle(seed=5)
-    assert list(Storage(tmp_path).cache(dataset, "d", "v1")) == [dataset[number] for number in range(100)]
+    assert list(Storage(tmp_path).cache(dataset, "d@v1")) == [dataset[number] for number in range(100)]
     with pytest.raises(SourceError, match=r"filter\(\)"):
-        Storage(tmp_path).cache(dataset.map(lambda number: number or None), "d", "v2")
+        Storage(tmp_path).cache(dataset.map(lambda number: number or None), "d@v2")
 
 
 def spec(ref: DataRef[Any]) -> dict[str, Any]:
@@ -130,9 +130,9 @@ COLUMNS: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", COLUMNS)
 def test_our_batches_are_taken_apart_into_what_they_were(name: str, tmp_path: Path) -> None:
     rows = (COLUMNS[name] * 5)[:5]
-    ref = Storage(tmp_path).cache([{"x": value} for value in rows], "d", "v1")
+    ref = Storage(tmp_path).cache([{"x": value} for value in rows], "d@v1")
     for version, dataset in (("map", grain.MapDataset.source(ref.stream(2))), ("iter", iter_dataset(ref.stream(2)))):
-        again = Storage(tmp_path).cache(dataset, "again", version, unbatch=True)
+        again = Storage(tmp_path).cache(dataset, f"again@{version}", unbatch=True)
         assert len(again) == len(ref)
         for got, wanted in zip(again, ref, strict=True):
             assert_same(got, wanted)
@@ -140,9 +140,9 @@ def test_our_batches_are_taken_apart_into_what_they_were(name: str, tmp_path: Pa
 
 def test_text_and_bytes_that_grain_batches_itself_are_warned_of_once(tmp_path: Path) -> None:
     rows = [{"b": b"a\0", "s": "t", "x": np.int64(n)} for n in range(4)]
-    ref = Storage(tmp_path).cache(rows, "d", "v1")
+    ref = Storage(tmp_path).cache(rows, "d@v1")
     with pytest.warns(CacheLayerWarning, match=r"zero bytes from the end.*stream\(n\)") as said:
-        again = Storage(tmp_path).cache(grain.MapDataset.source(ref).batch(2), "again", "v1", unbatch=True)
+        again = Storage(tmp_path).cache(grain.MapDataset.source(ref).batch(2), "again@v1", unbatch=True)
     assert sorted(str(warning.message).partition(" ")[2][:5] for warning in said) == ["['b']", "['s']"]
     assert [int(row["x"]) for row in again] == [0, 1, 2, 3]
 
@@ -156,6 +156,6 @@ def test_steps_of_training_that_are_cached_are_named(storage: Storage) -> None:
         (random, r"\.shuffle\(\), \.random_map\(\)"),
     ):
         with pytest.warns(CacheLayerWarning, match=f"Leave out {steps}:") as caught:
-            storage.cache(pipeline, f"d{len(steps)}", "v1")
+            storage.cache(pipeline, f"d{len(steps)}@v1")
         assert len(caught) == 1
-    assert len(storage.cache(data.batch(4), "rows", "v1", unbatch=True)) == 9
+    assert len(storage.cache(data.batch(4), "rows@v1", unbatch=True)) == 9

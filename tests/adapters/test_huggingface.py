@@ -164,7 +164,7 @@ def test_a_column_of_any_feature_comes_in_and_goes_out(storage: Storage, tmp_pat
     feature, values, spec = COLUMNS[name]
     values, features = [values[0], None, *values[1:]], Features({"x": feature})
     dataset = datasets.Dataset.from_dict({"x": values}, features=features)
-    ref = storage.cache(dataset, "d", "v1")
+    ref = storage.cache(dataset, "d@v1")
     assert ref.element_spec == {"x": spec}
     for element, value in zip(ref, values, strict=True):
         leaf = element["x"]
@@ -190,7 +190,7 @@ def test_translations_are_dicts_of_texts(storage: Storage, tmp_path: Path) -> No
     one, many = Translation(["fr", "en"]), datasets.TranslationVariableLanguages(["en", "fr"])
     rows = {"one": [{"fr": "oui", "en": "yes"}], "many": [{"en": "yes", "fr": ["oui", "ouais"]}]}
     dataset = datasets.Dataset.from_dict(rows, features=Features({"one": one, "many": many}))
-    ref = storage.cache(dataset, "d", "v1")
+    ref = storage.cache(dataset, "d@v1")
     assert ref[0]["one"] == {"en": "yes", "fr": "oui"}
     assert ref[0]["many"]["translation"].tolist() == ["yes", "ouais", "oui"]
     back = to_datasets(ref, cache_dir=tmp_path)
@@ -206,7 +206,7 @@ def images(count: int = 20) -> datasets.Dataset:
 
 def test_images_stay_their_files_and_are_decoded_when_read(storage: Storage, tmp_path: Path) -> None:
     dataset = images()
-    ref = storage.cache(dataset, "d", "v1")
+    ref = storage.cache(dataset, "d@v1")
     assert ref.raw().element_spec["image"] == ImageSpec()
     stored = dataset.cast_column("image", datasets.Image(decode=False))
     for i, pixels in enumerate(PIXELS):
@@ -215,10 +215,10 @@ def test_images_stay_their_files_and_are_decoded_when_read(storage: Storage, tmp
     back = to_datasets(ref, cache_dir=tmp_path)
     assert back.features == dataset.features
     assert [np.asarray(each["image"]).tolist() for each in back] == [pixels.tolist() for pixels in PIXELS]
-    found = storage.cache(streamed([row["image"] for row in dataset]), "generated", "v1")
+    found = storage.cache(streamed([row["image"] for row in dataset]), "generated@v1")
     assert found.raw().element_spec == {"x": ImageSpec()}
     np.testing.assert_array_equal(found[3]["x"], PIXELS[3])
-    gray = storage.cache(dataset.cast_column("image", datasets.Image(mode="L")), "gray", "v1")
+    gray = storage.cache(dataset.cast_column("image", datasets.Image(mode="L")), "gray@v1")
     np.testing.assert_array_equal(gray[3]["image"], np.asarray(Image.fromarray(PIXELS[3]).convert("L")))
 
 
@@ -228,13 +228,13 @@ def test_images_that_are_only_named_are_read(storage: Storage, tmp_path: Path) -
         path.write_bytes(png(pixels))
     dataset = datasets.Dataset.from_dict({"image": [*map(str, paths), None]})
     dataset = dataset.cast_column("image", datasets.Image())
-    ref = storage.cache(dataset, "d", "v1")
+    ref = storage.cache(dataset, "d@v1")
     for i in range(3):
         np.testing.assert_array_equal(ref[i]["image"], PIXELS[i])
     assert ref[3]["image"] is None
     paths[1].unlink()
     with pytest.raises(ElementError, match=r"\['image'\]"):
-        storage.cache(dataset, "d", "v2")
+        storage.cache(dataset, "d@v2")
 
 
 def test_sounds_stay_their_files_and_are_decoded_when_read(storage: Storage, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_sounds_stay_their_files_and_are_decoded_when_read(storage: Storage, tmp
     feature = datasets.Audio(sampling_rate=16000, num_channels=1)
     table = pa.table({"audio": pa.array(files, feature.pa_type)})
     dataset = datasets.Dataset(table, info=datasets.DatasetInfo(features=Features({"audio": feature})))
-    ref = storage.cache(dataset, "d", "v1")
+    ref = storage.cache(dataset, "d@v1")
     assert ref.raw().element_spec == {"audio": AudioSpec(16000, 1)}
     np.testing.assert_allclose(ref[2]["audio"], SOUNDS[2].mean(axis=1), rtol=1e-6)
     assert ref.raw()[2]["audio"] == files[2]["bytes"]
@@ -260,18 +260,18 @@ def test_a_dict_of_splits_gives_a_dict_of_refs(storage: Storage) -> None:
     assert refs["test"].metadata["by"] == "me"
     assert refs["test"].metadata["huggingface_features"]["label"]["names"] == ["cat", "dog", "fish"]
     streamed = datasets.IterableDatasetDict({"train": in_memory(9).to_iterable_dataset()})
-    assert len(storage.cache(streamed, "e", "v1")["train"]) == 9
+    assert len(storage.cache(streamed, "e@v1")["train"]) == 9
     with pytest.raises(TypeError, match="DatasetDict"):
-        storage.cache(lambda: splits, "f", "v1")
+        storage.cache(lambda: splits, "f@v1")
 
 
 def test_formats_do_not_matter_but_for_their_columns(storage: Storage) -> None:
-    ref = storage.cache(in_memory(5).with_format("numpy", columns=["id", "text"]), "d", "v1")
+    ref = storage.cache(in_memory(5).with_format("numpy", columns=["id", "text"]), "d@v1")
     assert list(ref.element_spec) == ["id", "text"]
-    whole = storage.cache(in_memory(5).with_format("torch"), "d", "v2")
-    assert whole.digest == storage.cache(in_memory(5), "d", "v3").digest
+    whole = storage.cache(in_memory(5).with_format("torch"), "d@v2")
+    assert whole.digest == storage.cache(in_memory(5), "d@v3").digest
     with pytest.raises(ValueError, match=r"the dataset has a transform.*with dataset\.map"):
-        storage.cache(in_memory(5).with_transform(lambda rows: rows), "d", "v4")
+        storage.cache(in_memory(5).with_transform(lambda rows: rows), "d@v4")
 
 
 def test_a_column_that_was_all_null_at_first_is_read_on_or_named_where_it_is_not(storage: Storage) -> None:
@@ -279,17 +279,17 @@ def test_a_column_that_was_all_null_at_first_is_read_on_or_named_where_it_is_not
         yield from ({"x": i, "y": None} for i in range(nulls))
         yield {"x": 400, "y": 1}
 
-    assert storage.submit(datasets.IterableDataset.from_generator(rows), "d", "v0")[400]["y"] == 1
+    assert storage.submit(datasets.IterableDataset.from_generator(rows), "d@v0")[400]["y"] == 1
     with pytest.raises(ElementError, match=r"leaf .*y.*element_spec={'y': cachelayer.ArraySpec"):
-        storage.submit(datasets.IterableDataset.from_generator(rows, gen_kwargs={"nulls": 10_300}), "d", "v1")
+        storage.submit(datasets.IterableDataset.from_generator(rows, gen_kwargs={"nulls": 10_300}), "d@v1")
     typed = Features({"x": Value("int64"), "y": Value("int8")})
-    ref = storage.cache(datasets.IterableDataset.from_generator(rows, features=typed), "d", "v1")
+    ref = storage.cache(datasets.IterableDataset.from_generator(rows, features=typed), "d@v1")
     assert [ref[0]["y"], ref[400]["y"]] == [None, 1]
 
 
 @pytest.mark.parametrize("count", [0, 3, 700])
 def test_a_dataset_comes_back_whole_from_a_mapped_file(storage: Storage, tmp_path: Path, count: int) -> None:
-    ref = storage.cache(in_memory(count), "d", "v1", allow_empty=True)
+    ref = storage.cache(in_memory(count), "d@v1", allow_empty=True)
     back = to_datasets(ref, cache_dir=tmp_path)
     assert back.features == FEATURES
     assert back[:] == in_memory(count)[:]
@@ -313,7 +313,7 @@ def test_a_ref_of_another_source_has_the_features_of_its_spec(storage: Storage, 
         "pixels": np.ones((2, 3), "u1"),
         "day": np.datetime64("2020-01-01"),
     }
-    assert to_datasets(storage.cache([element], "d", "v1", element_spec=spec), cache_dir=tmp_path).features == Features(
+    assert to_datasets(storage.cache([element], "d@v1", element_spec=spec), cache_dir=tmp_path).features == Features(
         {
             "image": datasets.Image(mode="L"),
             "sound": datasets.Audio(sampling_rate=8000),
@@ -321,14 +321,14 @@ def test_a_ref_of_another_source_has_the_features_of_its_spec(storage: Storage, 
             "day": Value("date32"),
         }
     )
-    joined = cachelayer.concat([storage.cache(images(4), "e", "v1"), storage.cache(images(3), "f", "v1")])
+    joined = cachelayer.concat([storage.cache(images(4), "e@v1"), storage.cache(images(3), "f@v1")])
     assert to_datasets(joined, cache_dir=tmp_path)[5]["image"] == PIXELS[1].tolist()
 
 
 @pytest.mark.parametrize("rows", [[np.arange(3)], [{"x": np.complex64(1)}], [{"x": (1, 2)}], [{"x": "\ud800"}]])
 def test_elements_that_are_no_rows_of_arrow_are_refused(storage: Storage, tmp_path: Path, rows: list[Any]) -> None:
     with pytest.raises(cachelayer.InvalidTypeError, match=r"dicts; elements are|\['x'\]"):
-        to_datasets(storage.cache(rows, "d", "v1"), cache_dir=tmp_path)
+        to_datasets(storage.cache(rows, "d@v1"), cache_dir=tmp_path)
 
 
 @dataclass
@@ -368,7 +368,7 @@ def test_what_a_dataset_holds_that_is_not_stored_is_refused_by_its_leaf(storage:
     feature, values = REFUSED[name]
     dataset = datasets.Dataset.from_dict({"x": values}, features=Features({"x": feature}))
     with pytest.raises((cachelayer.InvalidTypeError, ElementError), match=r"leaf \['x'\]"):
-        storage.cache(dataset, "d", "v1")
+        storage.cache(dataset, "d@v1")
 
 
 WITHOUT: dict[str, tuple[list[Any], list[Any] | str]] = {
@@ -451,10 +451,10 @@ def test_a_row_of_a_generator_goes_in_unchanged_or_is_refused(name: str, declare
     source = streamed(values, feature)
     if isinstance(wanted, str):
         with pytest.raises((ElementError, cachelayer.InvalidTypeError), match=f"(?s){wanted}"):
-            storage.submit(source, "d", "v1")
+            storage.submit(source, "d@v1")
         assert storage.datasets() == []
         return
-    for element, value in zip(storage.submit(source, "d", "v1"), wanted, strict=True):
+    for element, value in zip(storage.submit(source, "d@v1"), wanted, strict=True):
         assert_same(element["x"], value)
 
 
@@ -467,17 +467,17 @@ def test_rows_that_do_not_fit_are_left_out_and_the_others_kept(feature: Any, sto
     else:
         source = streamed(["a", {}, "b", b"c"], feature)
     with pytest.warns(cachelayer.CacheLayerWarning, match="record 1,"):
-        ref = storage.submit(source, "d", "v1", on_error="skip")
+        ref = storage.submit(source, "d@v1", on_error="skip")
     assert [element["x"] for element in ref] == ["a", "b"]
 
 
 def test_a_column_that_no_feature_names_is_refused_and_one_that_is_missing_is_null(storage: Storage) -> None:
     features = Features({"x": Value("int8"), "y": Value("int8")})
     rows = datasets.IterableDataset.from_generator(Rows([{"x": 1}]), features=features)
-    assert list(storage.submit(rows, "missing-column", "v1")) == [{"x": 1, "y": None}]
+    assert list(storage.submit(rows, "missing-column@v1")) == [{"x": 1, "y": None}]
     rows = datasets.IterableDataset.from_generator(Rows([{"x": 1}]), features=Features({"y": Value("int8")}))
     with pytest.raises(ElementError, match=r"record 0: .*x"):
-        storage.submit(rows, "another-column", "v1")
+        storage.submit(rows, "another-column@v1")
 
 
 def test_rows_come_in_the_order_of_the_epoch_that_was_set(storage: Storage) -> None:
@@ -485,7 +485,7 @@ def test_rows_come_in_the_order_of_the_epoch_that_was_set(storage: Storage) -> N
         source = dataset if number == 0 else dataset.to_iterable_dataset(num_shards=3)
         shuffled = source.shuffle(seed=3, buffer_size=9)
         shuffled.set_epoch(2)
-        ref = storage.submit(shuffled, f"epoch-{number}", "v1")
+        ref = storage.submit(shuffled, f"epoch-{number}@v1")
         assert [element["x"] for element in ref] == [row["x"] for row in shuffled]
 
 
@@ -494,20 +494,20 @@ def test_a_dataset_that_goes_on_from_a_state_is_refused(storage: Storage) -> Non
     next(iter(source))
     source.load_state_dict(source.state_dict())
     with pytest.raises(cachelayer.InvalidArgumentError, match="its first rows would be missing"):
-        storage.submit(source, "resumed", "v1")
+        storage.submit(source, "resumed@v1")
 
 
 def test_images_that_are_null_stay_so_and_broken_ones_are_refused(storage: Storage, tmp_path: Path) -> None:
     good = png(PIXELS[0])
     with pytest.raises(ElementError, match=r"record 1, leaf \['x'\]"):
-        storage.submit(streamed([None, b"broken", good], datasets.Image()), "images", "v1")
-    ref = storage.submit(streamed([None, good], datasets.Image()), "images", "v1")
+        storage.submit(streamed([None, b"broken", good], datasets.Image()), "images@v1")
+    ref = storage.submit(streamed([None, good], datasets.Image()), "images@v1")
     assert ref.raw().element_spec == {"x": ImageSpec(nullable=True)}
     assert [element["x"] for element in ref.raw()] == [None, good]
     back = to_datasets(ref, cache_dir=tmp_path).cast_column("x", datasets.Image(decode=False))
     assert [row["x"] and row["x"]["bytes"] for row in back] == [None, good]
     with pytest.warns(cachelayer.CacheLayerWarning, match="record 1"):
-        kept = storage.submit(streamed([None, b"broken", good], datasets.Image()), "kept", "v1", on_error="skip")
+        kept = storage.submit(streamed([None, b"broken", good], datasets.Image()), "kept@v1", on_error="skip")
     assert [element["x"] for element in kept.raw()] == [None, good]
 
 
@@ -533,7 +533,7 @@ def test_columns_that_came_from_arrow_have_the_features_of_their_types(storage: 
             "kind": pa.array(["b", "a", "b"]).dictionary_encode(),
         }
     )
-    ref: Any = storage.cache(table, "typed", "v1")
+    ref: Any = storage.cache(table, "typed@v1")
     with pytest.warns(cachelayer.CacheLayerWarning, match="column 'kind' came as categories.*ClassLabel"):
         dataset = to_datasets(ref, cache_dir=tmp_path)
     assert dataset.features["structs"] == datasets.List({"a": datasets.Value("int64")})
@@ -545,4 +545,4 @@ def test_columns_that_came_from_arrow_have_the_features_of_their_types(storage: 
 def test_batches_that_are_cached_are_named(storage: Storage) -> None:
     batches = datasets.Dataset.from_dict({"n": list(range(6))}).to_iterable_dataset().batch(2)
     with pytest.warns(cachelayer.CacheLayerWarning, match=r"Leave out \.batch\(\)"):
-        assert len(storage.cache(batches, "batches", "v1")) == 3
+        assert len(storage.cache(batches, "batches@v1")) == 3

@@ -75,9 +75,9 @@ class TestPyDatasetInProcesses(TestPyDataset):
 def test_an_endless_dataset_needs_a_number_of_records(storage: Storage) -> None:
     for endless in (Endless(80, workers=2), Given(lambda rows: rows, None)):
         with pytest.raises(cachelayer.InvalidArgumentError, match="max_records="):
-            storage.cache(endless, "d", "v1")
+            storage.cache(endless, "d@v1")
         name = type(endless).__name__
-        assert len(storage.cache(endless, name, "v1", max_records=21)) == 21
+        assert len(storage.cache(endless, f"{name}@v1", max_records=21)) == 21
 
 
 class Given(keras.utils.PyDataset):  # type: ignore[misc]
@@ -99,13 +99,13 @@ def test_batches_of_tensors_are_those_of_arrays(storage: Storage, framework: str
     tensor = importlib.import_module(framework)
     make = tensor.tensor if framework == "torch" else tensor.constant
     kind = tensor.bfloat16
-    ref = storage.cache(Given(lambda rows: (make(rows), {"y": make(rows.tolist(), dtype=kind)})), "d", "v1")
+    ref = storage.cache(Given(lambda rows: (make(rows), {"y": make(rows.tolist(), dtype=kind)})), "d@v1")
     assert ref.element_spec == (cachelayer.ArraySpec("float32"), {"y": cachelayer.ArraySpec("bfloat16")})
     assert [(float(x), float(y["y"])) for x, y in ref] == [(row, row) for row in range(6)]
 
 
 def test_a_sample_weight_of_none_is_left_out_in_and_out(storage: Storage) -> None:
-    ref = storage.cache(Given(lambda rows: (rows, rows, None)), "d", "v1")
+    ref = storage.cache(Given(lambda rows: (rows, rows, None)), "d@v1")
     assert [tuple(map(float, row)) for row in ref] == [(row, row) for row in range(6)]
     stream = ref.stream(4).map_batches(lambda batch: (*batch, None))
     assert [part.tolist() for part in to_keras(stream)[1]] == [[4, 5], [4, 5]]
@@ -118,7 +118,7 @@ def test_a_sample_weight_of_none_is_left_out_in_and_out(storage: Storage) -> Non
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
     numbers = np.arange(RECORDS)
     storage = Storage(tmp_path_factory.mktemp("keras"))
-    return storage.submit({"x": np.stack([numbers, numbers], 1).astype("f4"), "y": numbers}, "numbers", "v1")
+    return storage.submit({"x": np.stack([numbers, numbers], 1).astype("f4"), "y": numbers}, "numbers@v1")
 
 
 class TestStreams(SinkTests):

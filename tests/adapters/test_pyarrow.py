@@ -155,7 +155,7 @@ def test_dictionaries_that_differ_between_chunks_and_row_groups_are_joined(stora
     whole = pa.table({"word": pa.chunked_array(chunks), "list": pa.chunked_array(lists)})
     pq.write_table(whole, tmp_path / "a.parquet", row_group_size=2)
     for version, source in (("v1", whole), ("v2", from_parquet(tmp_path / "a.parquet"))):
-        ref = storage.cache(source, "d", version)
+        ref = storage.cache(source, f"d@{version}")
         assert [(row["word"], row["list"].tolist()) for row in ref] == [(word, [word]) for word in "abcadbz"]
 
 
@@ -166,7 +166,7 @@ def test_a_parquet_file_whose_middle_is_damaged_is_named_with_the_record(storage
     whole = path.read_bytes()
     path.write_bytes(whole[:4] + b"\xff" * (len(whole) - 4 - 600) + whole[-600:])
     with pytest.raises(SourceError, match="record 4000"):
-        storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
+        storage.cache(from_parquet(tmp_path / "*.parquet"), "d@v1")
 
 
 @pytest.mark.parametrize(
@@ -183,18 +183,18 @@ def test_a_schema_that_changes_between_files_is_named(
     pq.write_table(pa.table({"n": [1], "s": ["b"]}), tmp_path / "0.parquet")
     pq.write_table(pa.table(second), tmp_path / "1.parquet")
     with pytest.raises(SourceError, match=rf"the schema changes at .*1\.parquet: {change}"):
-        storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
+        storage.cache(from_parquet(tmp_path / "*.parquet"), "d@v1")
 
 
 def test_a_schema_that_is_given_casts_every_file(storage: Storage, tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1], "s": ["b"]}), tmp_path / "0.parquet")
     pq.write_table(pa.table({"s": [None], "n": [1.5]}), tmp_path / "1.parquet")
     schema = pa.schema({"n": pa.float32(), "s": pa.string()})
-    ref = storage.cache(from_parquet(tmp_path / "*.parquet", schema=schema), "d", "v1")
+    ref = storage.cache(from_parquet(tmp_path / "*.parquet", schema=schema), "d@v1")
     assert list(ref) == [{"n": np.float32(1), "s": "b"}, {"n": np.float32(1.5), "s": None}]
     assert ref.element_spec["n"] == ArraySpec("float32")
     with pytest.raises(ElementError, match=r"\['n'\]"):
-        storage.cache(from_parquet(tmp_path / "*.parquet", schema=pa.schema({"n": pa.int64()})), "d", "v2")
+        storage.cache(from_parquet(tmp_path / "*.parquet", schema=pa.schema({"n": pa.int64()})), "d@v2")
 
 
 def int96(folder: Path, name: str, times: list[Any]) -> Path:
@@ -213,7 +213,7 @@ def int96(folder: Path, name: str, times: list[Any]) -> Path:
 
 def test_times_of_int96_are_those_of_the_file_or_refused(storage: Storage, tmp_path: Path) -> None:
     times = [dt.datetime(1700, 1, 1), None, dt.datetime(2262, 4, 11)]
-    near = to_arrow(storage.cache(from_parquet(int96(tmp_path, "near", times)), "int96", "near"))
+    near = to_arrow(storage.cache(from_parquet(int96(tmp_path, "near", times)), "int96@near"))
     assert near["time"].type == pa.timestamp("ns")
     assert near["time"].cast(pa.timestamp("us")).to_pylist() == times
     assert near["list"].cast(pa.list_(pa.timestamp("us"))).to_pylist() == [[time] for time in times]
@@ -222,17 +222,17 @@ def test_times_of_int96_are_those_of_the_file_or_refused(storage: Storage, tmp_p
         for column in ("time", "list", "struct"):
             source: Any = from_parquet(far, columns=["n", column])
             with pytest.raises(SourceError, match=f"far.parquet: column '{column}' has times of Parquet's INT96"):
-                storage.cache(source, "int96", "far")
+                storage.cache(source, "int96@far")
             with pytest.raises(CacheLayerError, match="INT96"):
-                storage.cache(pa_dataset.dataset(far).replace_schema(pa_dataset.dataset(far).schema), "int96", "far")
+                storage.cache(pa_dataset.dataset(far).replace_schema(pa_dataset.dataset(far).schema), "int96@far")
         with pytest.raises(CacheLayerError, match="INT96"):
-            storage.cache(pq.ParquetFile(far), "int96", "far")
-        assert len(storage.cache(from_parquet(far, columns=["n"]), "int96", f"n{year}")) == 4
+            storage.cache(pq.ParquetFile(far), "int96@far")
+        assert len(storage.cache(from_parquet(far, columns=["n"]), f"int96@n{year}")) == 4
         exact = pa_dataset.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         for number, source in enumerate(
             (pa_dataset.dataset(far, format=exact), pq.ParquetFile(far, coerce_int96_timestamp_unit="us"))
         ):
-            read = to_arrow(storage.cache(source, "int96", f"far{year}-{number}"))
+            read = to_arrow(storage.cache(source, f"int96@far{year}-{number}"))
             assert read["time"].to_pylist()[-1] == read["struct"].to_pylist()[-1]["a"]["b"] == dt.datetime(year, 12, 31)
 
 
@@ -243,24 +243,24 @@ def test_a_schema_takes_no_zone_and_gives_none(storage: Storage, tmp_path: Path)
             pq.write_table(pa.table({"time": pa.array([value], stored)}), tmp_path / "zone.parquet")
             source = from_parquet(tmp_path / "zone.parquet", schema=pa.schema({"time": asked}))
             with pytest.raises(ElementError, match="time"):
-                storage.cache(source, "zone", "v1")
+                storage.cache(source, "zone@v1")
     (tmp_path / "zone.csv").write_text("time\n2020-01-01T00:00:00Z\n2020-01-01T00:00:00+02:00\n")
-    ref = storage.cache(from_csv(tmp_path / "zone.csv", pa.schema({"time": kinds[1]})), "zone", "csv")
+    ref = storage.cache(from_csv(tmp_path / "zone.csv", pa.schema({"time": kinds[1]})), "zone@csv")
     assert to_arrow(ref)["time"].type == kinds[1]
     assert ref.read([0, 1])["time"].tolist() == [dt.datetime(2020, 1, 1), dt.datetime(2019, 12, 31, 22)]
     with pytest.raises(ElementError, match="time"):
-        storage.cache(from_csv(tmp_path / "zone.csv", pa.schema({"time": kinds[0]})), "zone", "naive")
+        storage.cache(from_csv(tmp_path / "zone.csv", pa.schema({"time": kinds[0]})), "zone@naive")
 
 
 def test_a_column_of_nothing_but_nulls_asks_for_a_spec(storage: Storage) -> None:
     nulls = pa.table({"n": [1, 2], "x": pa.nulls(2)})
     with pytest.raises(InvalidArgumentError, match=r"\['x'\]"):
-        storage.cache(nulls, "d", "v1")
+        storage.cache(nulls, "d@v1")
     for version, leaf in (("v1", ArraySpec("float32", (3,))), ("v2", ArraySpec(str))):
-        ref = storage.cache(nulls, "d", version, element_spec={"n": np.int64, "x": leaf})
+        ref = storage.cache(nulls, f"d@{version}", element_spec={"n": np.int64, "x": leaf})
         assert ref.element_spec["x"] == as_nullable(leaf)
         assert list(ref) == [{"n": 1, "x": None}, {"n": 2, "x": None}]
-    assert storage.cache(nulls, "d", "v3", element_spec={"n": np.int64, "x": None})[0] == {"n": 1, "x": None}
+    assert storage.cache(nulls, "d@v3", element_spec={"n": np.int64, "x": None})[0] == {"n": 1, "x": None}
 
 
 def test_a_declared_spec_says_lengths_and_how_bytes_are_decoded(storage: Storage, tmp_path: Path) -> None:
@@ -271,22 +271,22 @@ def test_a_declared_spec_says_lengths_and_how_bytes_are_decoded(storage: Storage
         pa.table({"image": [file.getvalue()], "box": [[1, 2]], "grid": [[[1], [2]]]}), tmp_path / "a.parquet"
     )
     spec = {"image": ImageSpec(), "box": ArraySpec("int64", (2,)), "grid": ArraySpec("int64", (2, 1))}
-    ref = storage.cache(from_parquet(tmp_path / "a.parquet"), "d", "v1", element_spec=spec)
+    ref = storage.cache(from_parquet(tmp_path / "a.parquet"), "d@v1", element_spec=spec)
     assert ref.raw().element_spec == spec
     np.testing.assert_array_equal(ref[0]["image"], pixels)
     assert ref[0]["grid"].tolist() == [[1], [2]]
     empty = pa.table({"x": pa.array([[], None], pa.list_(pa.null()))})
-    ref = storage.cache(empty, "d", "v2", element_spec={"x": ArraySpec("float32", (None,))})
+    ref = storage.cache(empty, "d@v2", element_spec={"x": ArraySpec("float32", (None,))})
     assert ref[0]["x"].dtype == np.float32
     with pytest.raises(ElementError, match=r"\['x'\]"):
-        storage.cache(pa.table({"x": [[1], [1, 2]]}), "d", "v3", element_spec={"x": ArraySpec("int64", (1,))})
+        storage.cache(pa.table({"x": [[1], [1, 2]]}), "d@v3", element_spec={"x": ArraySpec("int64", (1,))})
     narrow = {"x": ArraySpec("int8", (None,))}
-    assert storage.cache(pa.table({"x": [[1], [1, 2]], "y": [1, 2]}), "d", "v4", element_spec=narrow).element_spec == {
+    assert storage.cache(pa.table({"x": [[1], [1, 2]], "y": [1, 2]}), "d@v4", element_spec=narrow).element_spec == {
         **narrow,
         "y": ArraySpec("int64"),
     }
     with pytest.raises(ElementError, match=r"record 1, leaf \['x'\].*300"):
-        storage.cache(pa.table({"x": [[1], [300]]}), "d", "v5", element_spec=narrow)
+        storage.cache(pa.table({"x": [[1], [300]]}), "d@v5", element_spec=narrow)
 
 
 INT64S = ArraySpec("int64", (None,))
@@ -296,7 +296,7 @@ OTHERS = [{"x": ArraySpec("M8[s]", (None,))}, {"x": ArraySpec("int64")}, {"x": I
 @pytest.mark.parametrize("spec", [*OTHERS, {"y": INT64S}, {"x": None}, np.int64], ids=str)
 def test_a_declared_spec_of_other_columns_is_refused(storage: Storage, spec: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="element_spec"):
-        storage.cache(pa.table({"x": [[1]]}), "d", "v1", element_spec=spec)
+        storage.cache(pa.table({"x": [[1]]}), "d@v1", element_spec=spec)
 
 
 DECLARED: dict[str, tuple[pa.Array, pa.DataType, str]] = {
@@ -367,9 +367,9 @@ def test_a_value_that_a_declared_type_cannot_hold_is_refused_with_its_record_or_
     with pytest.raises(
         ElementError, match=rf"^\S*x\.{suffix}, row 1, record 1, leaf \['x'\]: expected .*, got {shown}"
     ):
-        storage.submit(read(path, schema=schema), "d", "v1")
+        storage.submit(read(path, schema=schema), "d@v1")
     with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 2 records were left out"):
-        ref = storage.submit(read(path, schema=schema), "d", "v2", on_error="skip")
+        ref = storage.submit(read(path, schema=schema), "d@v2", on_error="skip")
     assert len(ref) == 1
 
 
@@ -383,7 +383,7 @@ def test_an_error_begins_with_the_file_and_the_row_in_it(suffix: str, storage: S
     # Each CSV file is a part, with records of its own.
     record = 3 if suffix == "csv" else 8
     with pytest.raises(ElementError, match=rf"\S*1\.{suffix}, row 3, record {record}, ") as raised:
-        storage.submit(read(tmp_path / f"*.{suffix}"), "d", "v1", element_spec={"x": "int64"})
+        storage.submit(read(tmp_path / f"*.{suffix}"), "d@v1", element_spec={"x": "int64"})
     assert raised.value.record == record
 
 
@@ -400,7 +400,7 @@ def hive(tmp_path: Path) -> Path:
 def test_partitions_are_columns_that_columns_and_a_schema_choose(storage: Storage, hive: Path) -> None:
     def rows(**options: Any) -> Any:
         version = f"v{len(storage.datasets()) and len(storage.versions('d'))}"
-        return storage.cache(from_parquet(hive / "**" / "*.parquet", **options), "d", version)
+        return storage.cache(from_parquet(hive / "**" / "*.parquet", **options), f"d@{version}")
 
     expected = [(1, "2024", "007"), (2, "2024", "a b/c"), (3, "2025", "7"), (4, "2025", None)]
     assert sorted(tuple(row.values()) for row in rows()) == expected
@@ -424,7 +424,7 @@ def test_only_folders_right_above_a_file_are_partitions_and_its_own_columns_come
 ) -> None:
     (tmp_path / "n=5").mkdir()
     pq.write_table(pa.table({"n": [1]}), tmp_path / "n=5" / "a.parquet")
-    assert list(storage.cache(from_parquet(tmp_path / "n=5" / "a.parquet"), "d", "v1")) == [{"n": np.int64(1)}]
+    assert list(storage.cache(from_parquet(tmp_path / "n=5" / "a.parquet"), "d@v1")) == [{"n": np.int64(1)}]
     assert partition_of("/run=5/data/a=1/b=x%20y/0.parquet") == {"a": "1", "b": "x y"}
     assert partition_of("/run=5/data/0.parquet") == {}
     assert partition_of("bucket/a=/=b/c==d/k=1.parquet") == {"c": "=d"}

@@ -28,7 +28,7 @@ def rows() -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def reference(gcs: Server) -> str:
     storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
-    return storage.submit(rows, "d", "v1", shard_bytes=1 << 18).reference
+    return storage.submit(rows, "d@v1", shard_bytes=1 << 18).reference
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_what_many_workers_cost_is_said_if_blocks_are_fetched(ref: Any, tmp_path
         by_torch(stream, 3)
     by_torch(stream, 1)
     by_torch(ref.stream(BATCH, shuffle=True, seed=1), 3)
-    local = Storage(tmp_path).submit(rows, "d", "v1")
+    local = Storage(tmp_path).submit(rows, "d@v1")
     by_torch(local.stream(BATCH, shuffle=IN_BLOCKS, seed=1), 3)
 
 

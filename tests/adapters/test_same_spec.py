@@ -164,24 +164,24 @@ def test_the_same_values_have_the_same_spec_and_come_back(
     if source == "pandas" and name in NO_CELLS and not is_installed("pandas>=3"):
         pytest.skip("needs pandas>=3: older ones put no such rows into a frame")
     rows, spec = {**JSON, **OTHERS}[name]
-    ref = storage.submit(SOURCES[source](rows, tmp_path), "d", "v1")
+    ref = storage.submit(SOURCES[source](rows, tmp_path), "d@v1")
     assert ref.element_spec == {"f": spec}
     if not isinstance(spec, dict):
         assert [plain(element["f"]) for element in ref] == [plain(row["f"]) for row in rows]
-    assert ref.digest == storage.submit(rows, "other", "v1").digest
+    assert ref.digest == storage.submit(rows, "other@v1").digest
 
 
 @pytest.mark.parametrize("items", [[1, "a"], [{1}, {2}], [object(), None]], ids=["kinds", "sets", "objects"])
 def test_an_array_of_objects_of_no_kind_is_refused_by_name(storage: Storage, items: list[Any]) -> None:
     with pytest.raises(ElementError, match=r"\['f'\].*array of objects"):
-        storage.submit(fields(np.array(items, object)), "d", "v1")
+        storage.submit(fields(np.array(items, object)), "d@v1")
 
 
 @pytest.mark.parametrize("name", [*JSON, *OTHERS])
 def test_what_was_read_is_stored_again_as_it_was(storage: Storage, name: str) -> None:
-    ref = storage.submit({**JSON, **OTHERS}[name][0], "d", "v1")
-    again = storage.submit(list(ref), "read", "v1", element_spec=ref.element_spec)
-    batches = storage.submit(ref.stream(2), "batches", "v1", unbatch=True)
+    ref = storage.submit({**JSON, **OTHERS}[name][0], "d@v1")
+    again = storage.submit(list(ref), "read@v1", element_spec=ref.element_spec)
+    batches = storage.submit(ref.stream(2), "batches@v1", unbatch=True)
     assert again.digest == batches.digest == ref.digest
 
 
@@ -189,7 +189,7 @@ def test_what_was_read_is_stored_again_as_it_was(storage: Storage, name: str) ->
 def test_a_key_that_rows_lack_and_a_partial_spec(storage: Storage, tmp_path: Path, source: str) -> None:
     rows = [{"id": 1}, {"id": 2, "t": "a", "x": 1}, {"t": "b"}]
     spec = {"x": ArraySpec("float32", nullable=True), "id": ArraySpec("int32", nullable=True)}
-    ref = storage.submit(SOURCES[source](rows, tmp_path), "d", "v1", element_spec=spec)
+    ref = storage.submit(SOURCES[source](rows, tmp_path), "d@v1", element_spec=spec)
     assert ref.element_spec == {"id": spec["id"], "t": or_none(TEXT), "x": spec["x"]}
     assert [plain(element) for element in ref] == rows
 
@@ -200,14 +200,14 @@ def test_what_no_value_tells_is_refused_with_the_line_to_write(
     storage: Storage, tmp_path: Path, source: str, value: Any
 ) -> None:
     with pytest.raises(cachelayer.CacheLayerError, match=r"\['f'\].*element_spec="):
-        storage.submit(SOURCES[source](fields(value, value), tmp_path), "d", "v1")
+        storage.submit(SOURCES[source](fields(value, value), tmp_path), "d@v1")
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_what_is_declared_is_not_looked_at(storage: Storage, tmp_path: Path, source: str) -> None:
     rows = fields({"a": None, "b": [], "c": 1}, {"a": None, "b": [], "c": 2})
     spec = {"f": {"a": ArraySpec("int8", nullable=True), "b": ArraySpec("int8", (None,))}}
-    ref = storage.submit(SOURCES[source](rows, tmp_path), "d", "v1", element_spec=spec)
+    ref = storage.submit(SOURCES[source](rows, tmp_path), "d@v1", element_spec=spec)
     assert ref.element_spec == {"f": {**spec["f"], "c": INT}}
 
 
@@ -217,7 +217,7 @@ def test_a_key_of_pythons_dicts_that_is_first_missing_later_is_refused_with_the_
         yield {"a": 1}
 
     with pytest.raises(ElementError, match="nullable=True") as caught:
-        storage.submit(rows, "d", "v1")
+        storage.submit(rows, "d@v1")
     assert caught.value.record == 100
-    ref = storage.submit(rows, "d", "v1", element_spec={"b": ArraySpec("int64", nullable=True)})
+    ref = storage.submit(rows, "d@v1", element_spec={"b": ArraySpec("int64", nullable=True)})
     assert ref[100] == {"a": 1, "b": None}

@@ -109,7 +109,7 @@ PIPELINES = {
 def test_every_element_comes_back_and_goes_out_as_it_was(storage: Storage, name: str) -> None:
     dataset = PIPELINES[name]()
     expected = list(dataset)
-    ref = storage.cache(dataset, "d", "v1", allow_empty=not expected)
+    ref = storage.cache(dataset, "d@v1", allow_empty=not expected)
     assert len(ref) == len(expected)
     assert [*map(plain, ref)] == [*map(plain, expected)]
     again = to_tf(ref.stream())
@@ -121,7 +121,7 @@ def test_every_element_comes_back_and_goes_out_as_it_was(storage: Storage, name:
 
 @pytest.mark.parametrize("batch", [None, 2])
 def test_lists_go_out_as_tuples_with_a_warning(storage: Storage, batch: int | None) -> None:
-    ref = storage.cache([{"x": [np.int32(i), [np.zeros(2)]]} for i in range(4)], "d", "v1")
+    ref = storage.cache([{"x": [np.int32(i), [np.zeros(2)]]} for i in range(4)], "d@v1")
     with pytest.warns(cachelayer.CacheLayerWarning, match="lists .* into tuples") as caught:
         dataset = to_tf(ref.stream(batch))
     assert len(caught) == 1
@@ -135,7 +135,7 @@ def test_lists_go_out_as_tuples_with_a_warning(storage: Storage, batch: int | No
 @pytest.mark.parametrize("batch", [None, 2])
 def test_small_numbers_go_out(storage: Storage, dtype: str, batch: int | None) -> None:
     rows = np.arange(6).reshape(3, 2).astype(dtype)
-    ref = storage.cache(list(rows), "d", "v1")
+    ref = storage.cache(list(rows), "d@v1")
     if dtype == "float8_e5m2":
         with pytest.raises(cachelayer.InvalidTypeError, match=dtype):
             to_tf(ref.stream(batch))
@@ -149,25 +149,25 @@ def test_a_declared_spec_fixes_what_the_pipeline_leaves_open(storage: Storage) -
         return tf.numpy_function(lambda k: np.full((2, 2), k, np.float32), [i], tf.float32)
 
     dataset = tf.data.Dataset.range(4).map(load)
-    ref = storage.cache(dataset, "d", "v1", element_spec=tf.TensorSpec((2, 2), tf.float32))
+    ref = storage.cache(dataset, "d@v1", element_spec=tf.TensorSpec((2, 2), tf.float32))
     assert ref.element_spec == ArraySpec("float32", (2, 2))
     assert ref.read([0, 3])[:, 0, 0].tolist() == [0.0, 3.0]
     with pytest.raises(cachelayer.ElementError, match="record 0"):
-        storage.submit(dataset, "d", "v2", element_spec=tf.TensorSpec((3, 2), tf.float32))
+        storage.submit(dataset, "d@v2", element_spec=tf.TensorSpec((3, 2), tf.float32))
     with pytest.raises(cachelayer.InvalidArgumentError, match="float64"):
-        storage.submit(dataset, "d", "v2", element_spec=ArraySpec("float64", (2, 2)))
+        storage.submit(dataset, "d@v2", element_spec=ArraySpec("float64", (2, 2)))
 
 
 def test_an_endless_dataset_is_refused_up_front(storage: Storage) -> None:
     endless = tf.data.Dataset.range(3).repeat()
     with pytest.raises(cachelayer.InvalidArgumentError, match="max_records"):
-        storage.cache(endless, "d", "v1")
+        storage.cache(endless, "d@v1")
     assert storage.datasets() == []
-    assert list(storage.cache(endless, "d", "v1", max_records=7)) == [0, 1, 2, 0, 1, 2, 0]
+    assert list(storage.cache(endless, "d@v1", max_records=7)) == [0, 1, 2, 0, 1, 2, 0]
     for batches in (endless.batch(2), endless.batch(2).repeat(), tf.data.Dataset.range(4).batch(2).repeat()):
         with pytest.raises(cachelayer.InvalidArgumentError, match="max_records"):
-            storage.submit(batches, "d", "v2", unbatch=True)
-        assert len(storage.submit(batches, "d", "v2", unbatch=True, max_records=7)) == 7
+            storage.submit(batches, "d@v2", unbatch=True)
+        assert len(storage.submit(batches, "d@v2", unbatch=True, max_records=7)) == 7
         storage.delete("d@v2")
 
 
@@ -178,13 +178,13 @@ def payloads(records: int) -> tf.data.Dataset:
 
 @pytest.mark.filterwarnings("ignore:.*go unnoticed.*_source:cachelayer.CacheLayerWarning")
 def test_a_build_that_failed_begins_anew_and_gives_the_version_of_one_run(tmp_path: Path) -> None:
-    whole = cachelayer.Storage(tmp_path / "whole").cache(payloads(3000), "d", "v1", shard_bytes=100_000)
+    whole = cachelayer.Storage(tmp_path / "whole").cache(payloads(3000), "d@v1", shard_bytes=100_000)
     fails = [2000]
     broken = payloads(3000).map(lambda row: {**row, "n": tf.py_function(failing_once(fails), [row["n"]], tf.int64)})
     storage = cachelayer.Storage(tmp_path / "resumed")
     with pytest.raises(cachelayer.SourceError):
-        storage.cache(broken, "d", "v1", shard_bytes=100_000)
-    assert storage.cache(payloads(3000), "d", "v1", shard_bytes=100_000).digest == whole.digest
+        storage.cache(broken, "d@v1", shard_bytes=100_000)
+    assert storage.cache(payloads(3000), "d@v1", shard_bytes=100_000).digest == whole.digest
 
 
 def failing_once(fails: list[int]) -> Callable[[Any], Any]:
@@ -204,7 +204,7 @@ def test_a_failing_element_is_named_by_its_number_in_the_whole_pipeline() -> Non
 
 
 def test_to_tf_batches_have_static_shapes_where_they_can(storage: Storage) -> None:
-    ref = storage.cache(PIPELINES["images"](), "d", "v1")
+    ref = storage.cache(PIPELINES["images"](), "d@v1")
     assert to_tf(ref.stream(100)).element_spec["image"].shape == (100, 8, 8, 3)
     assert to_tf(ref.stream(128, remainder="drop")).element_spec["image"].shape == (128, 8, 8, 3)
     assert to_tf(ref.stream(128)).element_spec["image"].shape.as_list() == [None, 8, 8, 3]
@@ -215,7 +215,7 @@ def test_to_tf_batches_have_static_shapes_where_they_can(storage: Storage) -> No
 
 @pytest.mark.parametrize("batch", [None, 2])
 def test_a_mapped_stream_goes_out_if_it_declares_its_spec(storage: Storage, batch: int | None) -> None:
-    ref: Any = storage.cache(ragged_rows(), "d", "v1")
+    ref: Any = storage.cache(ragged_rows(), "d@v1")
 
     def double(row: Any) -> Any:
         return Point(row["n"] * 2, np.arange(int(row["n"])))
@@ -264,7 +264,7 @@ REFUSED: dict[str, tuple[Any, bool, str]] = {
 def test_what_cannot_be_stored_or_taken_apart_is_refused_by_name(storage: Storage, name: str) -> None:
     make, unbatch, reason = REFUSED[name]
     with pytest.raises((cachelayer.InvalidTypeError, cachelayer.InvalidArgumentError), match=reason):
-        storage.cache(make(), "d", "v1", unbatch=unbatch)
+        storage.cache(make(), "d@v1", unbatch=unbatch)
 
 
 class TestStreams(ResumableSinkTests):
@@ -389,7 +389,7 @@ def test_steps_of_training_that_are_cached_are_named(storage: Storage, name: str
     pipeline = make(numbers_of_pipeline())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        storage.cache(pipeline, "d", "v1")
+        storage.cache(pipeline, "d@v1")
     texts = [str(each.message) for each in caught if issubclass(each.category, cachelayer.CacheLayerWarning)]
     assert len(texts) == bool(steps)
     for step in (".shuffle()", ".map()", ".batch()"):
@@ -397,4 +397,4 @@ def test_steps_of_training_that_are_cached_are_named(storage: Storage, name: str
 
 
 def test_batches_that_are_taken_apart_need_no_warning(storage: Storage) -> None:
-    assert len(storage.cache(numbers_of_pipeline().batch(5), "d", "v1", unbatch=True)) == 12
+    assert len(storage.cache(numbers_of_pipeline().batch(5), "d@v1", unbatch=True)) == 12

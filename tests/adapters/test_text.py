@@ -46,7 +46,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
 
 
 def rows(storage: Storage, source: Any, **options: Any) -> list[dict[str, Any]]:
-    return list(storage.submit(source, f"d{next(NUMBER)}", "v1", **options))
+    return list(storage.submit(source, f"d{next(NUMBER)}@v1", **options))
 
 
 @pytest.mark.parametrize("text", ["007", "1", "", "NA", "nan", "3.14159265358979323846", " a", "2024-01-02", "ü"])
@@ -330,7 +330,7 @@ def test_json_lines_of_which_none_can_be_read_are_refused_by_file_and_line(
     path = tmp_path / "a.jsonl"
     path.write_text(f"\n{line}\n{line}\n")
     with pytest.raises(ElementError, match=r"a\.jsonl, line 2"):
-        storage.submit(from_json(path), "unreadable", "v1")
+        storage.submit(from_json(path), "unreadable@v1")
 
 
 class CountedFiles(MemoryFileSystem):  # type: ignore[misc]
@@ -361,7 +361,7 @@ def test_lines_that_are_left_out_are_named_by_their_place_and_their_file_is_read
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             source = READ[kind](f"counted://{kind}-{bad}", pa.schema({"n": pa.int64()}))
-            ref = storage.submit(source, f"places-{kind}", f"v{bad}", on_error="skip")
+            ref = storage.submit(source, f"places-{kind}@v{bad}", on_error="skip")
         opened.append(CountedFiles.opened)
     place = "row 1, record 1" if kind == "csv" else "line 2, record 1"
     assert f"counted://{kind}-1000, {place}, leaf ['n']" in str(said[0].message)

@@ -126,7 +126,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def cached(folder: Path, source: Any, **options: Any) -> Any:
-    return Storage(folder / "cache").cache(source, "d", "v1", **options)
+    return Storage(folder / "cache").cache(source, "d@v1", **options)
 
 
 @pytest.mark.filterwarnings("ignore:.*is compared without this")

@@ -95,7 +95,7 @@ def test_features_of_any_length_are_those_of_parsing_one_by_one(storage: Storage
         for n in range(30)
     ]
     write(tmp_path / "a.tfrecord", records)
-    ref = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", VARYING), "d", "v1")
+    ref = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", VARYING), "d@v1")
     assert ref.element_spec["tags"] == SparseSpec(bytes, (None,))
     assert ref.element_spec["steps"] == ArraySpec("float32", (None, 2))
     for row, record in zip(ref, records, strict=True):
@@ -107,13 +107,12 @@ def test_features_of_any_length_are_those_of_parsing_one_by_one(storage: Storage
         assert row["rows"].to_list() == theirs["rows"].to_list()
     # Alone, some are parsed many at a time.
     for name in VARYING:
-        alone = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", {name: VARYING[name]}), name, "v1")
+        alone = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", {name: VARYING[name]}), f"{name}@v1")
         assert all(same(one[name], row[name]) for one, row in zip(alone, ref, strict=True))
     with pytest.raises(InvalidArgumentError, match=r"\['steps'\]"):
         storage.submit(
             from_tfrecord(tmp_path / "a.tfrecord", {"steps": VARYING["steps"]}),
-            "declared",
-            "v1",
+            "declared@v1",
             element_spec={"steps": ArraySpec("float64", (None, 2))},
         )
 
@@ -123,7 +122,7 @@ def test_a_record_that_is_no_such_example_is_named_with_its_file(storage: Storag
     write(tmp_path / "0.tfrecord", map(labelled, range(10)))
     write(tmp_path / "1.tfrecord", [example(label=[1]) if n == bad else labelled(n) for n in range(1000)])
     with pytest.raises(SourceError, match=rf"1\.tfrecord failed at its record {bad}: .*image"):
-        storage.cache(from_tfrecord(tmp_path / "*.tfrecord", FEATURES), "d", "v1")
+        storage.cache(from_tfrecord(tmp_path / "*.tfrecord", FEATURES), "d@v1")
     assert storage.datasets() == []
 
 
@@ -138,10 +137,10 @@ def test_a_file_that_is_compressed_otherwise_tells_how_to_read_it(
     for number, other in enumerate(sorted(PACK)):
         source = from_tfrecord(tmp_path / "a.tfrecord", compression_type=other or None)
         if other == compression:
-            assert len(storage.cache(source, "d", f"v{number}")) == 3
+            assert len(storage.cache(source, f"d@v{number}")) == 3
             continue
         with pytest.raises(SourceError, match=rf"a\.tfrecord failed at its record 0.*={other or None!r}"):
-            storage.cache(source, "d", f"v{number}")
+            storage.cache(source, f"d@v{number}")
 
 
 @pytest.mark.parametrize("compression", PACK)
@@ -155,25 +154,25 @@ def test_no_byte_is_missing_left_over_or_damaged_in_silence(storage: Storage, tm
     for data in (*cuts, *strays, damaged):
         (tmp_path / "a.tfrecord").write_bytes(data)
         with pytest.raises(SourceError, match=r"a\.tfrecord failed at its record"):
-            storage.cache(from_tfrecord(tmp_path / "a.tfrecord", compression_type=compression or None), "d", "v1")
+            storage.cache(from_tfrecord(tmp_path / "a.tfrecord", compression_type=compression or None), "d@v1")
     (tmp_path / "a.tfrecord").write_bytes(whole + whole)
     twice = from_tfrecord(tmp_path / "a.tfrecord", compression_type=compression or None)
-    assert len(storage.cache(twice, "d", "v1")) == 60
+    assert len(storage.cache(twice, "d@v1")) == 60
 
 
 def test_what_is_no_path_and_no_compression_is_refused(storage: Storage, tmp_path: Path) -> None:
     for filenames in (5, None, [5]):
         with pytest.raises(InvalidTypeError, match="path"):
-            storage.cache(from_tfrecord(filenames), "d", "v1")  # type: ignore[arg-type]
+            storage.cache(from_tfrecord(filenames), "d@v1")  # type: ignore[arg-type]
     for features in ({}, 5, {5: FEATURES["label"]}):
         with pytest.raises(InvalidTypeError, match="features="):
             from_tfrecord("a", features)  # type: ignore[arg-type]
     (tmp_path / "a").touch()
     for feature in (5, tf.io.FixedLenFeature((), tf.int32)):
         with pytest.raises(InvalidArgumentError, match="features="):
-            storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d", "v1")
+            storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d@v1")
     with pytest.raises(InvalidArgumentError, match="there is no file"):
-        storage.cache(from_tfrecord("no-*"), "d", "v1")
+        storage.cache(from_tfrecord("no-*"), "d@v1")
     for compression in ("gzip", "ZLIB", 5):
         with pytest.raises(InvalidArgumentError, match="'GZIP'"):
             from_tfrecord("a", None, compression)  # type: ignore[arg-type]
@@ -192,4 +191,4 @@ def test_a_value_of_another_kind_names_record_file_and_feature(
 ) -> None:
     write(tmp_path / "a", [example(x=[stored])])
     with pytest.raises(SourceError, match=rf"a failed at its record 0: .*x.*{reason}"):
-        storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d", "v1")
+        storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d@v1")

@@ -164,12 +164,12 @@ def test_tensors_of_any_kind_are_stored_by_value(storage: Storage) -> None:
     base = torch.arange(6.0, requires_grad=True)
     conjugate = torch.tensor([1 + 2j, 3 - 1j]).conj()
     given = {"grad": base * 2, "strided": base[::2], "expanded": torch.ones(1).expand(4), "conj": conjugate}
-    element = storage.cache(data.DataLoader([given], batch_size=None), "d", "v1")[0]
+    element = storage.cache(data.DataLoader([given], batch_size=None), "d@v1")[0]
     for name, tensor in given.items():
         assert element[name].tolist() == tensor.tolist()
     rows = base.view(3, 2).to(torch.bfloat16)
     for number, source in enumerate([rows, list(rows), {"x": rows}, iter(rows)]):
-        leaves = [leaf for row in storage.submit(source, "rows", f"v{number}") for _, leaf in tree.leaf_values(row)]
+        leaves = [leaf for row in storage.submit(source, f"rows@v{number}") for _, leaf in tree.leaf_values(row)]
         assert {leaf.dtype for leaf in leaves} == {np.dtype(ml_dtypes.bfloat16)}
         assert [leaf.tolist() for leaf in leaves] == [[0, 1], [2, 3], [4, 5]]
 
@@ -186,7 +186,7 @@ def test_a_tensor_that_numpy_cannot_hold_is_refused_with_its_leaf(storage: Stora
     for good in range(2):
         elements = [{"x": torch.ones(3)}] * good + [{"x": bad}]
         with pytest.raises(cachelayer.ElementError, match=rf"record {good}, leaf \['x'\]"):
-            storage.cache(data.DataLoader(elements, batch_size=None), "d", "v1")
+            storage.cache(data.DataLoader(elements, batch_size=None), "d@v1")
 
 
 class Saying(data.IterableDataset[Any]):
@@ -201,17 +201,17 @@ class Saying(data.IterableDataset[Any]):
 
 def test_a_length_is_a_promise_of_a_dataset_and_a_hint_of_its_loader(storage: Storage) -> None:
     with pytest.raises(cachelayer.SourceError, match="ended after 30 elements, but its length is 40"):
-        storage.cache(Saying(), "d", "v1")
-    assert len(storage.cache(data.DataLoader(Saying(), batch_size=None), "d", "v1")) == 30
+        storage.cache(Saying(), "d@v1")
+    assert len(storage.cache(data.DataLoader(Saying(), batch_size=None), "d@v1")) == 30
     # A chain has a length only if its parts have one, and says so by a TypeError.
-    assert len(storage.cache(data.ChainDataset([Stream(Items(3)), Stream(Items(4))]), "d", "v2")) == 7
+    assert len(storage.cache(data.ChainDataset([Stream(Items(3)), Stream(Items(4))]), "d@v2")) == 7
 
 
 def test_batches_that_have_not_a_row_for_each_sample_are_refused(storage: Storage) -> None:
     for collate in (lambda items: torch.stack(items, 1), list):
         batches = data.DataLoader(list(torch.ones(8, 6)), batch_size=4, collate_fn=collate)
         with pytest.raises(cachelayer.SourceError, match="its length is 8"):
-            storage.cache(batches, "d", "v1", unbatch=True)
+            storage.cache(batches, "d@v1", unbatch=True)
 
 
 class Pictures(data.Dataset[Any]):
@@ -234,11 +234,11 @@ def picture(mode: str, number: int = 0) -> Any:
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "CMYK", "I", "F", "1"])
 def test_pictures_are_stored_as_files_that_lose_nothing(storage: Storage, mode: str) -> None:
-    ref: Any = storage.cache(Pictures(mode, mode, mode), f"mode-{mode}", "v1")
+    ref: Any = storage.cache(Pictures(mode, mode, mode), f"mode-{mode}@v1")
     assert ref.raw().element_spec == {"image": cachelayer.ImageSpec(mode), "label": ArraySpec("int64")}
     made = [np.asarray(picture(mode, number)).tolist() for number in range(3)]
     assert [row["image"].tolist() for row in ref] == made
-    assert storage.cache(Stream(Pictures(mode)), f"iterated-{mode}", "v1").element_spec == ref.element_spec
+    assert storage.cache(Stream(Pictures(mode)), f"iterated-{mode}@v1").element_spec == ref.element_spec
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as people leave pictures open
@@ -246,14 +246,14 @@ def test_pictures_that_were_opened_are_their_files_and_palettes_are_colours(stor
     picture("RGB").save(tmp_path / "a.jpg")
     picture("RGB").quantize(8).save(tmp_path / "b.png")
     names = [str(tmp_path / name) for name in ("a.jpg", "b.png")]
-    ref: Any = storage.cache(Pictures(*names), "opened", "v1")
+    ref: Any = storage.cache(Pictures(*names), "opened@v1")
     assert [row["image"] for row in ref.raw()] == [Path(name).read_bytes() for name in names]
     assert ref[1]["image"].tolist() == np.asarray(Image.open(names[1]).convert("RGB")).tolist()
     odd = Pictures(*["L"] * 70, "RGB")
     with pytest.raises(cachelayer.ElementError, match=r"record 70, leaf \['image'\].*ImageSpec\('RGB'\)"):
-        storage.cache(odd, "odd", "v1")
+        storage.cache(odd, "odd@v1")
     spec = {"image": cachelayer.ImageSpec("RGB"), "label": ArraySpec("int64")}
-    assert storage.cache(odd, "odd", "v1", element_spec=spec)[0]["image"].shape == (4, 5, 3)
+    assert storage.cache(odd, "odd@v1", element_spec=spec)[0]["image"].shape == (4, 5, 3)
 
 
 def test_datasets_of_hugging_face_are_left_to_their_adapter() -> None:
@@ -268,7 +268,7 @@ def test_datasets_of_hugging_face_are_left_to_their_adapter() -> None:
 
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return Storage(tmp_path_factory.mktemp("torch")).submit(Items(RECORDS), "items", "v1", shard_bytes=400)
+    return Storage(tmp_path_factory.mktemp("torch")).submit(Items(RECORDS), "items@v1", shard_bytes=400)
 
 
 def plain(value: Any) -> Any:
@@ -349,13 +349,13 @@ def test_leaves_of_unknown_shape_are_lists_of_tensors_in_batches(storage: Storag
         }
         for i in range(2)
     ]
-    dataset = to_torch(storage.cache(elements, "d", "v1", element_spec=spec))
+    dataset = to_torch(storage.cache(elements, "d@v1", element_spec=spec))
     batch, items = dataset[[0, 1]], dataset.__getitems__([0, 1])
     assert [item["sparse"].to_dense().tolist() for item in items] == batch["sparse"].to_dense().tolist()
     assert batch["sparse"].to_dense().tolist() == [[[0, 5], [0, 0]], [[0, 0], [0, 5]]]
     assert plain(batch["rows"]) == [plain(item["rows"]) for item in items] == [[[], [0, 1]], [[0], [1]]]
     assert [tuple(leaf.shape) for leaf in batch["empty"]] == [(0, 4), (1, 4)]
-    nullable = to_torch(storage.cache([{"x": np.int32(4)}, {"x": None}], "nullable", "v1"))[[0, 1]]["x"]
+    nullable = to_torch(storage.cache([{"x": np.int32(4)}, {"x": None}], "nullable@v1"))[[0, 1]]["x"]
     assert isinstance(nullable, Nullable)
     assert (nullable.values.tolist(), nullable.valid.tolist()) == ([4, 0], [True, False])
 
@@ -365,7 +365,7 @@ def test_nulls_are_filled_as_in_arrays(storage: Storage) -> None:
         {"q": 1.5, "n": 3, "text": "a", "tokens": [1, 2], "who": {"age": 3}, "grid": np.ones((2, 2), "f4")},
         {"q": None, "n": None, "text": None, "tokens": None, "who": None, "grid": None},
     ]
-    ref = storage.cache(rows, "rows", "v1")
+    ref = storage.cache(rows, "rows@v1")
     for batch in (to_torch(ref)[[0, 1]], next(iter(loader(ref.stream(2)))), tensors(ref.read([0, 1]))):
         assert batch["q"].filled(0).tolist() == [1.5, 0]
         assert np.isnan(batch["q"].filled(np.nan)[1].item())
@@ -394,14 +394,14 @@ SMALL = [
 def test_every_pattern_of_a_small_float_crosses_in_items_and_batches(dtype: str, storage: Storage) -> None:
     kind = np.dtype(getattr(ml_dtypes, dtype))
     patterns = np.arange(256, dtype="u1" if kind.itemsize == 1 else "u2").view(kind)
-    ref = storage.cache([{"x": value, "y": patterns[::-1]} for value in patterns], "d", "v1")
+    ref = storage.cache([{"x": value, "y": patterns[::-1]} for value in patterns], "d@v1")
     given = to_torch(ref)
     ways: dict[str, tuple[Any, dict[str, Any]]] = {
         "items": (given, {}),
         "batches": (data.DataLoader(given, batch_size=100), {"unbatch": True}),
     }
     for name, (source, options) in ways.items():
-        again = storage.cache(source, name, "v1", **options)
+        again = storage.cache(source, f"{name}@v1", **options)
         assert again.element_spec == ref.element_spec
         for got, wanted in zip(again, ref, strict=True):
             assert_same(got, wanted)
@@ -411,7 +411,7 @@ def test_every_pattern_of_a_small_float_crosses_in_items_and_batches(dtype: str,
 def test_a_dtype_that_torch_has_not_is_refused_with_the_fields_to_choose(dtype: str, storage: Storage) -> None:
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     element = {"n": 1, "meta": {"odd": np.zeros(2, kind), "url": "a"}, "took": np.timedelta64(1, "s")}
-    ref: Any = storage.cache([element] * 4, "d", "v1")
+    ref: Any = storage.cache([element] * 4, "d@v1")
     for use in (to_torch, lambda ref: loader(ref.stream(2)), lambda ref: loader(ref.stream(2), num_workers=1)):
         with pytest.raises(
             InvalidTypeError, match=rf"\['odd'\] has dtype {re.escape(kind.name)}.*fields\('n', 'meta/url'\)"
@@ -425,11 +425,11 @@ def test_a_dtype_that_torch_has_not_is_refused_with_the_fields_to_choose(dtype: 
 def test_batches_of_our_own_with_lists_that_may_be_rows_or_columns_are_refused(storage: Storage) -> None:
     rows = [{"x": np.array(["a", "b"], object)}, {"x": np.array(["c", "d"], object)}]
     spec = {"x": ArraySpec(str, (2,))}
-    ref: DataRef[Any] = storage.cache(rows, "d", "v1", element_spec=spec)
+    ref: DataRef[Any] = storage.cache(rows, "d@v1", element_spec=spec)
     whole = data.DataLoader(to_torch(ref), batch_size=None, sampler=[[0, 1]])
     with pytest.raises(InvalidTypeError, match="DataRef"):
-        storage.cache(whole, "again", "v1", unbatch=True)
-    assert len(storage.cache(ref.stream(2), "again", "v1", unbatch=True, element_spec=spec)) == 2
+        storage.cache(whole, "again@v1", unbatch=True)
+    assert len(storage.cache(ref.stream(2), "again@v1", unbatch=True, element_spec=spec)) == 2
 
 
 # Streams.
@@ -641,11 +641,11 @@ def test_samplers_take_the_order_of_a_state_whole(ref: Any) -> None:
 
 def test_an_endless_loader_advances_to_a_newer_version_within_a_loop(storage: Storage) -> None:
     rows = [{"label": number, "tokens": np.arange(number % 5)} for number in range(53)]
-    storage.submit(rows[:40], "grows", "v1")
-    storage.append("grows", "v1", "v2", rows[40:])
+    storage.submit(rows[:40], "grows@v1")
+    storage.append("grows@v1", "v2", rows[40:])
     options: dict[str, Any] = {"shuffle": True, "seed": 1}
     for name, view in (("label", lambda ref: ref.fields("label")), ("tokens", lambda ref: ref.packed("tokens", 8))):
-        old, new = (view(storage.fetch("grows", version)) for version in ("v1", "v2"))
+        old, new = (view(storage.fetch(f"grows@{version}")) for version in ("v1", "v2"))
         plain = iter(old.stream(4, num_epochs=None, **options))
         batches = loader(old.stream(4, num_epochs=None, **options))
         for before in (0, 2, 3):
@@ -776,7 +776,7 @@ def test_batch_samplers_give_the_batches_of_the_stream_and_go_on_on_another_numb
 def test_a_stateful_data_loader_refuses_the_state_of_other_records(storage: Storage) -> None:
     states = []
     for name in ("one", "other"):
-        ref = storage.cache(np.arange(9) + len(name), name, "v1")
+        ref = storage.cache(np.arange(9) + len(name), f"{name}@v1")
         batches = StatefulDataLoader(to_torch(ref), batch_size=None, sampler=BatchSampler(ref, 4, seed=1))
         next(iter(batches))
         states.append(batches.state_dict())
@@ -829,8 +829,8 @@ def test_the_page_shows_what_happens() -> None:
 def test_batches_of_a_loader_that_are_cached_are_named(storage: Storage) -> None:
     batches = data.DataLoader(data.TensorDataset(torch.arange(6)), batch_size=2, shuffle=True)
     with pytest.warns(cachelayer.CacheLayerWarning, match="shuffle=True, batch_size=2"):
-        assert len(storage.cache(batches, "batches", "v1")) == 3
-    assert len(storage.cache(batches, "rows", "v1", unbatch=True)) == 6
+        assert len(storage.cache(batches, "batches@v1")) == 3
+    assert len(storage.cache(batches, "rows@v1", unbatch=True)) == 6
 
 
 # Worker processes.

@@ -38,13 +38,13 @@ def documents(count: int, longest: int, seed: int) -> list[dict[str, Any]]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("torchtitan")
     storage = Storage(folder / "cache")
-    storage.cache(documents(150, 30, 0), "stories", "v1", element_spec=SPEC)
-    storage.cache(documents(30, 10, 1), "sums", "v1", element_spec=SPEC)
+    storage.cache(documents(150, 30, 0), "stories@v1", element_spec=SPEC)
+    storage.cache(documents(30, 10, 1), "sums@v1", element_spec=SPEC)
     return folder
 
 
 def ref_of(folder: Path) -> Any:
-    return Storage(folder / "cache").fetch("stories", "v1")
+    return Storage(folder / "cache").fetch("stories@v1")
 
 
 def build(rows: Any, seq_len: int = SEQ_LEN, size: int = 4, rank: int = 0, ranks: int = 1, **config: Any) -> Any:
@@ -125,7 +125,7 @@ def test_windows_with_segments_are_packs_that_cut_documents(folder: Path) -> Non
 
 def test_padding_is_one_document_without_labels(tmp_path: Path) -> None:
     document = {"tokens": np.array([5, 6, 7], np.uint16), "trained": np.ones(3, bool)}
-    rows = Storage(tmp_path).cache([document], "short", "v1", element_spec=SPEC).packed("tokens", 8)
+    rows = Storage(tmp_path).cache([document], "short@v1", element_spec=SPEC).packed("tokens", 8)
     ((inputs, labels),) = list(build(rows, 8, 1, infinite=False))
     assert inputs["input"].tolist() == [[5, 6, 7, 0, 0, 0, 0, 0]]
     assert inputs["positions"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]

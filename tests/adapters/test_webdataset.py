@@ -83,8 +83,8 @@ class TestWebDataset(SourceTests):
 def test_suffixes_are_chosen_and_what_a_sample_lacks_is_none(storage: Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", "cls": b"1"}, {"__key__": "b", "cls": b"2", "txt": b"two"}])
     with pytest.raises(ElementError, match="'b' has 'txt' too"):
-        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
-    ref = storage.cache(from_webdataset(tmp_path / "a.tar", ["txt"]), "d", "v1")
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d@v1")
+    ref = storage.cache(from_webdataset(tmp_path / "a.tar", ["txt"]), "d@v1")
     assert list(ref) == [{"__key__": "a", "txt": None}, {"__key__": "b", "txt": "two"}]
 
 
@@ -93,7 +93,7 @@ def test_a_declared_spec_chooses_suffixes_and_how_they_are_kept(storage: Storage
     write(tmp_path / "a.tar", [{**sample(4), "score": b" 1.5\n", "wav": sound}])
     source = from_webdataset(tmp_path / "a.tar")
     spec = {"__key__": str, "cls": bytes, "left.png": ImageSpec("L"), "score": "float32", "wav": AudioSpec(8000)}
-    ref = storage.cache(source, "d", "v1", element_spec=spec)
+    ref = storage.cache(source, "d@v1", element_spec=spec)
     assert ref[:1].read([0], fields=("cls",))["cls"].tolist() == [b"4"]
     assert ref.raw()[0]["wav"] == sound
     assert ref.raw()[0]["left.png"] == png(4)
@@ -112,11 +112,11 @@ def test_what_its_suffix_does_not_hold_names_the_sample(
     write(tmp_path / "a.tar", [{"__key__": "a", suffix: good}, {"__key__": "b", suffix: data}])
     match = rf"^\S*a\.tar, sample 'b', record 1, leaf \['{suffix}'\]: "
     with pytest.raises(ElementError, match=match):
-        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d@v1")
     spec = {"__key__": str, suffix: bytes}
-    assert storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)[1][suffix] == data
+    assert storage.cache(from_webdataset(tmp_path / "a.tar"), "d@v1", element_spec=spec)[1][suffix] == data
     with pytest.warns(CacheLayerWarning, match=r"1 of 2 records were left out.*sample 'b'") as warned:
-        kept = storage.cache(from_webdataset(tmp_path / "a.tar"), "skipped", "v1", on_error="skip")
+        kept = storage.cache(from_webdataset(tmp_path / "a.tar"), "skipped@v1", on_error="skip")
     assert [row["__key__"] for row in kept] == ["a"]
     assert "BadValue" not in str(warned[0].message)
 
@@ -124,7 +124,7 @@ def test_what_its_suffix_does_not_hold_names_the_sample(
 def test_a_sample_with_other_suffixes_is_left_out_if_asked(storage: Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", "cls": b"1"}, {"__key__": "b", "cls": b"2", "txt": b"two"}])
     with pytest.warns(CacheLayerWarning, match="'b' has 'txt' too"):
-        assert len(storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", on_error="skip")) == 1
+        assert len(storage.cache(from_webdataset(tmp_path / "a.tar"), "d@v1", on_error="skip")) == 1
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,14 @@ def test_declared_numbers_are_those_of_the_text_or_refused(
     spec = {"__key__": str, "x": dtype}
     refused = pytest.raises(ElementError, match=r"leaf \['x'\]") if value is None else nullcontext()
     with refused:
-        assert storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)[0]["x"] == value
+        assert storage.cache(from_webdataset(tmp_path / "a.tar"), "d@v1", element_spec=spec)[0]["x"] == value
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_pipelines_of_webdataset_itself_are_sources(storage: Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", map(sample, range(5)))
     pipeline = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode().to_tuple("npy", "cls")
-    ref = storage.cache(pipeline, "d", "v1")
+    ref = storage.cache(pipeline, "d@v1")
     assert [int(number) for _, number in ref] == list(range(5))
     assert ref.element_spec[0] == ArraySpec("float32", (2, 2))
 
@@ -166,7 +166,7 @@ def test_zeros_after_the_end_mark_and_folders_change_nothing(storage: Storage, t
         folder.type = tarfile.DIRTYPE
         archive.addfile(folder)
     (tmp_path / "a.tar").write_bytes(pack((tmp_path / "a.tar").read_bytes() + bytes(20480)))
-    assert [row["cls"] for row in storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")] == [1, 2]
+    assert [row["cls"] for row in storage.cache(from_webdataset(tmp_path / "a.tar"), "d@v1")] == [1, 2]
 
 
 def test_names_that_lead_elsewhere_are_keys_and_nothing_is_written_there(storage: Storage, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_names_that_lead_elsewhere_are_keys_and_nothing_is_written_there(storage
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name in names:
             archive.addfile(tarfile.TarInfo(f"{name}.txt"))
-    ref = storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
+    ref = storage.cache(from_webdataset(tmp_path / "a.tar"), "d@v1")
     assert [element["__key__"] for element in ref] == names
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "d"}
 
@@ -182,7 +182,7 @@ def test_names_that_lead_elsewhere_are_keys_and_nothing_is_written_there(storage
 def test_what_is_not_there_is_an_error(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "0.tar").touch()
     with pytest.raises(InvalidArgumentError, match=r"there is no file .*1\.tar"):
-        storage.cache(from_webdataset(str(tmp_path / "{0..1}.tar")), "d", "v1")
+        storage.cache(from_webdataset(str(tmp_path / "{0..1}.tar")), "d@v1")
 
 
 def test_a_sample_whose_files_lie_apart_is_refused_by_its_name(storage: Storage, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_sample_whose_files_lie_apart_is_refused_by_its_name(storage: Storage,
             tar.addfile(member, io.BytesIO(b"7"))
     for suffixes in (None, ["txt", "cls"], ["txt"]):
         with pytest.raises(CacheLayerError, match=r"^\S*a\.tar.*'1'"):
-            storage.cache(from_webdataset(path, suffixes), "d", "v1")
+            storage.cache(from_webdataset(path, suffixes), "d@v1")
     write(tmp_path / "b.tar", [{"__key__": "1", "txt": b"a"}])
     write(tmp_path / "c.tar", [{"__key__": "1", "txt": b"b"}])
-    assert len(storage.cache(from_webdataset([tmp_path / "b.tar", tmp_path / "c.tar"]), "d", "v1")) == 2
+    assert len(storage.cache(from_webdataset([tmp_path / "b.tar", tmp_path / "c.tar"]), "d@v1")) == 2

@@ -23,8 +23,8 @@ def test_stock_readers_read_plain_bytes_as_they_are_and_typed_records_as_the_cod
     tmp_path: Path, compression: str | None
 ) -> None:
     storage = cachelayer.Storage(tmp_path)
-    plain = storage.submit(TEXTS, "plain", "v1", compression=compression, shard_bytes=200_000)
-    typed = storage.submit(ROWS, "typed", "v1", compression=compression)
+    plain = storage.submit(TEXTS, "plain@v1", compression=compression, shard_bytes=200_000)
+    typed = storage.submit(ROWS, "typed@v1", compression=compression)
     codec = Codec.of(typed.element_spec)
     assert len(shard_files(plain)) > 1
     for ref, expected in ((plain, TEXTS), (typed, codec.encode(codec.columns(ROWS)).to_list())):
@@ -35,6 +35,6 @@ def test_stock_readers_read_plain_bytes_as_they_are_and_typed_records_as_the_cod
 
 
 def test_a_ref_is_a_grain_source(tmp_path: Path) -> None:
-    ref: Any = cachelayer.Storage(tmp_path).submit(ROWS, "d", "v1")
+    ref: Any = cachelayer.Storage(tmp_path).submit(ROWS, "d@v1")
     labels = [int(row["label"]) for row in grain.MapDataset.source(ref).shuffle(seed=3)]
     assert sorted(labels) == list(range(len(ROWS)))

@@ -42,13 +42,13 @@ def test_block_headers_are_left_out(ranges: list[tuple[int, int]]) -> None:
 def remote(folder: Path, sizes: list[int], **options: Any) -> tuple[Remote, list[bytes]]:
     """Records of these sizes in shards that are read by ranges."""
     values = [np.random.default_rng(number).bytes(size) for number, size in enumerate(sizes)]
-    ref = Storage(folder).submit(values, "d", "v1", shard_bytes=1 << 26, **options)
+    ref = Storage(folder).submit(values, "d@v1", shard_bytes=1 << 26, **options)
     return Remote(ref), values
 
 
 def fetch(there: Remote, begin: int, end: int) -> tuple[Records, frozenset[int]]:
     """A block of the only shard, and the rows of its damaged records."""
-    return there.ranged.fetch(np.zeros(end - begin, np.int64), np.arange(begin, end))
+    return there.ranged.fetch(f"{np.zeros(end - begin, np.int64)}@{np.arange(begin, end)}")
 
 
 SIZES = {

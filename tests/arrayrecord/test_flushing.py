@@ -51,7 +51,7 @@ def elements(fails: bool = False) -> Iterator[np.ndarray[Any, Any]]:
 def test_a_shard_is_flushed_while_it_is_written_and_whole_at_its_end(
     tmp_path: Path, synced: list[tuple[int, int]]
 ) -> None:
-    assert cachelayer.Storage(tmp_path).submit(elements(), "blocks", "v1")[99][0] == 99
+    assert cachelayer.Storage(tmp_path).submit(elements(), "blocks@v1")[99][0] == 99
     [shard] = tmp_path.rglob("*.array_record")
     sizes = [size for inode, size in synced if inode == shard.stat().st_ino]
     assert len(sizes) > 1
@@ -72,7 +72,7 @@ def test_a_failure_to_flush_is_raised_even_if_the_system_reports_it_only_once(
 
     monkeypatch.setattr(os, "fsync", fails_once)
     with pytest.raises(cachelayer.StorageError, match="array_record"):
-        cachelayer.Storage(tmp_path).submit(elements(), "blocks", "v1")
+        cachelayer.Storage(tmp_path).submit(elements(), "blocks@v1")
     # It was flushed again later, without a failure.
     assert failed[0] in {inode for inode, _ in synced}
 
@@ -80,7 +80,7 @@ def test_a_failure_to_flush_is_raised_even_if_the_system_reports_it_only_once(
 @pytest.mark.usefixtures("synced")
 def test_a_build_that_fails_leaves_no_thread_that_flushes(tmp_path: Path) -> None:
     with pytest.raises(cachelayer.SourceError, match="the source is gone"):
-        cachelayer.Storage(tmp_path).submit(elements(fails=True), "blocks", "v1")
+        cachelayer.Storage(tmp_path).submit(elements(fails=True), "blocks@v1")
 
 
 @pytest.mark.usefixtures("synced")

@@ -94,7 +94,7 @@ def test_the_digest_of_a_dataset_never_changes(storage: cachelayer.Storage) -> N
     elements = [{**GOLDEN_ELEMENT, "when": np.datetime64(i, "s")} for i in range(5)]
     for name in ("plain", "zstd"):
         options: dict[str, Any] = {"compression": None if name == "plain" else name, "metadata": {"a": name}}
-        ref = storage.submit(elements, name, "v1", element_spec=GOLDEN_SPEC, shard_bytes=700, **options)
+        ref = storage.submit(elements, f"{name}@v1", element_spec=GOLDEN_SPEC, shard_bytes=700, **options)
         assert ref.nbytes == 3 * 131_072  # three shards: where they are cut is part of the digest
         assert ref.digest == GOLDEN_DIGEST
 
@@ -110,8 +110,8 @@ def test_every_file_is_as_specified(
     storage: cachelayer.Storage, tmp_path: Path, compression: str | None, size: int | None
 ) -> None:
     elements = [bytes([i % 256]) * (i * 1997 % 150_000 if size is None else size) for i in range(60)]
-    ref = storage.submit(elements, "blobs", "v1", compression=compression, shard_bytes=1_000_000)
-    storage.tag("blobs", "v1", "best")
+    ref = storage.submit(elements, "blobs@v1", compression=compression, shard_bytes=1_000_000)
+    storage.tag("blobs@v1", "best")
     root = tmp_path / "blobs"
 
     for name in ("head", "0000000002.json"):
@@ -196,7 +196,7 @@ def records_of(shard: bytes, rows: Any, *, compressed: bool, size: int | None) -
 
 
 def test_the_digest_of_a_view_is_as_specified(storage: cachelayer.Storage) -> None:
-    ref = storage.submit(np.arange(10), "numbers", "v1")
+    ref = storage.submit(np.arange(10), "numbers@v1")
 
     def digest(kind: bytes, *numbers: int) -> str:
         return hashlib.sha256(bytes.fromhex(ref.digest) + kind + struct.pack(f"<{len(numbers)}q", *numbers)).hexdigest()

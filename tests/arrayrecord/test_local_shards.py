@@ -51,7 +51,7 @@ class Shard:
     def __init__(self, folder: Path, kind: str) -> None:
         self.kind = kind
         self.ref: Any = cachelayer.Storage(folder).submit(
-            records(kind), "d", "v1", compression="zstd" if kind == "zstd" else None
+            records(kind), "d@v1", compression="zstd" if kind == "zstd" else None
         )
         self.stats: ShardStats = self.ref._base.version.manifest.shards[0].stats
         self.path = next(folder.rglob("*.array_record"))
@@ -176,7 +176,7 @@ def test_a_footer_that_points_anywhere_is_found_out(
 
 
 def test_results_are_the_callers_own_after_their_shards_are_gone(tmp_path: Path) -> None:
-    ref = cachelayer.Storage(tmp_path).submit(np.arange(5000).reshape(500, 10), "d", "v1")
+    ref = cachelayer.Storage(tmp_path).submit(np.arange(5000).reshape(500, 10), "d@v1")
     batch, element, several = ref.read(range(500)), ref[7], ref.__getitems__([1, 2])
     window = MappedFile.open(next(tmp_path.rglob("*.array_record"))).buffer
     before = window[:64].tobytes()

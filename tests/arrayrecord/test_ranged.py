@@ -76,7 +76,7 @@ class Remote:
 def numbered(tmp_path: Path, count: int, shard_bytes: int, compression: str | None = None) -> Any:
     """Records of 8 bytes that are their numbers."""
     records = [number.to_bytes(8, "little") for number in range(count)]
-    return Storage(tmp_path).submit(records, "d", "v1", shard_bytes=shard_bytes, compression=compression)
+    return Storage(tmp_path).submit(records, "d@v1", shard_bytes=shard_bytes, compression=compression)
 
 
 def expected(numbers: Sequence[int]) -> list[bytes]:
@@ -98,7 +98,7 @@ def test_records_by_ranges_are_those_that_were_written(
     values = [np.random.default_rng(place).bytes(size) for place, size in enumerate(sizes)]
     source: list[Any] = [{"data": value, "place": place} for place, value in enumerate(values)] if typed else values
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
-    ref = storage.submit(source, "d", "v1", compression=compression, shard_bytes=shard_bytes)
+    ref = storage.submit(source, "d@v1", compression=compression, shard_bytes=shard_bytes)
     numbers = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=60))
     found = ref.__getitems__(numbers)
     assert [element["data"] if typed else element for element in found] == [values[number] for number in numbers]
@@ -120,8 +120,8 @@ def test_a_batch_takes_a_round_trip_more_for_indices_that_are_not_here(tmp_path:
 
 def test_one_batch_has_records_of_one_size_and_of_others(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.submit([number.to_bytes(8, "little") for number in range(100)], "d", "v1")
-    remote = Remote(storage.append("d", "v1", "v2", [b"x" * number for number in range(50)]))
+    storage.submit([number.to_bytes(8, "little") for number in range(100)], "d@v1")
+    remote = Remote(storage.append("d@v1", "v2", [b"x" * number for number in range(50)]))
     assert remote.records([99, 100, 149, 0]) == [*expected([99]), b"", b"x" * 49, *expected([0])]
 
 
@@ -216,7 +216,7 @@ def test_whatever_bit_of_an_identity_or_a_row_is_flipped_it_is_found_out(
 @pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
 def test_an_index_of_another_version_is_refused(tmp_path: Path, kept_nbytes: int) -> None:
     remote = Remote(numbered(tmp_path / "a", 100, 1 << 20), kept_nbytes=kept_nbytes)
-    other = Storage(tmp_path / "b").submit([bytes(8)] * 100, "d", "v1")
+    other = Storage(tmp_path / "b").submit([bytes(8)] * 100, "d@v1")
     name = remote.objects[0].index_name
     remote.reads.changed[name] = Remote(other).reads.whole(Remote(other).objects[0].index_name)
     assert len(remote.reads.whole(name)) == remote.objects[0].stats.index_nbytes
@@ -227,7 +227,7 @@ def test_an_index_of_another_version_is_refused(tmp_path: Path, kept_nbytes: int
 @pytest.mark.parametrize("part", ["array_record", "index"])
 def test_an_object_that_was_cut_is_named(part: str) -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
-    ref = storage.submit([b"x" * 1000] * 100, "d", "v1")
+    ref = storage.submit([b"x" * 1000] * 100, "d@v1")
     store = ref._base.version.folder  # type: ignore[attr-defined]
     name = f"{ref._base.version.manifest.shards[0].name.removesuffix('array_record')}{part}"  # type: ignore[attr-defined]
     store.put(name, store.read(name)[:-900] if part == "index" else store.read(name)[:50_000])

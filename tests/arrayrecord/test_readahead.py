@@ -57,7 +57,7 @@ def test_what_is_announced_comes_into_memory(cold: Path) -> None:
 def test_cold_shards_are_read_right(on_disk: Path, uniform: bool, compression: str | None) -> None:
     rng = np.random.default_rng(0)
     records = [rng.bytes(3000 if uniform else int(n)) for n in rng.integers(0, 6000, 2000)]
-    cachelayer.Storage(on_disk).submit(records, "d", "v1", shard_bytes=1 << 20, compression=compression)
+    cachelayer.Storage(on_disk).submit(records, "d@v1", shard_bytes=1 << 20, compression=compression)
     for path in on_disk.rglob("*.array_record"):
         drop(path)
     ref = cachelayer.Storage(on_disk).fetch("d@v1")

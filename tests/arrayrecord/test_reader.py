@@ -25,7 +25,7 @@ def test_records_of_one_size(tmp_path: Path, size: int, compression: str | None,
     data = np.random.default_rng(size).integers(0, 256, (count, size), dtype=np.uint8)
     arrays = {"data": data, "n": np.arange(count), "flag": np.arange(count) % 3 == 0}
     storage = cachelayer.Storage(tmp_path, verify=verify)  # type: ignore[arg-type]
-    ref = storage.submit(arrays, "d", "v1", shard_bytes=max(10_000, count * size // 3), compression=compression)
+    ref = storage.submit(arrays, "d@v1", shard_bytes=max(10_000, count * size // 3), compression=compression)
     order = np.random.default_rng(1).permutation(count)
     streams = [list(ref.stream(size, shuffle=True, seed=1)) for size in (None, 3, count)]
     read = [ref.read(numbers) for numbers in (order, order[:1], order[::-1], np.arange(count), [0, 0, count - 1])]
@@ -54,7 +54,7 @@ def test_records_of_all_sizes(tmp_path: Path, compression: str | None, verify: s
     records = [rng.bytes(int(size)) for size in rng.permutation(SIZES * 4)]
     storage = cachelayer.Storage(tmp_path, verify=verify)  # type: ignore[arg-type]
     for version, source in (("raw", records), ("typed", [{"a": record, "b": len(record)} for record in records])):
-        ref = storage.submit(source, "d", version, shard_bytes=400_000, compression=compression)
+        ref = storage.submit(source, f"d@{version}", shard_bytes=400_000, compression=compression)
         order = rng.permutation(len(records)).tolist()
         expected = [source[number] for number in order]
         assert ref.__getitems__(order) == expected
@@ -63,7 +63,7 @@ def test_records_of_all_sizes(tmp_path: Path, compression: str | None, verify: s
 
 def test_shards_of_different_record_sizes_are_one_sequence(tmp_path: Path) -> None:
     records = [b"a" * 50] * 100 + [b"b" * 70] * 100 + [b"c" * number for number in range(100)]
-    ref = cachelayer.Storage(tmp_path).submit(records, "d", "v1", shard_bytes=3_000)
+    ref = cachelayer.Storage(tmp_path).submit(records, "d@v1", shard_bytes=3_000)
     order = np.random.default_rng(0).permutation(300).tolist()
     expected = [records[number] for number in order]
     assert ref.__getitems__(order) == [ref[number] for number in order] == expected
@@ -71,7 +71,7 @@ def test_shards_of_different_record_sizes_are_one_sequence(tmp_path: Path) -> No
 
 def test_a_damaged_large_element_is_named_by_its_own_number(tmp_path: Path) -> None:
     arrays = {"x": np.zeros((20, 40_000), np.uint8), "n": np.arange(20)}
-    ref = cachelayer.Storage(tmp_path, verify="always").cache(arrays, "d", "v1", progress=False)
+    ref = cachelayer.Storage(tmp_path, verify="always").cache(arrays, "d@v1", progress=False)
     shard = next(tmp_path.rglob("*.array_record"))
     raw = bytearray(shard.read_bytes())
     raw[raw.index((7).to_bytes(8, "little"), 7 * 40_000)] ^= 1

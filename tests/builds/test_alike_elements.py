@@ -297,7 +297,7 @@ def test_a_tensor_or_a_column_that_a_source_uses_again_is_stored_as_it_was(stora
             fill(number)
             yield {"a": [value]}
 
-    assert [row["a"][0].tolist() for row in storage.cache(reusing, "d", "v1")] == [[number] * 3 for number in range(4)]
+    assert [row["a"][0].tolist() for row in storage.cache(reusing, "d@v1")] == [[number] * 3 for number in range(4)]
 
 
 def test_batches_that_a_source_uses_again_are_stored_as_they_were(storage: Storage) -> None:
@@ -308,7 +308,7 @@ def test_batches_that_a_source_uses_again_are_stored_as_they_were(storage: Stora
             memory.fill(number)
             yield batch
 
-    for row, number in zip(storage.cache(reusing, "d", "v1", unbatch=True), np.repeat(range(4), 3), strict=True):
+    for row, number in zip(storage.cache(reusing, "d@v1", unbatch=True), np.repeat(range(4), 3), strict=True):
         assert row["x"].tolist() == row["r"].tolist() == [number, number]
 
 
@@ -328,4 +328,4 @@ def test_a_structure_that_fails_names_the_record(storage: Storage) -> None:
             raise OSError("the file is gone")
 
     with pytest.raises(Exception, match="record 1"):
-        storage.cache([{"x": 1}, Lazy(x=1)], "d", "v1")
+        storage.cache([{"x": 1}, Lazy(x=1)], "d@v1")

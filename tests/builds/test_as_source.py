@@ -72,14 +72,14 @@ def test_a_dict_of_datasets_is_taken_as_splits(storage: Storage) -> None:
         "ref": ref,
         "stream": ref.stream(shuffle=True, seed=1),
     }
-    made: Any = storage.cache(splits, "mixed", "v1")
+    made: Any = storage.cache(splits, "mixed@v1")
     assert {name: len(part) for name, part in made.items()} == {
         "grain": 3, "torch": 4, "frame": 2, "table": 1, "ref": 5, "stream": 5
     }  # fmt: skip
     assert made["grain"].dataset_id == "mixed.grain"
     with pytest.raises(InvalidTypeError, match=r"splits grain, torch, .*cache\(\)"):
-        storage.cache(lambda: splits, "made", "v1")
+        storage.cache(lambda: splits, "made@v1")
     with pytest.raises(InvalidTypeError, match="not a source"):
-        storage.cache({"train": grain.MapDataset.range(3), "names": ["a"]}, "half", "v1")
+        storage.cache({"train": grain.MapDataset.range(3), "names": ["a"]}, "half@v1")
     columns = {"a": torch.arange(3), "b": pandas.Series([1, 2, 3])}
-    assert len(storage.cache(columns, "columns", "v1")) == 3
+    assert len(storage.cache(columns, "columns@v1")) == 3

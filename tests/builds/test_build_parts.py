@@ -48,12 +48,12 @@ def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.DataRef[Any]:
     storage = Storage(tmp_path_factory.mktemp("expected"))
-    return storage.submit(sharded(rows, PARTS), "d", "v1", shard_bytes=SHARD_BYTES)
+    return storage.submit(sharded(rows, PARTS), "d@v1", shard_bytes=SHARD_BYTES)
 
 
 def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     """The version is the expected one, and there is nothing else."""
-    ref = storage.fetch("d", "v1")
+    ref = storage.fetch("d@v1")
     assert ref.digest == expected.digest
     assert ref.element_spec == expected.element_spec
     assert_only_versions_are_left(storage, "d")
@@ -68,16 +68,16 @@ def test_the_records_come_in_the_order_of_the_parts(expected: cachelayer.DataRef
 
 
 def test_parts_are_whatever_a_storage_caches(storage: Storage) -> None:
-    ref = storage.cache(sharded(lambda index, count: np.full((3 + index, 2), index), 3), "arrays", "v1")
+    ref = storage.cache(sharded(lambda index, count: np.full((3 + index, 2), index), 3), "arrays@v1")
     assert [int(element[0]) for element in ref] == [0] * 3 + [1] * 4 + [2] * 5
-    batches = storage.cache(sharded(lambda index, count: [{"x": np.arange(4) + index}], 2), "b", "v1", unbatch=True)
+    batches = storage.cache(sharded(lambda index, count: [{"x": np.arange(4) + index}], 2), "b@v1", unbatch=True)
     assert [int(element["x"]) for element in batches] == [0, 1, 2, 3, 1, 2, 3, 4]
-    declared = storage.cache(sharded(lambda index, count: [index], 2), "s", "v1", element_spec=np.float32)
+    declared = storage.cache(sharded(lambda index, count: [index], 2), "s@v1", element_spec=np.float32)
     assert declared.element_spec == cachelayer.ArraySpec("float32")
 
 
 def test_none_in_one_part_marks_the_leaf_in_all(storage: Storage) -> None:
-    ref = storage.cache(sharded(lambda index, count: ["text", None][index : index + 1], 2), "d", "v1")
+    ref = storage.cache(sharded(lambda index, count: ["text", None][index : index + 1], 2), "d@v1")
     assert list(ref) == ["text", None]
 
 
@@ -111,9 +111,9 @@ def test_a_table_with_other_columns_than_the_first_part_is_cast_or_refused(
 
     if message:
         with pytest.raises(cachelayer.CacheLayerError, match=message):
-            storage.cache(sharded(part, 2), "d", "v1")
+            storage.cache(sharded(part, 2), "d@v1")
     else:
-        rows = storage.cache(sharded(part, 2), "d", "v1")
+        rows = storage.cache(sharded(part, 2), "d@v1")
         assert list(rows) == [{"n": 1, "x": 0.5}, {"n": 2, "x": 1.5}, {"n": 3, "x": 2.5}]
 
 
@@ -131,7 +131,7 @@ def test_what_fails_names_the_part(
     storage: Storage, source: Any, error: type[Exception], message: str, workers: int
 ) -> None:
     with pytest.raises(error, match=message):
-        storage.submit(sharded(source, 4), "d", "v1", workers=workers, element_spec=None)
+        storage.submit(sharded(source, 4), "d@v1", workers=workers, element_spec=None)
     assert storage.datasets() == []
 
 
@@ -142,17 +142,17 @@ def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
     with pytest.raises(cachelayer.InvalidTypeError, match="expected a function"):
         sharded([1, 2], 2)  # type: ignore[arg-type]
     with pytest.raises(cachelayer.InvalidArgumentError, match="max_records"):
-        storage.submit(sharded(rows, 2), "d", "v1", max_records=5)
+        storage.submit(sharded(rows, 2), "d@v1", max_records=5)
     with pytest.raises(cachelayer.InvalidArgumentError, match="engine: Processes"):
-        storage.submit((n for n in range(3)), "d", "v1", engine="processes")
+        storage.submit((n for n in range(3)), "d@v1", engine="processes")
     with pytest.raises(cachelayer.InvalidTypeError, match="hosts"):
-        storage.cache(sharded(rows, 2), "d", "v1", hosts=3)  # type: ignore[arg-type]
+        storage.cache(sharded(rows, 2), "d@v1", hosts=3)  # type: ignore[arg-type]
     with pytest.raises(cachelayer.InvalidArgumentError, match="hosts"):
-        storage.cache(sharded(rows, 2), "d", "v1", hosts=(2, 2))
+        storage.cache(sharded(rows, 2), "d@v1", hosts=(2, 2))
     for engine in ("processes", Returns(iter)):
         for wait in (True, False):
             with pytest.raises(cachelayer.InvalidArgumentError, match="hosts= and engine="):
-                storage.cache(sharded(rows, 2), "d", "v1", hosts=(0, 2), engine=engine, wait=wait)
+                storage.cache(sharded(rows, 2), "d@v1", hosts=(0, 2), engine=engine, wait=wait)
 
 
 @pytest.mark.filterwarnings("ignore:.*go unnoticed")
@@ -164,13 +164,13 @@ def test_a_host_beside_a_build_of_one_process_has_the_same_version(storage: Stor
     def make(number: int) -> dict[str, Any]:
         # The host reads the record too: by then the pool is taken.
         if number == 500 and not pools.empty():
-            others.put(pools.get().submit(storage.cache, source, "d", "v1", hosts=(1, 2), shard_bytes=20_000))
+            others.put(pools.get().submit(storage.cache, source, "d@v1", hosts=(1, 2), shard_bytes=20_000))
         return uniform(number)
 
     source = Listed(1000, make)
     with ThreadPoolExecutor(1) as threads:
         pools.put(threads)
-        ref = storage.cache(source, "d", "v1", shard_bytes=20_000)
+        ref = storage.cache(source, "d@v1", shard_bytes=20_000)
         assert others.get().result().reference == ref.reference
 
 
@@ -193,25 +193,25 @@ def test_parts_with_the_same_records_are_warned_of(storage: Storage, workers: in
 
 
 def test_empty_parts_are_none(storage: Storage) -> None:
-    assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1", allow_empty=True)) == 0
-    assert list(storage.cache(sharded(lambda index, count: [7] * (index == 2), 3), "d", "v2")) == [7]
+    assert len(storage.cache(sharded(lambda index, count: [], 3), "d@v1", allow_empty=True)) == 0
+    assert list(storage.cache(sharded(lambda index, count: [7] * (index == 2), 3), "d@v2")) == [7]
 
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"hosts": (0, 1)}])
 def test_samples_that_do_not_fit_are_left_out_or_named(storage: Storage, options: dict[str, Any]) -> None:
     source = Rows(3210, "misfit")
     with pytest.raises(cachelayer.ElementError, match="record 3210"):
-        storage.cache(source, "d", "v0", **options)
+        storage.cache(source, "d@v0", **options)
     with pytest.warns(cachelayer.CacheLayerWarning, match="record 3210"):
-        assert len(storage.cache(source, "d", "v1", on_error="skip", **options)) == len(source) - 1
+        assert len(storage.cache(source, "d@v1", on_error="skip", **options)) == len(source) - 1
 
 
 def test_records_that_are_appended_may_come_in_parts(storage: Storage) -> None:
-    storage.submit([{"x": 1}], "d", "v1")
-    ref = storage.append("d", "v1", "v2", sharded(lambda index, count: [{"x": index}], 3), workers=2)
+    storage.submit([{"x": 1}], "d@v1")
+    ref = storage.append("d@v1", "v2", sharded(lambda index, count: [{"x": index}], 3), workers=2)
     assert [int(element["x"]) for element in ref] == [1, 0, 1, 2]
     with pytest.raises(cachelayer.InvalidArgumentError, match=r"leaf \['y'\]"):
-        storage.append("d", "v1", "v3", sharded(lambda index, count: {"y": np.arange(2)}, 3))
+        storage.append("d@v1", "v3", sharded(lambda index, count: {"y": np.arange(2)}, 3))
 
 
 def begin(
@@ -253,7 +253,7 @@ def test_a_global_that_holds_the_rank_is_named_whichever_host_comes_first(
         yield index
 
     def build(host: int) -> cachelayer.DataRef[Any]:
-        return storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(host, 2), element_spec=np.int64)
+        return storage.cache(sharded(rows, 2), f"d@v{first}", hosts=(host, 2), element_spec=np.int64)
 
     for first in (0, 1):
         monkeypatch.setitem(globals(), "RANK", first)
@@ -290,7 +290,7 @@ def test_hosts_ask_for_as_much_as_there_are_hosts_and_parts(s3: Server) -> None:
 
         def build(host: int) -> list[int]:
             here = Storage(storage.url, storage_options=s3.storage_options(proxy.endpoint), local_cache_bytes=0)
-            return list(here.cache(sharded(part, parts), "d", "v1", hosts=(host, hosts), element_spec=np.int64))
+            return list(here.cache(sharded(part, parts), "d@v1", hosts=(host, hosts), element_spec=np.int64))
 
         assert list(threads.map(build, range(hosts))) == [list(range(parts))] * hosts
         # Two hosts may come to the same part when little is left.
@@ -313,7 +313,7 @@ def test_parts_are_read_while_the_shards_of_others_are_put(s3: Server, options: 
         storage = new_storage(s3, proxy.endpoint)
         # Until the fourth part is read, no shard can be put.
         proxy.add(answer(503, method="PUT", containing="array_record"))
-        assert list(storage.cache(sharded(part, 5), "d", "v1", element_spec=np.int64, **options)) == list(range(5))
+        assert list(storage.cache(sharded(part, 5), "d@v1", element_spec=np.int64, **options)) == list(range(5))
 
 
 class Silent:
@@ -341,9 +341,9 @@ def test_a_build_whose_shards_were_collected_meanwhile_says_so(storage: Storage,
         yield index
 
     with pytest.raises(BuildRevokedError, match="d@v1"):
-        storage.cache(sharded(part, 6), "d", "v1", element_spec=np.int64, **options)
+        storage.cache(sharded(part, 6), "d@v1", element_spec=np.int64, **options)
     assert storage.datasets() == []
-    assert list(storage.cache(sharded(part, 6), "d", "v1", element_spec=np.int64, **options)) == list(range(6))
+    assert list(storage.cache(sharded(part, 6), "d@v1", element_spec=np.int64, **options)) == list(range(6))
 
 
 @pytest.mark.filterwarnings("ignore:.*go unnoticed")
@@ -365,7 +365,7 @@ def test_garbage_collection_spares_the_notes_of_a_host_that_began_while_its_firs
     second_may_begin: SimpleQueue[bool] = SimpleQueue()
 
     def build() -> cachelayer.DataRef[Any]:
-        return storage.cache(sharded(rows, 3), "d", "v1", hosts=(0, 1), element_spec=np.int64)
+        return storage.cache(sharded(rows, 3), "d@v1", hosts=(0, 1), element_spec=np.int64)
 
     def wait_for_parts(_: Leases) -> None:
         # All parts but that of the first process have notes.
@@ -414,7 +414,7 @@ class Returns:
 )
 def test_an_engine_that_returns_something_else_is_told_what_to_return(storage: Storage, made: Any, wrong: str) -> None:
     with pytest.raises(InvalidTypeError, match=rf"Returns.*{wrong}"):
-        storage.cache(sharded(rows, PARTS), "d", "v1", engine=Returns(made))
+        storage.cache(sharded(rows, PARTS), "d@v1", engine=Returns(made))
 
 
 def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None:
@@ -423,4 +423,4 @@ def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None
             return map(task, [number for number in numbers if number != 5])
 
     with pytest.raises(cachelayer.SourceError, match="part 5"):
-        storage.cache(sharded(rows, PARTS), "d", "v1", engine=Lazy())
+        storage.cache(sharded(rows, PARTS), "d@v1", engine=Lazy())

@@ -23,12 +23,12 @@ from cachelayer.arrayrecord.writer import RecordHash
 def test_every_compression_gives_the_same_digest_and_others_are_refused(tmp_path: Path) -> None:
     storage, rows = Storage(tmp_path), [{"n": number, "text": "x" * number} for number in range(300)]
     for number, compression in enumerate((None, "none", "zstd", "zstd:1", "zstd:22", "zstd:-7")):
-        ref = storage.submit(rows, "d", f"v{number}", shard_bytes=9000, compression=compression)
-        assert ref.digest == storage.fetch("d", "v0").digest
+        ref = storage.submit(rows, f"d@v{number}", shard_bytes=9000, compression=compression)
+        assert ref.digest == storage.fetch("d@v0").digest
         assert [row["text"] for row in ref[::50]] == [row["text"] for row in rows[::50]]
     for wrong in ("", "zstd:x", "zstd:23", "zstd:-8", "gzip", "brotli:3", 3):
         with pytest.raises(cachelayer.InvalidArgumentError, match="compression"):
-            storage.submit([1], "d", "w", compression=wrong)  # type: ignore[arg-type]
+            storage.submit([1], "d@w", compression=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
@@ -41,9 +41,9 @@ def test_however_a_source_fails_nothing_is_published_and_the_next_build_works(
 
     storage = Storage(tmp_path)
     with pytest.raises((error, cachelayer.SourceError)):
-        storage.submit(source, "d", "v1", shard_bytes=20_000, resume=False)
+        storage.submit(source, "d@v1", shard_bytes=20_000, resume=False)
     assert storage.datasets() == []
-    assert storage.cache(range(10), "d", "v1").read([9]).tolist() == [9]
+    assert storage.cache(range(10), "d@v1").read([9]).tolist() == [9]
     assert_only_versions_are_left(storage, "d")
 
 
@@ -79,7 +79,7 @@ def test_of_a_long_record_few_copies_are_in_memory(tmp_path: Path, kind: str, fo
 
     storage = Storage(tmp_path)
     # Beside these is the copy that the writer of ArrayRecord makes. Of text there are the bytes too.
-    assert copies(lambda: storage.submit(source, "d", "v1")) < (4.2 if kind == "text" else 3.2)
+    assert copies(lambda: storage.submit(source, "d@v1")) < (4.2 if kind == "text" else 3.2)
     ref = storage.fetch("d@v1")
     assert [ref[number]["long"][5] for number in range(3)] == [LONG_VALUES[kind](number)[5] for number in range(3)]
     assert copies(lambda: ref[1]) < 2.2
@@ -95,7 +95,7 @@ def test_a_source_may_use_the_memory_of_its_last_element_again(storage: Storage)
             rows[:] = number
             yield {"rows": rows}
 
-    assert [int(row["rows"][-1]) for row in storage.submit(source, "d", "v1")] == list(range(6))
+    assert [int(row["rows"][-1]) for row in storage.submit(source, "d@v1")] == list(range(6))
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
@@ -116,7 +116,7 @@ def test_records_that_could_not_be_hashed_are_never_published(
     storage = Storage(tmp_path)
     monkeypatch.setattr(RecordHash, "add", add_or_fail)
     with pytest.raises(MemoryError):
-        storage.submit(np.zeros((8, 1 << 21), np.uint8), "d", "v1")
+        storage.submit(np.zeros((8, 1 << 21), np.uint8), "d@v1")
     assert storage.datasets() == []
 
 
@@ -130,18 +130,18 @@ noise = np.random.default_rng(0).integers(0, 256, (3000, 200), np.uint8)
 for folder in sys.argv[1:]:
     limit, shard_bytes, compression = folder.rpartition("/")[2].split(",")
     storage = cachelayer.Storage(folder)
-    storage.submit(np.zeros(10), "d", "v1")
+    storage.submit(np.zeros(10), "d@v1")
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
     try:
-        storage.submit(noise, "d", "v2", shard_bytes=int(shard_bytes), compression=compression)
+        storage.submit(noise, "d@v2", shard_bytes=int(shard_bytes), compression=compression)
     except cachelayer.StorageError as error:
         said = str(error)
     else:
         said = "nothing"
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    kept = list(storage.versions("d")) == ["v1"] and storage.verify("d", "v1").ok
-    storage.cache(noise, "d", "v2")
-    print(said.startswith("cannot"), kept, storage.verify("d", "v2").ok)
+    kept = list(storage.versions("d")) == ["v1"] and storage.verify("d@v1").ok
+    storage.cache(noise, "d@v2")
+    print(said.startswith("cannot"), kept, storage.verify("d@v2").ok)
 """
 
 
@@ -163,14 +163,14 @@ def test_a_write_that_fails_anywhere_is_a_storage_error(tmp_path: Path) -> None:
 
 def test_a_forked_child_of_a_process_that_compressed_refuses_to_compress_and_builds_otherwise(tmp_path: Path) -> None:
     storage, rows = Storage(tmp_path), [{"n": number} for number in range(2000)]
-    storage.submit(rows, "d", "v1", compression="zstd", shard_bytes=20_000)
+    storage.submit(rows, "d@v1", compression="zstd", shard_bytes=20_000)
 
     def tried(version: str, compression: str | None) -> str:
         try:
-            return storage.submit(rows, "d", version, compression=compression, shard_bytes=20_000).digest
+            return storage.submit(rows, f"d@{version}", compression=compression, shard_bytes=20_000).digest
         except StorageError as error:
             return str(error)
 
     assert "forked" in in_a_fork(lambda: tried("v2", "zstd"))
-    assert in_a_fork(lambda: tried("v3", None)) == storage.fetch("d", "v1").digest
+    assert in_a_fork(lambda: tried("v3", None)) == storage.fetch("d@v1").digest
     assert "v2" not in storage.versions("d")

@@ -49,8 +49,8 @@ class Bucket:
     def check_whole(self) -> None:
         """The version is there, whole, after one entry of the log, and nothing else is."""
         storage = self.open()
-        assert storage.fetch("rows", "v1").digest == expected_digest()
-        assert storage.verify("rows", "v1", progress=False)
+        assert storage.fetch("rows@v1").digest == expected_digest()
+        assert storage.verify("rows@v1", progress=False)
         assert [event.kind for event in storage.history("rows")] == ["publish"]
         assert notes(storage, "rows") == set()
 
@@ -78,7 +78,7 @@ def writes(fault: Callable[..., Fault], containing: str, **aim: Any) -> list[Fau
 
 
 def submit(storage: Storage) -> cachelayer.DataRef[Any]:
-    return storage.submit(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
+    return storage.submit(rows, "rows@v1", shard_bytes=SHARD_BYTES)
 
 
 FAULTS = {"lost": lose, "reset": reset, "409": partial(answer, 409), "503": partial(answer, 503)}
@@ -139,7 +139,7 @@ def test_who_may_not_list_builds_anew_with_a_warning(bucket: Bucket) -> None:
     bucket.proxy.add(answer(403, containing=lists, method="GET"))
     warns = partial(pytest.warns, cachelayer.CacheLayerWarning)
     with warns(match="built anew"), warns(match="notes are left"):
-        bucket.open().cache(list(rows()), "rows", "v1", shard_bytes=SHARD_BYTES)
+        bucket.open().cache(list(rows()), "rows@v1", shard_bytes=SHARD_BYTES)
     bucket.proxy.clear()
     assert_only_versions_are_left(bucket.open(), "rows")
 
@@ -176,12 +176,12 @@ def test_an_entry_that_arrives_late_publishes_a_whole_version_once(tmp_path: Pat
     store.gives_up = gives_up
     if gives_up:
         with pytest.raises(StorageError, match="no answer"):
-            storage.submit([1, 2], "d", "v1")
+            storage.submit([1, 2], "d@v1")
         assert Storage(tmp_path).datasets() == []
         LocalStore(tmp_path / "d").put_if_absent(*store.late[0])
     else:
-        assert storage.submit([1, 2], "d", "v1").read([1]).tolist() == [2]
-    assert Storage(tmp_path).cache([1, 2], "d", "v1").read([1]).tolist() == [2]
+        assert storage.submit([1, 2], "d@v1").read([1]).tolist() == [2]
+    assert Storage(tmp_path).cache([1, 2], "d@v1").read([1]).tolist() == [2]
     assert [event.kind for event in storage.history("d")] == ["publish"]
     assert_only_versions_are_left(Storage(tmp_path), "d")
 
@@ -189,7 +189,7 @@ def test_an_entry_that_arrives_late_publishes_a_whole_version_once(tmp_path: Pat
 def test_readers_never_list_and_ask_little(bucket: Bucket, tmp_path: Path) -> None:
     submit(bucket.open())
     bucket.proxy.forget()
-    ref = bucket.open(tmp_path).fetch("rows", "v1")
+    ref = bucket.open(tmp_path).fetch("rows@v1")
     assert len(bucket.proxy.exchanges()) <= 6
     assert ref.read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
     asked = [exchange.path for exchange in bucket.proxy.exchanges()]
@@ -199,7 +199,7 @@ def test_readers_never_list_and_ask_little(bucket: Bucket, tmp_path: Path) -> No
 def test_what_was_built_is_read_from_the_local_copies(bucket: Bucket, tmp_path: Path) -> None:
     built = submit(bucket.open(tmp_path))
     bucket.proxy.forget()
-    for ref in (built, bucket.open(tmp_path).fetch("rows", "v1")):
+    for ref in (built, bucket.open(tmp_path).fetch("rows@v1")):
         assert ref.read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
     assert not [exchange for exchange in bucket.proxy.exchanges() if "array_record" in exchange.path]
 
@@ -243,17 +243,17 @@ def test_a_refusal_is_an_error_before_anything_is_built(bucket: Bucket, case: st
 def test_a_bucket_that_is_not_there_is_an_error_before_anything_is_built(server: Server) -> None:
     storage = Storage(server.url("no-such-bucket", "a"), local_cache_bytes=0, storage_options=server.storage_options())
     with pytest.raises(StorageError, match="'no-such-bucket'"):
-        storage.cache(never, "rows", "v1")
+        storage.cache(never, "rows@v1")
 
 
 def test_builds_leave_no_folder_of_their_own(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.cache(lambda: iter([1, 2]), "d", "v1")
-    storage.cache(list(range(5000)), "d", "v2", shard_bytes=10_000)
-    storage.cache(list(range(5000)), "d", "v3", shard_bytes=10_000, hosts=(0, 1))
-    storage.cache(list(range(5000)), "d", "v4", shard_bytes=10_000, workers=2)
-    storage.append("d", "v1", "v5", [3])
-    storage.erase("d", "v2", records=[7], reason="asked for")
+    storage.cache(lambda: iter([1, 2]), "d@v1")
+    storage.cache(list(range(5000)), "d@v2", shard_bytes=10_000)
+    storage.cache(list(range(5000)), "d@v3", shard_bytes=10_000, hosts=(0, 1))
+    storage.cache(list(range(5000)), "d@v4", shard_bytes=10_000, workers=2)
+    storage.append("d@v1", "v5", [3])
+    storage.erase("d@v2", records=[7], reason="asked for")
 
     def fails() -> Iterator[int]:
         yield 1
@@ -261,6 +261,6 @@ def test_builds_leave_no_folder_of_their_own(tmp_path: Path) -> None:
 
     for source in (fails, sharded(lambda index, _: [index, 7 // (1 - index)], 2)):
         with pytest.raises(SourceError):
-            storage.cache(source, "d", "v6")
+            storage.cache(source, "d@v6")
     storage.gc(grace=0)
     assert list((tmp_path / "d/_builds").iterdir()) == []

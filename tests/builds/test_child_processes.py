@@ -42,12 +42,12 @@ def doubled(row):
 CALL
 """
 CALLS = {
-    "a sequence": 'storage.cache(Rows(), "d", "v1", workers=2)',
-    "parts": 'storage.cache(cachelayer.sharded(part, 3), "d", "v1", workers=2)',
-    "hosts": 'storage.cache(cachelayer.sharded(part, 3), "d", "v1", workers=2, hosts=(0, 1))',
-    "columns": 'storage.cache(Rows(), "d", "v0"); storage.add_columns("d@v0", new="v1", columns=doubled, workers=2)',
-    "append": 'storage.cache([{"n": 7}], "d", "v0"); storage.append("d@v0", new="v1", source=Rows(), workers=2)',
-    "ray": 'storage.cache(cachelayer.sharded(part, 3), "d", "v1", engine="ray")',
+    "a sequence": 'storage.cache(Rows(), "d@v1", workers=2)',
+    "parts": 'storage.cache(cachelayer.sharded(part, 3), "d@v1", workers=2)',
+    "hosts": 'storage.cache(cachelayer.sharded(part, 3), "d@v1", workers=2, hosts=(0, 1))',
+    "columns": 'storage.cache(Rows(), "d@v0"); storage.add_columns("d@v0", new="v1", columns=doubled, workers=2)',
+    "append": 'storage.cache([{"n": 7}], "d@v0"); storage.append("d@v0", new="v1", source=Rows(), workers=2)',
+    "ray": 'storage.cache(cachelayer.sharded(part, 3), "d@v1", engine="ray")',
 }
 
 
@@ -79,7 +79,7 @@ def test_a_module_that_builds_when_it_is_imported_is_refused_with_the_cure(
 def build(folder: Path, version: str, talk: Any) -> None:
     """Build in a child, and say what became of it."""
     try:
-        talk.send(len(Storage(folder).cache([{"n": 1}], "d", version)))
+        talk.send(len(Storage(folder).cache([{"n": 1}], f"d@{version}")))
     except InvalidArgumentError as error:
         talk.send(type(error).__name__)
 
@@ -111,7 +111,7 @@ def test_a_child_of_a_source_builds_another_version_and_is_refused_its_own(
         yield {"n": 0}
 
     storage = Storage(tmp_path)
-    assert len(storage.cache(rows, "d", "v1")) == 1
+    assert len(storage.cache(rows, "d@v1")) == 1
     assert said == ["InvalidArgumentError" if version == "v1" else 1]
     assert started(method, tmp_path, "v3") == 1
     assert sorted(storage.versions("d")) == sorted({"v1", version, "v3"})
@@ -132,33 +132,33 @@ def test_a_program_that_a_source_or_a_thread_beside_it_starts_caches_what_it_wan
             done = beside.submit(subprocess.run, command, capture_output=True, text=True).result()
         yield {"said": done.stdout.strip(), "error": done.stderr}
 
-    ref = Storage(tmp_path).cache(rows, "d", "v1", element_spec={"said": str, "error": str})
+    ref = Storage(tmp_path).cache(rows, "d@v1", element_spec={"said": str, "error": str})
     assert ref[0] == {"said": "2", "error": ""}
 
 
 def test_a_source_that_asks_for_its_own_version_is_refused(storage: Storage) -> None:
     def rows() -> Iterator[Any]:
-        yield from storage.cache(rows, "d", "v1")
+        yield from storage.cache(rows, "d@v1")
 
     def listed() -> list[Any]:
-        return list(storage.cache(listed, "d", "v1"))
+        return list(storage.cache(listed, "d@v1"))
 
     for source in (rows, listed):
         with pytest.raises(InvalidArgumentError, match="itself"):
-            storage.cache(source, "d", "v1")
+            storage.cache(source, "d@v1")
 
     def outer() -> Iterator[Any]:
-        yield from storage.cache([{"n": 1}], "inner", "v1")
+        yield from storage.cache([{"n": 1}], "inner@v1")
 
-    assert storage.cache(outer, "d", "v1")[0]["n"] == 1
+    assert storage.cache(outer, "d@v1")[0]["n"] == 1
 
 
 def daemonic(folder: Path, talk: Any) -> None:
     rows = [{"n": number} for number in range(3000)]
     tried = {
-        "sequence": lambda: Storage(folder).submit(rows, "d", "v1", workers=2),
-        "parts": lambda: Storage(folder).submit(sharded(lambda index, _: [{"n": index}], 3), "d", "v1", workers=2),
-        "one": lambda: Storage(folder).submit(rows, "d", "v1"),
+        "sequence": lambda: Storage(folder).submit(rows, "d@v1", workers=2),
+        "parts": lambda: Storage(folder).submit(sharded(lambda index, _: [{"n": index}], 3), "d@v1", workers=2),
+        "one": lambda: Storage(folder).submit(rows, "d@v1"),
     }
     for name, build in tried.items():
         try:

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.slow
 def whole(storage: cachelayer.Storage, version: str, records: int) -> bool:
     if "rows" not in storage.datasets() or version not in storage.versions("rows"):
         return False
-    assert len(storage.fetch("rows", version)) == records
-    assert storage.verify("rows", version, progress=False)
+    assert len(storage.fetch(f"rows@{version}")) == records
+    assert storage.verify(f"rows@{version}", progress=False)
     return True
 
 
@@ -37,7 +37,7 @@ def storages(url: str, options: Any, other_folder: Path) -> tuple[cachelayer.Sto
     storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
     other = cachelayer.Storage(other_folder)
     submit_base(storage)
-    other.submit(rows(500, 560), "d", "v1", **OPTIONS)
+    other.submit(rows(500, 560), "d@v1", **OPTIONS)
     return storage, other
 
 
@@ -90,7 +90,7 @@ def test_killed_again_and_again_the_version_is_that_of_one_run(
             noted = {*noted_shards(storage, "d", "new")}
             assert kept <= noted
             kept = noted
-    ref = storage.fetch("d", "new")
+    ref = storage.fetch("d@new")
     assert killed > 1
     assert ref.digest == undisturbed(way)
     assert kept <= {shard.name for shard in ref._base.version.manifest.shards}
@@ -110,7 +110,7 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
         assert child.exitcode in {0, -signal.SIGKILL}
         is_there = whole(storage, "v1", 100)
         if child.exitcode:
-            assert storage.cache(iter(rows(0, 100)), "rows", "v1").read([99])["number"].tolist() == [99]
+            assert storage.cache(iter(rows(0, 100)), "rows@v1").read([99])["number"].tolist() == [99]
             assert whole(storage, "v1", 100)
         assert_only_versions_are_left(storage, "rows")
         return child.exitcode != 0, is_there
@@ -133,14 +133,14 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
 @pytest.mark.parametrize("small_disk", ["3m"], indirect=True)
 def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(small_disk: Path) -> None:
     storage = cachelayer.Storage(small_disk)
-    kept = storage.submit(rows(0, 100), "rows", "v1")
+    kept = storage.submit(rows(0, 100), "rows@v1")
     with pytest.raises(cachelayer.StorageError, match=r"(?i)no space"):
-        storage.submit(rows(0, 20_000), "rows", "v2", shard_bytes=500_000)
+        storage.submit(rows(0, 20_000), "rows@v2", shard_bytes=500_000)
     assert list(storage.versions("rows")) == ["v1"]
-    assert storage.verify("rows", "v1")
+    assert storage.verify("rows@v1")
     assert [row["number"] for row in kept] == list(range(100))
     storage.gc(grace=0)
-    assert len(storage.cache(rows(0, 50), "rows", "v3")) == 50
+    assert len(storage.cache(rows(0, 50), "rows@v3")) == 50
 
 
 @pytest.mark.parametrize("small_disk", ["64m"], indirect=True)
@@ -158,13 +158,13 @@ def test_a_build_without_end_stops_before_the_disk_is_full(
 
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
     storage = cachelayer.Storage("memory://without-end" if where == "staging" else small_disk, local_cache_bytes=0)
-    storage.submit([{"n": n} for n in range(1000)], "d", "v1")
+    storage.submit([{"n": n} for n in range(1000)], "d@v1")
 
     def build() -> None:
         if where == "columns":
             storage.add_columns("d@v1", new="v2", columns=lambda _: next(endless()))
         else:
-            storage.submit(endless(), "d", "v2")
+            storage.submit(endless(), "d@v2")
 
     with pytest.raises(cachelayer.StorageError, match="max_records"):
         build()

@@ -56,11 +56,11 @@ def test_a_damaged_file_is_refused_or_left_out_whatever_its_kind(storage: Storag
     whole = {**IMAGES, **SOUNDS}[name]
     rows = [{kind: whole}, {kind: DAMAGES[damage](whole)}, {kind: whole}]
     with pytest.raises(ElementError) as refused:
-        storage.submit(rows, "d", "v1", element_spec={kind: SPECS[kind]})
+        storage.submit(rows, "d@v1", element_spec={kind: SPECS[kind]})
     assert (refused.value.record, refused.value.path) == (1, f"['{kind}']")
     assert "0x" not in str(refused.value)
     with pytest.warns(CacheLayerWarning, match=rf"1 of 3 records were left out.*record 1, leaf \['{kind}'\]"):
-        ref = storage.submit(rows, "d", "v1", element_spec={kind: SPECS[kind]}, on_error="skip")
+        ref = storage.submit(rows, "d@v1", element_spec={kind: SPECS[kind]}, on_error="skip")
     assert len(ref) == 2
     assert len(ref[1][kind]) > 10
 
@@ -140,9 +140,9 @@ def test_a_damaged_file_is_named_by_its_source_with_the_reason(
     reason = "truncated" if kind == "image" else "it is cut"
     for workers in (1, 2) if name == "folder" else (1,):
         with pytest.raises(ElementError, match=rf"{place}.*{reason}"):
-            storage.submit(source, "d", "v1", workers=workers, **options)
+            storage.submit(source, "d@v1", workers=workers, **options)
         with pytest.warns(CacheLayerWarning, match=rf"^2 of 5 records were left out.*{place}.*{reason}"):
-            ref = storage.submit(source, "d", f"w{workers}", on_error="skip", workers=workers, **options)
+            ref = storage.submit(source, f"d@w{workers}", on_error="skip", workers=workers, **options)
         assert len(ref) == 3
         stored = str(ref.provenance["left_out"])
         assert "record 2" in stored
@@ -152,24 +152,24 @@ def test_a_damaged_file_is_named_by_its_source_with_the_reason(
 def test_without_validation_files_are_stored_as_they_are(storage: Storage) -> None:
     spec = {"image": ImageSpec(), "audio": AudioSpec()}
     cut = {"image": IMAGES["png"][:-200], "audio": SOUNDS["flac"][:-200]}
-    ref = storage.submit([cut], "d", "v1", element_spec=spec, validate=False)
+    ref = storage.submit([cut], "d@v1", element_spec=spec, validate=False)
     assert ref.raw()[0] == cut
     with pytest.raises(ElementError, match="truncated"):
         ref.fields("image")[0]
     with pytest.raises(InvalidTypeError, match="validate"):
-        storage.submit([cut], "d", "v2", element_spec=spec, validate="header")  # type: ignore[arg-type]
+        storage.submit([cut], "d@v2", element_spec=spec, validate="header")  # type: ignore[arg-type]
 
 
 def test_a_file_may_have_the_name_of_another_kind_and_bytes_after_its_end(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "root" / "a").mkdir(parents=True)
     for number, file in enumerate((IMAGES["jpeg"], IMAGES["png"] + b"garbage", IMAGES["jpeg"] + b"garbage" * 100)):
         (tmp_path / "root" / "a" / f"{number}.png").write_bytes(file)
-    ref = storage.submit(from_image_folder(tmp_path / "root"), "d", "v1")
+    ref = storage.submit(from_image_folder(tmp_path / "root"), "d@v1")
     assert {row["image"].shape for row in ref} == {(60, 80, 3)}
 
 
 def test_what_has_no_pixels_and_no_samples_is_kept_or_refused(storage: Storage) -> None:
-    silent = storage.submit([wav(np.zeros((0, 1), np.float32))], "silent", "v1", element_spec=AudioSpec())
+    silent = storage.submit([wav(np.zeros((0, 1), np.float32))], "silent@v1", element_spec=AudioSpec())
     assert silent[0].shape == (0, 1)
     with pytest.raises(ElementError):
-        storage.submit([b"P5 0 3 255\n"], "d", "v1", element_spec=ImageSpec("L"))
+        storage.submit([b"P5 0 3 255\n"], "d@v1", element_spec=ImageSpec("L"))

@@ -35,23 +35,23 @@ def test_an_empty_version_is_made_only_if_it_may_be(storage: Storage, make: Any,
         with pytest.raises(SourceError, match=r"d@v1: .*allow_empty=True"):
             build(make(), "d", "v1", progress=False, **options)
         assert storage.datasets() == []
-    ref = storage.cache(make(), "d", "v1", allow_empty=True, **options)
+    ref = storage.cache(make(), "d@v1", allow_empty=True, **options)
     assert (len(ref), list(ref), list(ref.stream(4)), len(ref.stream(4, shuffle=True, seed=1))) == (0, [], [], 0)
-    assert storage.verify("d", "v1")
+    assert storage.verify("d@v1")
     with pytest.raises(IndexError):
         ref[0]
 
 
 def test_leaving_out_all_elements_names_the_first(storage: Storage) -> None:
     with pytest.raises(SourceError, match="record 0"):
-        storage.cache([1, 2], "d", "v1", element_spec=str, on_error="skip")
+        storage.cache([1, 2], "d@v1", element_spec=str, on_error="skip")
     with pytest.warns(cachelayer.CacheLayerWarning, match="2 of 2 records were left out"):
-        assert len(storage.cache([1, 2], "d", "v1", element_spec=str, on_error="skip", allow_empty=True)) == 0
+        assert len(storage.cache([1, 2], "d@v1", element_spec=str, on_error="skip", allow_empty=True)) == 0
 
 
 @pytest.mark.parametrize("keep", [[], [False, False]])
 def test_deriving_nothing_is_refused_unless_it_is_allowed(storage: Storage, keep: Any) -> None:
-    storage.submit([1, 2], "d", "v1")
+    storage.submit([1, 2], "d@v1")
     with pytest.raises(InvalidArgumentError, match="d@v2"):
-        storage.derive("d", "v1", "v2", keep=keep)
-    assert len(storage.derive("d", "v1", "v2", keep=keep, allow_empty=True)) == 0
+        storage.derive("d@v1", "v2", keep=keep)
+    assert len(storage.derive("d@v1", "v2", keep=keep, allow_empty=True)) == 0

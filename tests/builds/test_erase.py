@@ -42,7 +42,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 
 
 def submitted(storage: Storage, version: str = "v1", **options: Any) -> Any:
-    return storage.submit(rows, "d", version, element_spec=SPEC, shard_bytes=3000, **options)
+    return storage.submit(rows, f"d@{version}", element_spec=SPEC, shard_bytes=3000, **options)
 
 
 def numbers(ref: Any) -> list[int]:
@@ -59,12 +59,12 @@ def stored_bytes(storage: Storage) -> bytes:
 
 def test_records_go_from_every_version_that_has_them_and_from_no_other(storage: Storage) -> None:
     submitted(storage)
-    storage.append("d", "v1", "v2", lambda: rows(COUNT), shard_bytes=3000)
-    storage.derive("d", "v2", "odd", keep=range(1, 2 * COUNT, 2))
-    storage.rewrite("d", "v1", "shuffled", shuffle_seed=1)
+    storage.append("d@v1", "v2", lambda: rows(COUNT), shard_bytes=3000)
+    storage.derive("d@v2", "odd", keep=range(1, 2 * COUNT, 2))
+    storage.rewrite("d@v1", "shuffled", shuffle_seed=1)
     before = {name: info.digest for name, info in storage.versions("d").items()}
     with pytest.warns(CacheLayerWarning, match="are still in shuffled: erase"):
-        v2 = storage.erase("d", records=[3, 4, 150], of="v2", reason="asked to")
+        v2 = storage.erase("d@v2", records=[3, 4, 150], reason="asked to")
     assert v2.erased.tolist() == [3, 4, 150]
     left = [n for n in range(2 * COUNT) if n not in (3, 4, 150)]
     assert numbers(v2) == left
@@ -80,7 +80,7 @@ def test_records_go_from_every_version_that_has_them_and_from_no_other(storage: 
                 storage.fetch(f"d@{name}@sha256:{digest[:20]}")
     assert storage.history("d")[-1].kind == "erase"
     for name in after:
-        assert storage.verify("d", name)
+        assert storage.verify(f"d@{name}")
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -103,8 +103,8 @@ def test_each_manifest_and_index_is_read_once(gcs: Server) -> None:
         storage = new_storage(gcs, proxy.endpoint, local_cache_bytes=0)
         submitted(storage)
         for number in range(1, 20):
-            storage.derive("d", "v1", f"v{number + 1}", keep=range(number, COUNT))
-        storage.submit(lambda: rows(COUNT), "d", "others", element_spec=SPEC)
+            storage.derive("d@v1", f"v{number + 1}", keep=range(number, COUNT))
+        storage.submit(lambda: rows(COUNT), "d@others", element_spec=SPEC)
         proxy.forget()
         storage.erase("d@v1", records=[42], reason="asked to", grace=60)
         asked = Counter(exchange.path for exchange in proxy.exchanges() if exchange.method == "GET")
@@ -116,8 +116,8 @@ def test_each_manifest_and_index_is_read_once(gcs: Server) -> None:
 def test_what_was_deleted_within_its_grace_loses_them_too(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     submitted(storage)
-    storage.derive("d", "v1", "v2", keep=range(50))
-    storage.delete("d", "v1", grace=3600)
+    storage.derive("d@v1", "v2", keep=range(50))
+    storage.delete("d@v1", grace=3600)
     storage.erase("d@v2", records=[42], reason="asked to", grace=0)
     assert b"secret of person 0042" not in stored_bytes(storage)
     assert numbers(storage.fetch("d@v2")) == [n for n in range(50) if n != 42]
@@ -126,11 +126,11 @@ def test_what_was_deleted_within_its_grace_loses_them_too(tmp_path: Path) -> Non
 def test_every_version_that_still_has_the_record_is_named(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     ref = submitted(storage)
-    storage.submit(rows, "d", "again", element_spec=SPEC, shard_bytes=5000)
-    storage.submit(lambda: rows(COUNT), "d", "others", element_spec=SPEC)
+    storage.submit(rows, "d@again", element_spec=SPEC, shard_bytes=5000)
+    storage.submit(lambda: rows(COUNT), "d@others", element_spec=SPEC)
     storage.rewrite("d@v1", new="texts", fields=["text"])
-    storage.rewrite("d", ref.where("n >= 50"), "later")
-    storage.cache(ref.where("n < 50"), "d", "cached")
+    storage.rewrite(ref.where("n >= 50"), "d@later")
+    storage.cache(ref.where("n < 50"), "d@cached")
     storage.append("d@v1", new="twice", source=ref[42:43])
     with pytest.warns(CacheLayerWarning, match="d@v1: .* still in again, texts, cached, twice: erase"):
         storage.erase("d@v1", records=[42], reason="asked to", grace=0)
@@ -146,7 +146,7 @@ def test_a_condition_that_names_the_record_goes_with_it(tmp_path: Path) -> None:
     ref = submitted(storage)
     condition = "not text.startswith('secret of person 0042')"
     storage.derive("d@v1", new="kept", keep=condition)
-    storage.rewrite("d", ref.where(condition), "written")
+    storage.rewrite(ref.where(condition), "d@written")
     storage.erase("d@v1", records=[42], reason="asked to", grace=0)
     assert b"person 0042" not in stored_bytes(storage)
 
@@ -178,13 +178,13 @@ def test_erasing_again_adds_and_what_is_erased_is_not_erased_twice(tmp_path: Pat
 def test_what_is_made_of_an_erased_version_knows_of_it(storage: Storage) -> None:
     submitted(storage)
     storage.erase("d@v1", records=[3], reason="asked to")
-    more = storage.append("d", "v1", "v2", lambda: rows(COUNT))
-    some = storage.derive("d", "v2", "v3", keep=[5, 3, 101])
+    more = storage.append("d@v1", "v2", lambda: rows(COUNT))
+    some = storage.derive("d@v2", "v3", keep=[5, 3, 101])
     assert (more.erased.tolist(), some.erased.tolist()) == ([3], [1])
     for ref, record in ((more, 3), (some, 1)):
         with pytest.raises(ErasedRecordError, match="asked to"):
             ref[record]
-        assert storage.verify("d", ref.dataset_version)
+        assert storage.verify(f"d@{ref.dataset_version}")
     assert numbers(storage.copy("d@v3", to=storage, new="v4")) == [5, 101]
 
 
@@ -214,7 +214,7 @@ def test_a_copy_of_what_is_left_replaces_the_copy_elsewhere(storage: Storage, tm
     other.gc(grace=0)
     assert b"secret of person 0042" not in stored_bytes(other)
     submitted(storage, "v2", max_records=10)
-    other.derive("d", "v1", "v2", keep=[1])
+    other.derive("d@v1", "v2", keep=[1])
     with pytest.raises(cachelayer.AlreadyExistsError, match="v2"):
         storage.copy("d@v2", to=other)
 
@@ -246,13 +246,13 @@ def test_what_no_version_names_goes_too(storage: Storage, tmp_path: Path) -> Non
         raise OSError("the source went away")
 
     with pytest.raises(cachelayer.SourceError):
-        storage.submit(fails, "d", "v4", shard_bytes=3000)
+        storage.submit(fails, "d@v4", shard_bytes=3000)
     storage.erase("d@v3", records=[42, COUNT + 42], reason="asked to", grace=0)
     left = stored_bytes(storage) + b"".join(path.read_bytes() for path in (tmp_path / "copies").rglob("*.*"))
     for number, is_there in ((42, False), (COUNT + 42, False), (43, True)):
         assert (f"secret of person {number:04}".encode() in left) == is_there
     for version in ("v1", "v2", "v3"):
-        assert storage.verify("d", version)
+        assert storage.verify(f"d@{version}")
 
 
 def test_a_build_at_work_is_not_disturbed_and_what_it_may_keep_is_said(tmp_path: Path) -> None:
@@ -264,24 +264,26 @@ def test_a_build_at_work_is_not_disturbed_and_what_it_may_keep_is_said(tmp_path:
         with pytest.warns(cachelayer.CacheLayerWarning, match="'d' is at work"):
             storage.erase("d@v1", records=[42], reason="asked to", grace=0)
 
-    assert len(storage.submit(source, "d", "v2", shard_bytes=3000)) == COUNT
+    assert len(storage.submit(source, "d@v2", shard_bytes=3000)) == COUNT
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "named"),
+    ("version", "arguments", "error", "named"),
     [
-        ({"of": "v9", "records": [1], "reason": "x"}, VersionNotFoundError, "v9"),
-        ({"records": [1], "reason": "x"}, InvalidNameError, "of"),
-        ({"of": "v1", "records": [COUNT], "reason": "x"}, RecordIndexError, str(COUNT)),
-        ({"of": "v1", "records": [1], "reason": " "}, InvalidArgumentError, "reason"),
-        ({"of": "v1", "records": [1], "reason": "x", "grace": -1}, InvalidArgumentError, "grace"),
+        ("d@v9", {"records": [1], "reason": "x"}, VersionNotFoundError, "v9"),
+        ("d", {"records": [1], "reason": "x"}, InvalidNameError, "d@<version>"),
+        ("d@v1", {"records": [COUNT], "reason": "x"}, RecordIndexError, str(COUNT)),
+        ("d@v1", {"records": [1], "reason": " "}, InvalidArgumentError, "reason"),
+        ("d@v1", {"records": [1], "reason": "x", "grace": -1}, InvalidArgumentError, "grace"),
     ],
 )
-def test_what_cannot_be_erased_is_refused(tmp_path: Path, arguments: Any, error: type[Exception], named: str) -> None:
+def test_what_cannot_be_erased_is_refused(
+    tmp_path: Path, version: str, arguments: Any, error: type[Exception], named: str
+) -> None:
     storage = Storage(tmp_path)
     ref = submitted(storage)
     with pytest.raises(error, match=named):
-        storage.erase("d", **arguments)
+        storage.erase(version, **arguments)
     assert storage.fetch("d@v1").digest == ref.digest
 
 

@@ -86,15 +86,16 @@ def written(kind: str, folder: Path, changed: dict[int, str] | None = None) -> l
 def test_processes_and_hosts_build_the_version_of_one_process(kind: str, tmp_path: Path) -> None:
     paths = written(kind, tmp_path / "files")
     _, read, number_of = FORMATS[kind]
-    alone = Storage(tmp_path / "alone").cache(read(paths), "d", "v1")
+    alone = Storage(tmp_path / "alone").cache(read(paths), "d@v1")
     assert list(map(number_of, alone)) == list(range(FILES * ROWS))
     assert [shard.stats.records for shard in alone._base.version.manifest.shards] == [ROWS] * FILES
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert Storage(tmp_path / "workers").cache(read(paths), "d", "v1", workers=2).digest == alone.digest
+        assert Storage(tmp_path / "workers").cache(read(paths), "d@v1", workers=2).digest == alone.digest
     with ThreadPoolExecutor(2) as hosts:
         refs = [
-            hosts.submit(Storage(tmp_path / "hosts").cache, read(paths), "d", "v1", hosts=(host, 2)) for host in (0, 1)
+            hosts.submit(Storage(tmp_path / "hosts").cache, f"{read(paths)}@d", "v1", hosts=(host, 2))
+            for host in (0, 1)
         ]
         assert {ref.result().digest for ref in refs} == {alone.digest}
 
@@ -127,10 +128,10 @@ def test_a_build_goes_on_after_the_files_that_it_has_read(kind: str, storage: St
     Unsteady.read = Counter()
     Unsteady.fails_at = f"2.{kind}", 1 + before
     with pytest.raises(SourceError, match=f"2.{kind}.*went away"):
-        storage.cache(read(urls), "d", "v1")
+        storage.cache(read(urls), "d@v1")
     Unsteady.read = Counter()
     Unsteady.fails_at = None
-    ref = storage.cache(read(urls), "d", "v1")
+    ref = storage.cache(read(urls), "d@v1")
     assert list(map(number_of, ref)) == list(range(FILES * ROWS))
     assert [Unsteady.read[f"{number}.{kind}"] for number in (1, 2, 3)] == [before, before + 1, before + 1]
 
@@ -143,10 +144,10 @@ def test_a_row_that_does_not_fit_is_named_by_its_file(kind: str, storage: Storag
     paths = written(kind, tmp_path / "one", {ROWS + 5: '"x"'})
     for number, options in enumerate(({}, {"workers": 2}, {"max_records": 3 * ROWS})):
         with pytest.raises(ElementError, match=rf"1\.{kind}, {place}, record"):
-            storage.submit(read(paths), f"d{number}", "v1", element_spec=spec, **options)
+            storage.submit(read(paths), f"d{number}@v1", element_spec=spec, **options)
     paths = written(kind, tmp_path / "two", {ROWS + 5: '"x"', 2 * ROWS + 7: '"y"'})
     with pytest.warns(cachelayer.CacheLayerWarning, match=rf"1\.{kind}, {place}, record 5"):
-        ref = storage.submit(read(paths), "skipped", "v1", element_spec=spec, on_error="skip")
+        ref = storage.submit(read(paths), "skipped@v1", element_spec=spec, on_error="skip")
     left_out = ref.provenance["left_out"]
     assert left_out["records"] == 2
     assert [text.partition(",")[0] for text in left_out["first"]] == ["file 1 of 4: record 5", "file 2 of 4: record 7"]
@@ -154,7 +155,7 @@ def test_a_row_that_does_not_fit_is_named_by_its_file(kind: str, storage: Storag
 
 def test_the_first_records_of_all_files_are_taken(kind: str, storage: Storage, tmp_path: Path) -> None:
     _, read, number_of = FORMATS[kind]
-    ref = storage.cache(read(written(kind, tmp_path / "files")), "d", "v1", max_records=ROWS + 3)
+    ref = storage.cache(read(written(kind, tmp_path / "files")), "d@v1", max_records=ROWS + 3)
     assert list(map(number_of, ref)) == list(range(ROWS + 3))
 
 
@@ -163,11 +164,11 @@ def test_a_folder_stands_for_the_files_in_it(kind: str, storage: Storage, tmp_pa
     (tmp_path / "files" / "_SUCCESS").touch()
     (tmp_path / "files" / ".hidden").touch()
     read = FORMATS[kind][1]
-    assert storage.cache(read(tmp_path / "files"), "a", "v1").digest == storage.cache(read(paths), "b", "v1").digest
+    assert storage.cache(read(tmp_path / "files"), "a@v1").digest == storage.cache(read(paths), "b@v1").digest
     (tmp_path / "empty").mkdir()
     for reader in (read, from_parquet):
         with pytest.raises(InvalidArgumentError, match="there is no file"):
-            storage.cache(reader(tmp_path / "empty"), "c", "v1")
+            storage.cache(reader(tmp_path / "empty"), "c@v1")
 
 
 @pytest.mark.parametrize("names", ["pattern", "list", "folder"])
@@ -188,7 +189,7 @@ def test_files_of_a_bucket_are_listed_once_before_and_once_after_they_are_read(
         # Clients ask for an object, and for a folder of its name.
         assert len(proxy.exchanges()) <= (3 * len(files) if names == "list" else 5)
         proxy.forget()
-        assert len(storage.cache(from_json(paths, storage_options=options), "d", "v1")) == 24
+        assert len(storage.cache(from_json(paths, storage_options=options), "d@v1")) == 24
         whole = [each.path for each in proxy.exchanges() if re.search("prefix=rows/(&|$)", each.path)]
     listings = [path for path in whole if not re.search("(max-keys|maxResults)=1(&|$)", path)]
     assert len(listings) == (0 if names == "list" else 2)

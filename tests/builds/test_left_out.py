@@ -30,13 +30,13 @@ SPEC = {"n": ArraySpec("int64"), "x": ArraySpec("float32", (3,))}  # type: ignor
 def test_what_does_not_fit_is_left_out_and_counted(storage: Storage, bad: set[int]) -> None:
     first = min(bad)
     with pytest.warns(CacheLayerWarning, match=rf"^{len(bad)} of 3000 records were left out\. .*record {first}, .*'x'"):
-        ref = storage.submit(rows(3000, bad), "d", "v1", element_spec=SPEC, on_error="skip", allow_empty=True)
+        ref = storage.submit(rows(3000, bad), "d@v1", element_spec=SPEC, on_error="skip", allow_empty=True)
     assert [int(row["n"]) for row in ref.stream()] == sorted(set(range(3000)) - bad)
     left_out = ref.provenance["left_out"]
     assert left_out["records"] == len(bad)
     assert len(left_out["first"]) == min(10, len(bad))
     assert left_out["first"][0].startswith(f"record {first}, leaf ['x']: expected float32[3], got float32[4]")
-    assert storage.verify("d", "v1")
+    assert storage.verify("d@v1")
 
 
 class CountedBatch(ElementBatch):
@@ -80,7 +80,7 @@ def test_no_value_of_what_is_left_out_is_stored(tmp_path: Path, bad: Any, spec: 
     for name, source in sources.items():
         if workers == 1 or name != "iterator":
             options: Any = {"element_spec": spec, "on_error": "skip", "workers": workers, "allow_empty": True}
-            ref = storage.submit(source, name, "v1", **options)
+            ref = storage.submit(source, f"{name}@v1", **options)
             assert ref.provenance["left_out"]["first"][0].count("record 0")
     stored = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(stored) > 3
@@ -88,18 +88,18 @@ def test_no_value_of_what_is_left_out_is_stored(tmp_path: Path, bad: Any, spec: 
 
 
 def test_where_nothing_is_left_out_nothing_is_said(storage: Storage) -> None:
-    ref = storage.submit(rows(50, set()), "d", "v1", on_error="skip")
+    ref = storage.submit(rows(50, set()), "d@v1", on_error="skip")
     assert "left_out" not in ref.provenance
-    assert ref.digest == storage.submit(rows(50, set()), "d", "v2").digest
+    assert ref.digest == storage.submit(rows(50, set()), "d@v2").digest
 
 
 def test_by_default_it_is_an_error_and_a_source_that_fails_always_is(storage: Storage) -> None:
     with pytest.raises(ElementError, match="record 1500, leaf"):
-        storage.submit(rows(3000, {1500}), "d", "v1", element_spec=SPEC)
+        storage.submit(rows(3000, {1500}), "d@v1", element_spec=SPEC)
     with pytest.raises(InvalidArgumentError, match="'ignore'"):
-        storage.submit([1], "d", "v1", on_error="ignore")  # type: ignore[arg-type]
+        storage.submit([1], "d@v1", on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(cachelayer.SourceError, match="record 0: ZeroDivisionError"):
-        storage.submit((1 // n for n in range(2)), "d", "v1", on_error="skip")
+        storage.submit((1 // n for n in range(2)), "d@v1", on_error="skip")
 
 
 def png(number: int) -> bytes:
@@ -116,6 +116,6 @@ def test_images_that_do_not_decode_are_left_out(storage: Storage, bulk: bool) ->
     source: Any = columns if bulk else [{"image": file, "n": np.int64(n)} for n, file in enumerate(files)]
     spec = {"image": ImageSpec(), "n": ArraySpec("int64")}  # type: ignore[arg-type]
     with pytest.warns(CacheLayerWarning, match="'image'"):
-        ref = storage.submit(source, "d", "v1", element_spec=spec, on_error="skip")
+        ref = storage.submit(source, "d@v1", element_spec=spec, on_error="skip")
     assert [int(element["n"]) for element in ref.stream()] == sorted(set(range(30)) - {7, 20})
     assert [int(element["image"][0, 0, 0]) for element in ref.stream()] == sorted(set(range(30)) - {7, 20})

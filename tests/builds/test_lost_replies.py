@@ -49,24 +49,24 @@ class LosesReply(LocalStore):
 
 
 def derived(storage: Storage) -> None:
-    storage.derive("d", "new", "derived", keep=[0, -1])
-    storage.delete("d", "new", grace=0)
+    storage.derive("d@new", "derived", keep=[0, -1])
+    storage.delete("d@new", grace=0)
 
 
 def appended(storage: Storage) -> None:
-    storage.append("d", "new", "appended", storage.fetch("d@new")[:1])
-    storage.delete("d", "new", grace=0)
+    storage.append("d@new", "appended", storage.fetch("d@new")[:1])
+    storage.delete("d@new", grace=0)
 
 
 def copied_away(storage: Storage) -> None:
-    storage.copy("d", "new", storage.url + "-away")
-    storage.delete("d", "new", grace=0)
+    storage.copy("d@new", storage.url + "-away")
+    storage.delete("d@new", grace=0)
 
 
 def built_again(storage: Storage) -> None:
     derived(storage)
     # A build would wait for the builder that has not heard yet.
-    storage.copy("d", "v1", storage, new="new")
+    storage.copy("d@v1", storage, new="new")
 
 
 def collected(storage: Storage) -> None:
@@ -118,7 +118,7 @@ def loses(folder: Path, build: Operation, lost: int, others: Callable[[Storage],
     check_all(storage)
     if others is copied_away:
         # Under the names that the builder's files had.
-        Storage(storage.url + "-away").copy("d", "new", storage, new="back")
+        Storage(storage.url + "-away").copy("d@new", storage, new="back")
     with suppress(cachelayer.AlreadyExistsError):
         build(storage, "new")
     storage.gc(grace=0)
@@ -129,5 +129,5 @@ def loses(folder: Path, build: Operation, lost: int, others: Callable[[Storage],
 
 def check_all(storage: Storage) -> None:
     for version in storage.versions("d"):
-        report = storage.verify("d", version, progress=False)
+        report = storage.verify(f"d@{version}", progress=False)
         assert report, f"{version}: {report}"

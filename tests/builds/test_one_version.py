@@ -43,7 +43,7 @@ KILLED_BEFORE = 200
 
 
 def cache(folder: Path, kind: str, how: str) -> cachelayer.DataRef[Any]:
-    return Storage(folder).cache(SOURCES[kind], "d", "v1", **OPTIONS, **HOW[how])
+    return Storage(folder).cache(SOURCES[kind], "d@v1", **OPTIONS, **HOW[how])
 
 
 def killed(folder: Path, kind: str, how: str) -> None:
@@ -94,17 +94,17 @@ def test_who_goes_on_after_a_kill_may_be_others_and_keeps_what_is_finished(
 
 
 def test_workers_build_no_more_than_is_wanted_and_may_be_more_than_the_records(storage: Storage) -> None:
-    limited = storage.submit(Listed(1000), "d", "v1", workers=2, max_records=900, **OPTIONS)
-    assert limited.digest == storage.submit(Listed(900), "d", "v2", **OPTIONS).digest
+    limited = storage.submit(Listed(1000), "d@v1", workers=2, max_records=900, **OPTIONS)
+    assert limited.digest == storage.submit(Listed(900), "d@v2", **OPTIONS).digest
     for records in (0, 1, 7):
-        ref = storage.submit(Rows(records=records), "few", f"v{records}", workers=4, allow_empty=True)
+        ref = storage.submit(Rows(records=records), f"few@v{records}", workers=4, allow_empty=True)
         assert [element["x"] for element in ref] == list(range(records))
 
 
 @pytest.mark.parametrize("options", [{"workers": 3}, {"hosts": (0, 2)}], ids=str)
 def test_a_source_that_cannot_be_divided_is_built_by_one_process(storage: Storage, options: dict[str, Any]) -> None:
     with pytest.warns(cachelayer.CacheLayerWarning, match=next(iter(options))):
-        ref = storage.cache(lambda: map(row, range(5000)), "d", "v1", **options)
+        ref = storage.cache(lambda: map(row, range(5000)), "d@v1", **options)
     assert [element["x"] for element in ref] == list(range(5000))
 
 
@@ -121,7 +121,7 @@ def test_what_happens_in_a_worker_reaches_the_caller(
     storage: Storage, do: str, error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error, match=told):
-        storage.submit(Rows(3210, do), "d", "v1", workers=2, shard_bytes=200_000)
+        storage.submit(Rows(3210, do), "d@v1", workers=2, shard_bytes=200_000)
     assert worker_processes() == []
 
 
@@ -136,7 +136,7 @@ def worker_processes() -> list[str]:
 
 
 def from_copy(storage: Path, copy: Path, how: dict[str, Any]) -> cachelayer.DataRef[Any]:
-    return Storage(storage).cache(npy.from_npy(copy / "x.npy"), "d", "v1", **OPTIONS, **how)
+    return Storage(storage).cache(npy.from_npy(copy / "x.npy"), "d@v1", **OPTIONS, **how)
 
 
 def killed_from_copy(storage: Path, copy: Path, how: dict[str, Any]) -> None:
@@ -220,7 +220,7 @@ def test_hosts_whose_items_differ_are_refused(tmp_path: Path, kind: str, capfd: 
 
     def build(host: int) -> cachelayer.DataRef[Any]:
         HOST.items = ITEMS[kind] if host or kind == "random" else text_of
-        return Storage(tmp_path).cache(OfHost(), "d", "v1", hosts=(host, 2), **OPTIONS)
+        return Storage(tmp_path).cache(OfHost(), "d@v1", hosts=(host, 2), **OPTIONS)
 
     def build_too() -> None:
         try:

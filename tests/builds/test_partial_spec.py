@@ -55,10 +55,10 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_a_partial_spec_gives_the_version_of_the_complete_one(storage: Storage, source: Any, options: Any) -> None:
     # Only what can be divided has the same shards, whoever builds it.
     shard_bytes = 5_000 if options else 1 << 20
-    ref = storage.cache(source, "part", "v1", element_spec=PART, shard_bytes=shard_bytes, **options)
+    ref = storage.cache(source, "part@v1", element_spec=PART, shard_bytes=shard_bytes, **options)
     assert ref.element_spec == WHOLE
     assert list(ref.element_spec) == list(ROWS[0])
-    assert ref.digest == storage.cache(ROWS, "whole", "v1", element_spec=WHOLE, shard_bytes=shard_bytes).digest
+    assert ref.digest == storage.cache(ROWS, "whole@v1", element_spec=WHOLE, shard_bytes=shard_bytes).digest
     assert ref[599]["meta"] == {"score": 299.5, "url": "u599"}
 
 
@@ -67,7 +67,7 @@ def test_a_field_that_begins_as_null_is_completed_from_the_first_element_that_ha
     storage: Storage, taken: Any
 ) -> None:
     rows = [{"id": i, "late": None if i < 100 else [float(i)]} for i in range(120)]
-    ref = storage.cache(taken(rows), "d", "v1", element_spec={"id": "int32"})
+    ref = storage.cache(taken(rows), "d@v1", element_spec={"id": "int32"})
     assert ref.element_spec == {"id": ArraySpec("int32"), "late": ArraySpec("float64", (None,), nullable=True)}
 
 
@@ -78,7 +78,7 @@ def test_a_partial_spec_of_rows_is_completed_from_the_first_batch(storage: Stora
         {"id": np.arange(2, 4), "tokens": cachelayer.Ragged(np.arange(2), np.array([0, 0, 2])), "url": ["c", "d"]},
     ]
     spec = {"tokens": ArraySpec("int64", (None,))}
-    ref = storage.cache(taken(batches), "rows", "v1", unbatch=True, element_spec=spec)
+    ref = storage.cache(taken(batches), "rows@v1", unbatch=True, element_spec=spec)
     assert ref.element_spec == {"id": ArraySpec("int64"), **spec, "url": ArraySpec(str)}
     assert [(int(row["id"]), row["url"]) for row in ref] == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
 
@@ -96,25 +96,25 @@ def test_an_interrupted_build_is_resumed_with_the_complete_spec(storage: Storage
             return super().__getitem__(number)
 
     with pytest.raises(SourceError, match="record 505"):
-        storage.cache(Failing(), "d", "v1", element_spec=PART, shard_bytes=4_000)
+        storage.cache(Failing(), "d@v1", element_spec=PART, shard_bytes=4_000)
     finished = noted_shards(storage, "d", "v1")
-    ref = storage.cache(Failing(), "d", "v1", element_spec=PART, shard_bytes=4_000)
+    ref = storage.cache(Failing(), "d@v1", element_spec=PART, shard_bytes=4_000)
     assert ref.element_spec == WHOLE
     assert len(finished) > 3
     assert {*finished} <= {shard.name for shard in ref._base.version.manifest.shards}
 
 
 def test_the_same_partial_spec_is_no_change(storage: Storage) -> None:
-    storage.cache(ROWS, "d", "v1", element_spec=PART)
-    storage.cache(ROWS, "d", "v1", element_spec=PART, on_change="error")
+    storage.cache(ROWS, "d@v1", element_spec=PART)
+    storage.cache(ROWS, "d@v1", element_spec=PART, on_change="error")
     for other in ({"id": np.int32}, {"ids": np.int64}, WHOLE, None):
         with pytest.raises(cachelayer.StaleVersionError, match="with other options: element_spec"):
-            storage.cache(ROWS, "d", "v1", element_spec=other, on_change="error")
+            storage.cache(ROWS, "d@v1", element_spec=other, on_change="error")
 
 
 def test_specs_within_tuples_are_completed(storage: Storage) -> None:
     rows = [(Pair({"a": 1, "b": 2}, 3), {"c": None, "d": 4})]
-    ref = storage.cache(rows, "d", "v1", element_spec=(Pair({"b": "int8"}, "int8"), {"c": None}))
+    ref = storage.cache(rows, "d@v1", element_spec=(Pair({"b": "int8"}, "int8"), {"c": None}))
     (x, y), last = ref.element_spec
     assert (x, y) == ({"a": ArraySpec("int64"), "b": ArraySpec("int8")}, ArraySpec("int8"))
     assert last == {"c": None, "d": ArraySpec("int64")}
@@ -123,7 +123,7 @@ def test_specs_within_tuples_are_completed(storage: Storage) -> None:
 def test_a_none_in_all_elements_under_a_key_that_is_not_declared_is_refused_with_its_path(storage: Storage) -> None:
     rows = [{"a": 1, "b": {"c": None}}] * 100
     with pytest.raises(ElementError, match=r"\['c'\]"):
-        storage.cache(rows, "d", "v1", element_spec={"a": "int8"})
+        storage.cache(rows, "d@v1", element_spec={"a": "int8"})
 
 
 @pytest.mark.parametrize("reuses", [False, True])
@@ -134,7 +134,7 @@ def test_what_is_not_declared_is_inferred_from_the_first_elements(storage: Stora
             yield {"a": 1, "tokens": memory[: number % 7], "b": {"c": None if number < 5 else number}}
             memory += reuses
 
-    ref = storage.cache(rows, "d", "v1", element_spec={"a": "int8"})
+    ref = storage.cache(rows, "d@v1", element_spec={"a": "int8"})
     assert ref.element_spec == {
         "a": ArraySpec("int8"),
         "tokens": ArraySpec("int64", (None,)),
@@ -146,12 +146,12 @@ def test_what_is_not_declared_is_inferred_from_the_first_elements(storage: Stora
 
 def test_parts_of_one_element_each_are_looked_at_together(storage: Storage) -> None:
     parts = cachelayer.sharded(lambda number, count: [{"tokens": np.arange(number)}], 10)
-    assert storage.cache(parts, "d", "v1").element_spec == {"tokens": ArraySpec("int64", (None,))}
+    assert storage.cache(parts, "d@v1").element_spec == {"tokens": ArraySpec("int64", (None,))}
 
 
 def test_a_partial_spec_is_completed_from_the_parts(storage: Storage) -> None:
     parts = cachelayer.sharded(lambda number, count: [{"a": number, "tokens": np.arange(number)}], 4)
-    ref = storage.cache(parts, "d", "v1", element_spec={"tokens": ArraySpec("int64", (None,))})
+    ref = storage.cache(parts, "d@v1", element_spec={"tokens": ArraySpec("int64", (None,))})
     assert ref.element_spec == {"a": ArraySpec("int64"), "tokens": ArraySpec("int64", (None,))}
 
 
@@ -159,12 +159,12 @@ def test_a_later_element_that_does_not_fit_is_named_with_its_leaf_and_the_fix(st
     rows = [{"tokens": np.arange(3)}] * 64 + [{"tokens": np.arange(4)}]
     for source in (rows, iter(rows)):
         with pytest.raises(ElementError, match="element_spec=") as caught:
-            storage.cache(source, "d", "v1")
+            storage.cache(source, "d@v1")
         assert (caught.value.record, caught.value.path) == (64, "['tokens']")
-    assert storage.cache(rows, "d", "v1", element_spec={"tokens": ArraySpec("int64", (None,))})[64]["tokens"].size == 4
+    assert storage.cache(rows, "d@v1", element_spec={"tokens": ArraySpec("int64", (None,))})[64]["tokens"].size == 4
 
 
 def test_elements_may_be_left_out_before_any_has_all_keys(storage: Storage) -> None:
     rows = [{"a": 1, "error": "x"}, {"a": 2}, {"a": 3}]
     with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 3"):
-        assert len(storage.cache(rows, "d", "v1", element_spec={"a": "int8"}, on_error="skip")) == 2
+        assert len(storage.cache(rows, "d@v1", element_spec={"a": "int8"}, on_error="skip")) == 2

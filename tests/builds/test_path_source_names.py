@@ -21,7 +21,7 @@ from cachelayer.adapters import folders, npy, pyarrow, webdataset
 @pytest.mark.parametrize("text", ["a text that was meant as a record " * 200, "x" * 300 + ".csv", "nul\0.csv"])
 def test_a_text_that_cannot_be_a_path_is_refused_in_a_few_lines(tmp_path: Path, text: str) -> None:
     with pytest.raises(cachelayer.InvalidArgumentError, match=text[:3]) as caught:
-        cachelayer.Storage(tmp_path).cache(text, "texts", "v1")
+        cachelayer.Storage(tmp_path).cache(text, "texts@v1")
     assert len(str(caught.value)) < 600
 
 
@@ -32,12 +32,12 @@ def test_a_list_of_files_is_read_like_one(tmp_path: Path, kind: Callable[[Path],
     for number, path in enumerate(paths):
         path.write_text(f"a\n{number}\n")
     storage = cachelayer.Storage(tmp_path / "storage")
-    ref = storage.cache([kind(path) for path in paths], "rows", "v1")
+    ref = storage.cache([kind(path) for path in paths], "rows@v1")
     assert [str(row["a"]) for row in ref] == ["0", "1"]
-    assert storage.cache(list(map(kind, paths)), "rows", "v1", on_change="error").digest == ref.digest
+    assert storage.cache(list(map(kind, paths)), "rows@v1", on_change="error").digest == ref.digest
     paths[1].write_text("a\n2\n3\n")
     with pytest.raises(cachelayer.StaleVersionError, match="files"):
-        storage.cache([kind(path) for path in paths], "rows", "v1", on_change="error")
+        storage.cache([kind(path) for path in paths], "rows@v1", on_change="error")
 
 
 @pytest.mark.needs("pyarrow")
@@ -47,8 +47,8 @@ def test_another_process_builds_from_a_path(tmp_path: Path) -> None:
         pq.write_table(pa.table({"a": [1, 2, 3]}), path)
     storage = cachelayer.Storage(tmp_path / "storage")
     for number, source in enumerate([paths[0], str(paths[0]), paths]):
-        ref = storage.cache(source, f"rows-{number}", "v1", wait=False)
-        expected = storage.cache(source, f"waited-{number}", "v1")
+        ref = storage.cache(source, f"rows-{number}@v1", wait=False)
+        expected = storage.cache(source, f"waited-{number}@v1")
         assert [int(row["a"]) for row in ref] == [int(row["a"]) for row in expected]
         assert ref.digest == expected.digest
 
@@ -57,18 +57,18 @@ def test_a_list_of_texts_is_one_of_files_only_if_each_is_a_file(tmp_path: Path) 
     storage = cachelayer.Storage(tmp_path / "storage")
     file = tmp_path / "a.txt"
     file.write_text("text")
-    assert storage.cache([str(file), "b" * 5000, "nul\0"], "texts", "v1")[0] == str(file)
-    assert len(storage.cache(["http://a/b.csv", "http://a/c.csv"], "texts", "v2")) == 2
+    assert storage.cache([str(file), "b" * 5000, "nul\0"], "texts@v1")[0] == str(file)
+    assert len(storage.cache(["http://a/b.csv", "http://a/c.csv"], "texts@v2")) == 2
     with pytest.raises(cachelayer.InvalidArgumentError, match="absent"):
-        storage.cache([tmp_path / "absent.csv", tmp_path / "other.csv"], "texts", "v3")
+        storage.cache([tmp_path / "absent.csv", tmp_path / "other.csv"], "texts@v3")
     with pytest.raises(cachelayer.InvalidArgumentError, match=r"a\.txt"):
-        storage.cache([file, file], "texts", "v3")
+        storage.cache([file, file], "texts@v3")
 
 
 @pytest.mark.parametrize("url", ["https://u:SECRET@h/a.csv", "https://h/a.csv?token=SECRET", "s3://k:SECRET@b/a.csv"])
 def test_a_url_with_credentials_is_refused_without_showing_them(tmp_path: Path, url: str) -> None:
     with pytest.raises(cachelayer.InvalidArgumentError, match="storage_options") as caught:
-        cachelayer.Storage(tmp_path).cache(url, "rows", "v1")
+        cachelayer.Storage(tmp_path).cache(url, "rows@v1")
     assert "SECRET" not in str(caught.value)
 
 
@@ -137,12 +137,12 @@ def test_a_relative_path_means_the_folder_in_which_it_was_written(
     source, storage = READERS[reader](), cachelayer.Storage("storage", local_cache="copies")
     if not isinstance(source, str | Path | list):
         monkeypatch.chdir(tmp_path / "there")
-        assert [*map(number_in, storage.cache(source, "d", "v1"))] == [3]
-        assert storage.cache(source, "d", "v1", on_change="error")
+        assert [*map(number_in, storage.cache(source, "d@v1"))] == [3]
+        assert storage.cache(source, "d@v1", on_change="error")
     else:
-        assert [*map(number_in, storage.cache(source, "d", "v1"))] == [3]
+        assert [*map(number_in, storage.cache(source, "d@v1"))] == [3]
     monkeypatch.chdir(tmp_path / "here")
-    made = storage.cache(READERS[reader], "made", "v1")
+    made = storage.cache(READERS[reader], "made@v1")
     monkeypatch.chdir(tmp_path / "there")
     assert [*map(number_in, made)] == [3]
     assert Path(storage.url) == tmp_path / "here/storage"
@@ -159,7 +159,7 @@ def test_another_process_builds_what_the_path_meant(
     for version in ("given", "made"):
         monkeypatch.chdir(tmp_path / "here")
         source = READERS[reader]() if version == "given" else READERS[reader]
-        ref = cachelayer.Storage(tmp_path / "storage").cache(source, "d", version, wait=False)
+        ref = cachelayer.Storage(tmp_path / "storage").cache(source, f"d@{version}", wait=False)
         monkeypatch.chdir(tmp_path / "there")
         assert [*map(number_in, ref)] == [3]
         assert ref.digest

@@ -24,13 +24,13 @@ def build_and_leave_a_mark(folder: str) -> Any:
 
 
 def cached(folder: str) -> str:
-    ref = cachelayer.Storage(folder).cache(lambda: build_and_leave_a_mark(folder), "d", "v1")
+    ref = cachelayer.Storage(folder).cache(lambda: build_and_leave_a_mark(folder), "d@v1")
     return ref.digest
 
 
 def tagged(folder: str, who: int) -> None:
     for number in range(25):
-        cachelayer.Storage(folder).tag("d", "v1", f"tag-{who}-{number}")
+        cachelayer.Storage(folder).tag("d@v1", f"tag-{who}-{number}")
 
 
 @pytest.mark.parametrize("workers", [partial(ThreadPoolExecutor, 8), partial(ProcessPoolExecutor, 4, FORKS)])
@@ -43,7 +43,7 @@ def test_those_that_cache_at_once_build_once(tmp_path: Path, workers: Callable[[
 
 def test_no_entry_of_the_log_is_lost(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
-    storage.submit([1], "d", "v1")
+    storage.submit([1], "d@v1")
     with ProcessPoolExecutor(3, FORKS) as pool:
         list(pool.map(tagged, [str(tmp_path)] * 3, range(3)))
     assert len(storage.tags("d")) == 75

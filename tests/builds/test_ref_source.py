@@ -35,9 +35,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
         )
         for number in range(20)
     ]
-    storage.submit(rows, "rows", "v1", element_spec=SPEC)
+    storage.submit(rows, "rows@v1", element_spec=SPEC)
     storage.submit(
-        [{"x": np.float32(number), "y": None if number == 3 else number} for number in range(10)], "small", "v1"
+        [{"x": np.float32(number), "y": None if number == 3 else number} for number in range(10)], "small@v1"
     )
     return storage
 
@@ -55,44 +55,44 @@ COPIES: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", COPIES)
 def test_a_copy_has_the_spec_and_the_records(storage: Storage, case: str) -> None:
     make, options = COPIES[case]
-    ref = storage.fetch("rows", "v1")
-    copied = storage.cache(make(ref), f"copy-{case.replace(' ', '-')}", "v1", **options)
+    ref = storage.fetch("rows@v1")
+    copied = storage.cache(make(ref), f"copy-{case.replace(' ', '-')}@v1", **options)
     assert copied.element_spec == ref.element_spec
     assert copied.digest == ref.digest
     assert type(copied[3]).__name__ == "Row"
 
 
 def test_a_ref_is_appended_to_what_its_elements_fit(storage: Storage) -> None:
-    base = storage.cache([np.arange(2)], "longer", "v1", element_spec=ArraySpec("int64", (None,)))
-    other = storage.cache([np.arange(3), np.arange(3)], "of-three", "v1")
+    base = storage.cache([np.arange(2)], "longer@v1", element_spec=ArraySpec("int64", (None,)))
+    other = storage.cache([np.arange(3), np.arange(3)], "of-three@v1")
     for version, source in (("v2", other), ("v3", other.stream()), ("v4", cachelayer.wrap(other, identity="other"))):
-        ref = storage.append("longer", "v1", version, source)
+        ref = storage.append("longer@v1", version, source)
         assert (len(ref), ref.element_spec) == (3, base.element_spec)
     with pytest.raises(InvalidArgumentError, match="longer@v1"):
-        storage.append("longer", "v1", "v5", storage.cache([np.zeros(3)], "floats", "v1"))
+        storage.append("longer@v1", "v5", storage.cache([np.zeros(3)], "floats@v1"))
 
 
 def test_a_copy_of_nothing_has_the_spec(storage: Storage) -> None:
-    ref = storage.fetch("rows", "v1")
-    assert storage.cache(ref[:0], "nothing", "v1", allow_empty=True).element_spec == ref.element_spec
+    ref = storage.fetch("rows@v1")
+    assert storage.cache(ref[:0], "nothing@v1", allow_empty=True).element_spec == ref.element_spec
 
 
 def test_an_endless_stream_needs_a_limit(storage: Storage) -> None:
-    ref = storage.fetch("rows", "v1")
+    ref = storage.fetch("rows@v1")
     for stream in (ref.stream(num_epochs=None), cachelayer.mix([(ref, 1)]).stream()):
         with pytest.raises(InvalidArgumentError, match="max_records="):
-            storage.cache(stream, "endless", "v1")
+            storage.cache(stream, "endless@v1")
 
 
 def test_what_a_stream_gives_are_the_elements(storage: Storage) -> None:
-    ref = storage.fetch("small", "v1")
-    apart = storage.cache(ref.stream(4), "apart", "v1", unbatch=True)
+    ref = storage.fetch("small@v1")
+    apart = storage.cache(ref.stream(4), "apart@v1", unbatch=True)
     assert (apart.element_spec, apart.digest) == (ref.element_spec, ref.digest)
     with pytest.raises(ElementError, match=r"leaf \['y'\]: .*unbatch=True"):
-        storage.cache(ref.stream(4), "batches", "v1")
-    batches = storage.cache(ref.stream(5).map_batches(lambda batch: batch["x"]), "batches", "v1")
+        storage.cache(ref.stream(4), "batches@v1")
+    batches = storage.cache(ref.stream(5).map_batches(lambda batch: batch["x"]), "batches@v1")
     assert (len(batches), batches.element_spec) == (2, ArraySpec("float32", (5,)))
-    mapped = storage.cache(ref.stream().map(lambda row: row["x"] * 2), "mapped", "v1")
+    mapped = storage.cache(ref.stream().map(lambda row: row["x"] * 2), "mapped@v1")
     assert (list(mapped), mapped.element_spec) == ([2 * number for number in range(10)], ArraySpec("float32"))
 
 
@@ -106,15 +106,15 @@ def _png(width: int) -> bytes:
 def test_images_stay_the_files_that_they_are_unless_a_spec_asks_for_pixels(storage: Storage) -> None:
     spec = {"image": ImageSpec(), "label": ArraySpec("int64")}
     ref = storage.cache(
-        [{"image": _png(width + 1), "label": width} for width in range(4)], "images", "v1", element_spec=spec
+        [{"image": _png(width + 1), "label": width} for width in range(4)], "images@v1", element_spec=spec
     )
     copies: dict[str, Any] = {"a": ref, "b": ref.raw(), "c": ref.stream(), "d": cachelayer.concat([ref[:2], ref[2:]])}
     for version, source in copies.items():
-        copied = storage.cache(source, "copied", version)
+        copied = storage.cache(source, f"copied@{version}")
         assert (copied.digest, copied.raw().element_spec) == (ref.digest, spec)
-    storage.append("images", "v1", "v2", ref)
-    assert storage.fetch("images", "v2").raw()[5]["image"] == _png(2)
-    pixels = storage.cache(ref, "pixels", "v1", element_spec={**spec, "image": ArraySpec("uint8", (None, None, 3))})
+    storage.append("images@v1", "v2", ref)
+    assert storage.fetch("images@v2").raw()[5]["image"] == _png(2)
+    pixels = storage.cache(ref, "pixels@v1", element_spec={**spec, "image": ArraySpec("uint8", (None, None, 3))})
     assert pixels[3]["image"].shape == (2, 4, 3)
     assert pixels.raw()[3]["image"].shape == (2, 4, 3)
 
@@ -134,9 +134,9 @@ class Reused:
 
 def test_wrapped_items_keep_a_spec_that_was_declared(storage: Storage) -> None:
     spec = {"x": ArraySpec("float64", (None,)), "y": ArraySpec("int64", nullable=True)}
-    declared = storage.cache(cachelayer.wrap(Reused(), identity="a", element_spec=spec), "wrapped", "v1")
+    declared = storage.cache(cachelayer.wrap(Reused(), identity="a", element_spec=spec), "wrapped@v1")
     assert declared.element_spec == spec
-    seen = storage.cache(cachelayer.wrap(Reused(), identity="a"), "wrapped", "v2")
+    seen = storage.cache(cachelayer.wrap(Reused(), identity="a"), "wrapped@v2")
     assert seen.element_spec == {"x": ArraySpec("float64", (2,)), "y": ArraySpec("int64", nullable=True)}
     for ref in (declared, seen):
         assert [row["x"].tolist() for row in ref] == [[number, number] for number in range(5)]

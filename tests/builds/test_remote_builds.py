@@ -61,7 +61,7 @@ def has_begun(place: Place, builder: Child) -> None:
 
 def check_whole(place: Place) -> None:
     """Whether the version is there and whole, and nothing else is."""
-    assert place.storage.fetch("rows", "v1").digest == expected_digest()
+    assert place.storage.fetch("rows@v1").digest == expected_digest()
     assert_only_versions_are_left(place.storage, "rows")
 
 

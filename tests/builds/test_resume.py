@@ -82,11 +82,11 @@ def noted(storage: Storage) -> list[str]:
 
 def fail(storage: Storage, source: Any, **options: Any) -> None:
     with pytest.raises(cachelayer.CacheLayerError):
-        storage.cache(source, "rows", "v1", shard_bytes=SHARD_BYTES, **options)
+        storage.cache(source, "rows@v1", shard_bytes=SHARD_BYTES, **options)
 
 
 def cache(storage: Storage, source: Any, **options: Any) -> cachelayer.DataRef[Any]:
-    return storage.cache(source, "rows", "v1", **{"shard_bytes": SHARD_BYTES, **options})
+    return storage.cache(source, "rows@v1", **{"shard_bytes": SHARD_BYTES, **options})
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.DataRef[Any
 
 
 def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
-    ref = storage.fetch("rows", "v1")
+    ref = storage.fetch("rows@v1")
     assert ref.digest == expected.digest
     assert ref.element_spec == expected.element_spec
     assert_only_versions_are_left(storage, "rows")
@@ -226,15 +226,15 @@ class InterruptAt:
 def test_an_interrupt_at_any_line_ends_the_build_and_the_next_one_goes_on(tmp_path: Path, interrupts: int) -> None:
     source, options = [row(number) for number in range(120)], {"shard_bytes": 4_000, "progress": False}
     with InterruptAt(None) as all_of_it:
-        whole = Storage(tmp_path / "whole").cache(source, "rows", "v1", **options)
+        whole = Storage(tmp_path / "whole").cache(source, "rows@v1", **options)
     draw = random.Random(7)
     for line in sorted(draw.sample(range(1, all_of_it.lines), interrupts)):
         storage = Storage(tmp_path / str(line))
         interrupt = InterruptAt(line)
         with pytest.raises(KeyboardInterrupt), interrupt:
-            storage.cache(source, "rows", "v1", **options)
+            storage.cache(source, "rows@v1", **options)
         kept = [] if storage.datasets() else noted(storage)
-        ref = storage.cache(source, "rows", "v1", **options)
+        ref = storage.cache(source, "rows@v1", **options)
         assert ref.digest == whole.digest, interrupt.place
         assert {*kept} <= {*shards(ref)}, interrupt.place
 
@@ -270,7 +270,7 @@ def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     storage._catalog.store = Seen(tmp_path)
     for version, source in (("v1", range(10)), ("v2", (number for number in range(10)))):
-        storage.submit(source, "rows", version)
+        storage.submit(source, f"rows@{version}")
     assert wrote
     assert not [name for name in wrote if "_builds" in name]
 
@@ -334,7 +334,7 @@ def test_a_build_goes_on_only_after_one_of_the_same_values(
 ) -> None:
     make, options = DIVIDED[way], {"shard_bytes": 2_000}
     with pytest.raises(cachelayer.SourceError):
-        storage.cache(make(Scaled(1, [1500], Settings("a"))), "rows", "v1", **options)
+        storage.cache(make(Scaled(1, [1500], Settings("a"))), "rows@v1", **options)
     assert noted(storage)
     after = Scaled(2 if change == "attribute" else 1, [], Settings("b" if change == "nested" else "a"))
     if change == "list":
@@ -343,7 +343,7 @@ def test_a_build_goes_on_only_after_one_of_the_same_values(
         monkeypatch.setattr(sys.modules[__name__], "OFFSETS", np.array([7.0, 0, 0]))
     named = {"attribute": "scale", "nested": "settings", "list": "SCALES", "array": "OFFSETS"}[change]
     with pytest.warns(cachelayer.CacheLayerWarning, match=f"built from its beginning.*{named}"):
-        ref = storage.cache(make(after), "rows", "v1", **options)
+        ref = storage.cache(make(after), "rows@v1", **options)
     assert [row["x"] for row in ref] == [after[number]["x"] for number in range(2000)]
 
 
@@ -353,7 +353,7 @@ def test_a_source_that_cannot_be_divided_begins_anew_and_puts_no_shard_twice(
 ) -> None:
     storage, options = Storage(f"memory://{way}", local_cache_bytes=0), {"shard_bytes": 2_000}
     with pytest.raises(cachelayer.SourceError):
-        storage.cache(WHOLE[way](Scaled(1, [1500])), "rows", "v1", **options)
+        storage.cache(WHOLE[way](Scaled(1, [1500])), "rows@v1", **options)
     assert notes(storage, "rows") == set()
     before = stored_files(storage, "rows")
     uploaded: list[str] = []
@@ -364,7 +364,7 @@ def test_a_source_that_cannot_be_divided_begins_anew_and_puts_no_shard_twice(
             super().put_file(path, blob)
 
     storage._catalog.store = Seen("memory", way)
-    ref = storage.cache(WHOLE[way](Scaled(1, [])), "rows", "v1", **options)
+    ref = storage.cache(WHOLE[way](Scaled(1, [])), "rows@v1", **options)
     assert [row["x"] for row in ref] == list(range(2000))
     assert len(before) > 10
     assert uploaded
@@ -388,7 +388,7 @@ def part(number, count):
     return [C().name() * (number + 1)] * 500
 
 storage = cachelayer.Storage(sys.argv[1])
-ref = storage.cache(cachelayer.sharded(part, 4), "d", "v1", on_change="error", progress=False)
+ref = storage.cache(cachelayer.sharded(part, 4), "d@v1", on_change="error", progress=False)
 print({{text[0] for text in ref}}, len(ref))
 """
 

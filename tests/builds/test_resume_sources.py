@@ -58,12 +58,12 @@ def test_processes_and_hosts_make_the_version_that_one_makes(files: Callable[[Pa
     source = files(tmp_path / "files")
     others: list[dict[str, Any]] = [{"workers": 2}, {"engine": "processes", "workers": 2}, {"hosts": (0, 1)}]
     refs = [
-        cachelayer.Storage(tmp_path / str(number)).cache(source, "d", "v1", shard_bytes=SHARD_BYTES, **options)
+        cachelayer.Storage(tmp_path / str(number)).cache(source, "d@v1", shard_bytes=SHARD_BYTES, **options)
         for number, options in enumerate([{}, *others])
     ]
     assert len({ref.digest for ref in refs}) == 1
     assert [int(element["number"]) for element in refs[1]] == list(range(RECORDS))
-    limited = cachelayer.Storage(tmp_path / "limited").cache(source, "d", "v1", max_records=3001, workers=2)
+    limited = cachelayer.Storage(tmp_path / "limited").cache(source, "d@v1", max_records=3001, workers=2)
     assert len(limited) == 3001
 
 
@@ -93,6 +93,6 @@ def test_a_row_that_does_not_fit_is_named_by_its_number_in_the_whole(
     rows = pa.table({"list": pa.array(lists, pa.list_(pa.list_(pa.int64())))})
     for _ in range(2):
         with pytest.raises(cachelayer.ElementError) as caught:
-            storage.cache(make(rows), "d", "v1", shard_bytes=100_000)
+            storage.cache(make(rows), "d@v1", shard_bytes=100_000)
         assert caught.value.record == 10_050
     assert "resuming after" in capsys.readouterr().err

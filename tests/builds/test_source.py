@@ -59,7 +59,7 @@ class SaidSequence(Said, Sequence[int]):
 def refused(storage: Storage, source: Any, **options: Any) -> CacheLayerError:
     """The error of a source of which nothing is published."""
     with pytest.raises(CacheLayerError) as caught:
-        storage.cache(source, "d", "v1", progress=False, **options)
+        storage.cache(source, "d@v1", progress=False, **options)
     assert storage.datasets() == []
     return caught.value
 
@@ -103,8 +103,8 @@ def test_a_source_that_has_other_elements_than_its_length_says_is_refused(
 
 
 def test_a_length_beyond_what_is_taken_is_not_looked_at(storage: Storage) -> None:
-    assert len(storage.cache(Said(1000, 500), "d", "v1", max_records=300)) == 300
-    assert len(storage.cache(Said(300, 500), "d", "v2", max_records=300)) == 300
+    assert len(storage.cache(Said(1000, 500), "d@v1", max_records=300)) == 300
+    assert len(storage.cache(Said(300, 500), "d@v2", max_records=300)) == 300
 
 
 class SaysNothing(Said):
@@ -124,7 +124,7 @@ def test_a_length_may_be_unknown_but_one_that_fails_is_an_error_of_the_source(st
         assert isinstance(failed, SourceError)
         assert isinstance(failed.__cause__, cause)
     for error in (TypeError, NotImplementedError):
-        assert len(storage.cache(SaysNothing(error), error.__name__, "v1")) == 3
+        assert len(storage.cache(SaysNothing(error), f"{error.__name__}@v1")) == 3
 
 
 def test_items_by_number_without_a_length_are_refused(storage: Storage) -> None:
@@ -188,9 +188,9 @@ def test_what_gave_elements_before_is_refused(storage: Storage, told: str) -> No
 
 def test_what_gives_its_elements_once_is_cached_once(storage: Storage) -> None:
     once = map(abs, range(10))
-    assert len(storage.cache(once, "d", "v1")) == 10
+    assert len(storage.cache(once, "d@v1")) == 10
     with pytest.raises(SourceError, match="gives its elements once"):
-        storage.cache(once, "d", "v2")
+        storage.cache(once, "d@v2")
 
 
 def test_an_iterator_that_cannot_be_had_is_an_error_of_the_source(storage: Storage) -> None:

@@ -102,7 +102,7 @@ def plain(value: Any) -> Any:
 
 def check(storage: Storage, source: Any, expected: list[Any], **options: Any) -> None:
     try:
-        ref = storage.submit(source, "d", f"v{next(VERSION)}", **options)
+        ref = storage.submit(source, f"d@v{next(VERSION)}", **options)
     except CacheLayerError:
         return
     found = [plain(element["x"]) for element in ref]
@@ -116,15 +116,15 @@ def test_an_instance_of_a_subclass_is_its_value_or_refused(storage: Storage, nam
     values, expected = VALUES[name]
     check(storage, SOURCES[kind](values), expected)
     if kind == "rows":
-        assert len(storage.submit(SOURCES[kind](values), "d", "stored")) == len(expected)
+        assert len(storage.submit(SOURCES[kind](values), "d@stored")) == len(expected)
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_columns_that_a_function_adds_and_batches_hold_the_values(storage: Storage, name: str) -> None:
     values, expected = VALUES[name]
-    storage.submit({"n": np.arange(2)}, "base", "v1")
+    storage.submit({"n": np.arange(2)}, "base@v1")
     try:
-        ref = storage.add_columns("base", "v1", "v2", lambda element: {"x": values[int(element["n"])]})
+        ref = storage.add_columns("base@v1", "v2", lambda element: {"x": values[int(element["n"])]})
     except CacheLayerError:
         pass
     else:

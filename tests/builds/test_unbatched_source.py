@@ -126,7 +126,7 @@ def test_elements_that_do_not_fit_are_left_out_of_a_batch(tmp_path: Path) -> Non
     ids = np.array([*range(19), "x"], object)
     batches = [documents([2] * 20), documents([2] * 20, id=ids)]
     with pytest.warns(match="1 of 40 records were left out"):
-        ref = Storage(tmp_path).cache(batches, "d", "v1", element_spec=TOKENS, unbatch=True, on_error="skip")
+        ref = Storage(tmp_path).cache(batches, "d@v1", element_spec=TOKENS, unbatch=True, on_error="skip")
     assert [row["id"] for row in ref] == [*range(20), *range(19)]
 
 

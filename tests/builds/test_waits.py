@@ -42,9 +42,9 @@ def test_a_builder_that_was_killed_is_waited_for_once_and_it_is_said(
     monkeypatch.setattr(lease.Leases, "pause", pause)
     storage = cachelayer.Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     with pytest.raises(cachelayer.SourceError):
-        storage.cache(rows, "d", "v1", shard_bytes=20_000)
+        storage.cache(rows, "d@v1", shard_bytes=20_000)
     storage._store.put("d/_builds/v1/claim", b"other-1 token 1")
-    assert len(storage.cache(rows, "d", "v1", shard_bytes=20_000, progress=True)) == 5000
+    assert len(storage.cache(rows, "d@v1", shard_bytes=20_000, progress=True)) == 5000
     assert storage._store.names("d/_builds/v1") == []
     assert EXPIRY <= now <= 1.2 * EXPIRY
     [said] = [line for line in capfd.readouterr().err.splitlines() if "waiting" in line]
@@ -64,13 +64,13 @@ def test_who_waits_for_a_build_reads_and_writes_nothing(gcs: Server, monkeypatch
         yield from range(10)
 
     with fault_proxy(gcs.endpoint) as proxy, ThreadPoolExecutor(waiters + 1) as threads:
-        building = threads.submit(storage.cache, rows, "d", "v1")
+        building = threads.submit(storage.cache, rows, "d@v1")
         assert has_begun.wait(60)
 
         def wait(_: int) -> list[int]:
             options = gcs.storage_options(proxy.endpoint)
             here = Storage(storage.url, storage_options=options, local_cache_bytes=0)
-            return list(here.cache(rows, "d", "v1"))
+            return list(here.cache(rows, "d@v1"))
 
         waiting = [threads.submit(wait, number) for number in range(waiters)]
         deadline = time.monotonic() + 60

@@ -32,7 +32,7 @@ def elements(spec: Any) -> list[Any]:
 
 
 def version_of(folder: Path, spec: Any, compression: str | None = None) -> StoredVersion:
-    ref = Storage(folder).submit(elements(spec), "d", "v1", element_spec=spec, compression=compression)
+    ref = Storage(folder).submit(elements(spec), "d@v1", element_spec=spec, compression=compression)
     return ref._base.version
 
 

@@ -41,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fetched() -> cachelayer.DataRef[Any]:
-    return cachelayer.Storage("cache").fetch("d", "v1")
+    return cachelayer.Storage("cache").fetch("d@v1")
 
 
 def test_options_of_a_build_are_kept() -> None:
@@ -219,7 +219,7 @@ def test_files_are_imported_by_what_their_names_tell(here: Path) -> None:
     for version, place, kind, records in (("v1", "rows.csv", "csv", 3), ("v2", "photos", "files", 1)):
         chosen = ("--format", kind) if kind == "files" else ()
         assert document("import", place, f"cache/d@{version}", *chosen)["records"] == records
-        assert cachelayer.Storage("cache").fetch("d", version).metadata == {"format": kind, "files": [place]}
+        assert cachelayer.Storage("cache").fetch(f"d@{version}").metadata == {"format": kind, "files": [place]}
     assert document("import", "rows.csv", TARGET)["published"] is False
     assert "files changed" in refused("import", "rows.jsonl", TARGET)
     assert "metadata" in refused("import", "rows.csv", "cache/d@v3", "--metadata", "text", code=2)
@@ -270,7 +270,7 @@ def test_columns_are_added_by_a_function_or_by_a_table_with_a_key(here: Path) ->
     (here / "scores.py").write_text("def double(element):\n    return {'double': element['x'] * 2}\n")
     (here / "labels.jsonl").write_text("".join(f'{{"x": {n}, "label": {n % 3}}}\n' for n in reversed(range(20))))
     (here / "few.jsonl").write_text('{"x": 2, "label": 5}\n{"x": 100, "label": 6}\n')
-    cachelayer.Storage("cache").cache([{"x": n} for n in range(10)], "d", "v1")
+    cachelayer.Storage("cache").cache([{"x": n} for n in range(10)], "d@v1")
     document("add-column", "cache/d@v1", "scores.py:double", "--new", "v2")
     document("add-column", "cache/d@v2", "labels.jsonl", "--new", "v3", "--on", "x")
     joined = "--on", "x", "--how", "left", "--fill", "label=-1", "--replace"

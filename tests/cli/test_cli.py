@@ -31,7 +31,7 @@ COMMANDS = sorted(app.commands)
 def here(tmp_path: Path) -> Path:
     """A folder with a module of sources and a storage `cache` that has one version."""
     (tmp_path / "pipeline.py").write_text(PIPELINE)
-    cachelayer.Storage(tmp_path / "cache").submit([{"n": number} for number in range(10)], "d", "v1")
+    cachelayer.Storage(tmp_path / "cache").submit([{"n": number} for number in range(10)], "d@v1")
     return tmp_path
 
 
@@ -128,7 +128,7 @@ def test_every_error_has_the_exit_code_of_its_branch_and_the_docs_list_them() ->
 
 def test_exit_codes_tell_scripts_what_to_do(here: Path) -> None:
     cache = here / "cache"
-    cachelayer.Storage(cache).tag("d", "v1", "best")
+    cachelayer.Storage(cache).tag("d@v1", "best")
     (here / "wrong.py").write_text(
         "def fails():\n    raise ValueError('no data')\n\n\ndef rows(n=1):\n    return [1] * n\n"
     )
@@ -172,7 +172,7 @@ def test_a_mistake_of_ours_is_no_finding_and_shows_where(here: Path, monkeypatch
 @pytest.mark.slow
 def test_what_the_output_has_no_bytes_for_is_shown_as_its_escape(here: Path) -> None:
     metadata = {"half": "\ud800", "whole": "näïve"}
-    cachelayer.Storage(here / "cache").submit([1], "told", "v1", metadata=metadata)
+    cachelayer.Storage(here / "cache").submit([1], "told@v1", metadata=metadata)
     assert document("show", here / "cache/told")["provenance"]["metadata"] == metadata
     shown = script("show", "cache/told", cwd=here, environment={"PYTHONIOENCODING": "ascii"}).stdout
     assert r"half = \ud800" in shown
@@ -242,7 +242,7 @@ READING = ["ls", "log", "show", "head", "sample", "stats", "verify", "mirror"]
 def test_documents_are_strict_json_whatever_the_terminal(
     name: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cachelayer.Storage(here / "cache").submit([{"n": 1.5}, {"n": float("nan")}], "rows", "v1")
+    cachelayer.Storage(here / "cache").submit([{"n": 1.5}, {"n": float("nan")}], "rows@v1")
 
     def refuse(constant: str) -> Any:
         raise AssertionError(f"{constant} is no JSON")
@@ -266,7 +266,7 @@ def test_what_was_done_is_never_denied_because_nobody_reads_it(here: Path) -> No
     }
     for output, code, says in (("| true", 0, ""), ("> /dev/full", 7, "No space left"), (">&-", 7, "it is closed")):
         if "v1" not in storage.versions("d"):
-            storage.submit(list(range(10)), "d", "v1")
+            storage.submit(list(range(10)), "d@v1")
         for name, arguments in changes.items():
             line = f"{SCRIPT} {name} {arguments} 2>err {output}; exit ${{PIPESTATUS[0]}}"
             ended = subprocess.run(["bash", "-c", line], cwd=here, check=False)

@@ -122,7 +122,7 @@ def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_fi
         size = ("--arg", "size=5000", "--shard-bytes", "100kB")
         arguments = ("build", "pipeline:rows", f"{url}/d@v1", *size, *options)
         script("build", "pipeline:rows", "local/d@v1", *size, cwd=here)
-        manifest = cachelayer.Storage("local").fetch("d", "v1")._base.version.manifest  # type: ignore[attr-defined]
+        manifest = cachelayer.Storage("local").fetch("d@v1")._base.version.manifest  # type: ignore[attr-defined]
         finished, unfinished = (Path(shard.name).name for shard in manifest.shards[2:4])
         proxy.add(stall(containing=unfinished, method="PUT"))
 

@@ -24,10 +24,10 @@ def storage(tmp_path: Path) -> cachelayer.Storage:
     """A storage with two versions of `d`, the second tagged `best`, and a dataset `e`."""
     storage = cachelayer.Storage(tmp_path / "cache")
     rows = [{"image": bytes(200), "label": number} for number in range(500)]
-    storage.submit(rows, "d", "v1", shard_bytes=SHARD_BYTES, description="rows [bold]", metadata={"from": "here"})
-    storage.append("d", "v1", "v2", rows[:10])
-    storage.tag("d", "v2", "best")
-    storage.submit([1, 2, 3], "e", "only")
+    storage.submit(rows, "d@v1", shard_bytes=SHARD_BYTES, description="rows [bold]", metadata={"from": "here"})
+    storage.append("d@v1", "v2", rows[:10])
+    storage.tag("d@v2", "best")
+    storage.submit([1, 2, 3], "e@only")
     return storage
 
 
@@ -41,7 +41,7 @@ def test_ls_lists_datasets_and_versions_with_their_tags(storage: cachelayer.Stor
     assert "best" in invoke("ls", f"{storage.url}/d").stdout
     (tmp_path / "empty").mkdir()
     assert document("ls", tmp_path / "empty") == []
-    storage.delete("e", "only")
+    storage.delete("e@only")
     assert document("ls", f"{storage.url}/e") == []
 
 
@@ -87,8 +87,8 @@ def test_a_long_url_stands_whole_on_one_line(tmp_path: Path, monkeypatch: pytest
     used = CacheFolder(tmp_path / "copies").group(url)
     used.make("shard", 2000, lambda path: path.write_bytes(bytes(2000)) and None)
     other = cachelayer.Storage(tmp_path / ("long" * 30))
-    other.submit([1], "d", "v1")
-    other.copy("d", "v1", tmp_path / "copied")
+    other.submit([1], "d@v1")
+    other.copy("d@v1", tmp_path / "copied")
     monkeypatch.setenv("COLUMNS", "40")
     first, rule, row, *_ = invoke("local", "--local-cache", tmp_path / "copies").stdout.splitlines()
     assert row.endswith(f"   {url}")
@@ -111,7 +111,7 @@ def test_erase_takes_a_condition(storage: cachelayer.Storage) -> None:
 
 
 def test_show_tells_everything_of_a_version(storage: cachelayer.Storage) -> None:
-    ref = storage.fetch("d", "v1")
+    ref = storage.fetch("d@v1")
     found = document("show", f"{storage.url}/d@v1")
     assert (found["records"], found["nbytes"], found["reference"]) == (500, ref.nbytes, ref.reference)
     assert sum(shard["records"] for shard in found["shards"]) == 500
@@ -175,7 +175,7 @@ def test_cp_keeps_or_changes_the_names(storage: cachelayer.Storage, tmp_path: Pa
     other = cachelayer.Storage(tmp_path / "other")
     kept = document("cp", f"{storage.url}/d@best", other.url)
     renamed = document("cp", f"{storage.url}/d@v1", f"{other.url}/copy@w1")
-    assert (kept["dataset_id"], kept["version"], kept["digest"]) == ("d", "v2", storage.fetch("d", "v2").digest)
+    assert (kept["dataset_id"], kept["version"], kept["digest"]) == ("d", "v2", storage.fetch("d@v2").digest)
     assert (renamed["dataset_id"], renamed["version"]) == ("copy", "w1")
     assert other.verify("copy@w1")
     assert document("cp", f"{storage.url}/d@best", other.url) == {**kept, "copied": False}
@@ -186,8 +186,8 @@ def test_cp_keeps_or_changes_the_names(storage: cachelayer.Storage, tmp_path: Pa
 
 def test_repair_fetches_what_is_damaged_from_elsewhere(storage: cachelayer.Storage, tmp_path: Path) -> None:
     backup, other = cachelayer.Storage(tmp_path / "backup"), cachelayer.Storage(tmp_path / "other")
-    storage.copy("d", "v1", backup, new="kept@w1")
-    storage.copy("e", "only", other)
+    storage.copy("d@v1", backup, new="kept@w1")
+    storage.copy("e@only", other)
     named = f"{storage.url}/d@v1"
     assert "nothing is damaged" in invoke("repair", named, "--from", f"{backup.url}/kept@w1").stdout
     shard = min(Path(storage.url, "d", "shards").glob("*.array_record"))
@@ -277,8 +277,8 @@ def test_doctor_says_that_nothing_can_be_deleted_and_a_killed_build_goes_on_ther
     claim.parent.mkdir(parents=True)
     claim.write_bytes(b"gone.elsewhere-1 0 1")
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.2")
-    assert len(storage.submit([1, 2], "new", "v1")) == 2
-    assert len(storage.submit([1, 2, 3], "new", "v2")) == 3
+    assert len(storage.submit([1, 2], "new@v1")) == 2
+    assert len(storage.submit([1, 2, 3], "new@v2")) == 3
 
 
 def test_doctor_gives_up(storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_doctor_gives_up(storage: cachelayer.Storage, monkeypatch: pytest.Monkey
 def test_what_others_stored_does_not_command_the_terminal(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
     said = "\x1b]0;title\x07\x1b[2J\x9b31mred\rover"
-    storage.submit([1], "d", "v1", description=said, metadata={said: said})
+    storage.submit([1], "d@v1", description=said, metadata={said: said})
     shown = invoke("show", f"{storage.url}/d@v1").stdout
     assert "title" in shown
     assert not {"\x1b", "\x07", "\x9b", "\r"} & set(shown)

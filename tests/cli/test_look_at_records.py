@@ -42,7 +42,7 @@ def rows() -> list[dict[str, Any]]:
 @pytest.fixture
 def ref(tmp_path: Path) -> cachelayer.DataRef[Any]:
     """A version in the storage `cache` of the test's folder."""
-    return cachelayer.Storage(tmp_path / "cache").submit(rows(), "rows", "v1", shard_bytes=30_000, progress=False)
+    return cachelayer.Storage(tmp_path / "cache").submit(rows(), "rows@v1", shard_bytes=30_000, progress=False)
 
 
 def numbers(ended: str) -> list[int]:
@@ -66,7 +66,7 @@ def test_encoded_images_are_shown_decoded(tmp_path: Path) -> None:
 
     file = io.BytesIO()
     Image.new("RGB", (4, 2), "red").save(file, "PNG")
-    cachelayer.Storage(tmp_path / "cache").submit([file.getvalue()], "photos", "v1", element_spec=ImageSpec())
+    cachelayer.Storage(tmp_path / "cache").submit([file.getvalue()], "photos@v1", element_spec=ImageSpec())
     text = invoke("head", tmp_path / "cache/photos").stdout
     assert "uint8[2, 4, 3]" in text
     found = invoke("stats", tmp_path / "cache/photos").stdout
@@ -76,7 +76,7 @@ def test_encoded_images_are_shown_decoded(tmp_path: Path) -> None:
 def test_what_is_none_within_elements_is_shown(tmp_path: Path) -> None:
     dicts = [{"a": 1, "n": [[1], []]}, None, {"a": None, "n": []}]
     rows = [{"d": value, "x": numbers} for value, numbers in zip(dicts, ([1, None], None, []), strict=True)]
-    cachelayer.Storage(tmp_path / "cache").submit(rows, "rows", "v1", metadata={"classes": ["zero", "one"]})
+    cachelayer.Storage(tmp_path / "cache").submit(rows, "rows@v1", metadata={"classes": ["zero", "one"]})
     found = document("head", tmp_path / "cache/rows")
     assert [each["element"] for each in found] == rows
     text = invoke("head", tmp_path / "cache/rows").stdout
@@ -98,7 +98,7 @@ def test_stats_tells_of_every_leaf(ref: cachelayer.DataRef[Any], tmp_path: Path)
 
 def test_a_version_without_records_is_looked_at_too(tmp_path: Path) -> None:
     cachelayer.Storage(tmp_path / "cache").submit(
-        [], "none", "v1", element_spec={"x": ArraySpec("float32", nullable=True)}, allow_empty=True
+        [], "none@v1", element_spec={"x": ArraySpec("float32", nullable=True)}, allow_empty=True
     )
     place = tmp_path / "cache/none"
     assert invoke("head", place).stdout == invoke("sample", place).stdout == "no records\n"

@@ -195,7 +195,7 @@ def test_an_image_folder_of_torchvision_comes_in_by_its_files(tmp_path: Path) ->
             Image.new("RGB", (4, 5), (number, 0, 0)).save(tmp_path / "pets" / name / f"{number}.png")
     storage = cachelayer.Storage(tmp_path / "cache")
     folder = torchvision.datasets.ImageFolder(tmp_path / "pets")
-    ref: Any = storage.cache(folder, "pets", "v1")
+    ref: Any = storage.cache(folder, "pets@v1")
     assert ref.metadata["classes"] == ["cat", "dog"]
     for number, (picture, label) in enumerate(folder):
         pixels, stored = ref[number]
@@ -203,4 +203,4 @@ def test_an_image_folder_of_torchvision_comes_in_by_its_files(tmp_path: Path) ->
         assert ref.raw()[number][0] == Path(folder.samples[number][0]).read_bytes()
     transformed = torchvision.datasets.ImageFolder(tmp_path / "pets", transform=torchvision.transforms.ToTensor())
     with pytest.warns(cachelayer.CacheLayerWarning, match="transforms of the ImageFolder are not cached"):
-        assert storage.cache(transformed, "others", "v1").digest == ref.digest
+        assert storage.cache(transformed, "others@v1").digest == ref.digest

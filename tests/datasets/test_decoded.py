@@ -60,11 +60,11 @@ def storage(tmp_path: Path) -> cachelayer.Storage:
 @pytest.fixture
 def ref(storage: cachelayer.Storage) -> DataRef[Any]:
     rows = [{"image": file, "meta": {"mask": file, "label": i}} for i, file in enumerate(FILES)]
-    return storage.submit(rows, "d", "v", element_spec=SPEC)
+    return storage.submit(rows, "d@v", element_spec=SPEC)
 
 
 def one(storage: cachelayer.Storage, data: bytes, mode: str = "RGB") -> DataRef[Any]:
-    return storage.submit([data], "one", "v", element_spec=ImageSpec(mode))
+    return storage.submit([data], "one@v", element_spec=ImageSpec(mode))
 
 
 def test_a_batch_of_images_of_one_size_is_one_array(ref: DataRef[Any]) -> None:
@@ -123,7 +123,7 @@ def test_every_view_of_stored_records_can_be_decoded_to_a_size(ref: DataRef[Any]
 
 
 def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
-    ref = storage.submit([FILES[0], None], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
+    ref = storage.submit([FILES[0], None], "d@v", element_spec=ImageSpec()).decoded(size=SIZE)
     assert ref[1] is None
     batch = ref.read([1, 0])
     assert isinstance(batch, Nullable)
@@ -136,13 +136,13 @@ def test_a_copy_of_a_view_has_its_pixels_and_another_size_is_another_source(
 ) -> None:
     sized, cropped = ref.decoded(size=SIZE), ref.decoded(size=SIZE, crop=True)
     for source in (sized, sized.stream()):
-        pixels = storage.cache(source, type(source).__name__, "v")
+        pixels = storage.cache(source, f"{type(source).__name__}@v")
         assert pixels.raw().element_spec == sized.element_spec
         np.testing.assert_array_equal(pixels[2]["image"], sized[2]["image"])
     with pytest.raises(StaleVersionError, match="records"):
-        storage.cache(cropped, type(sized).__name__, "v", on_change="error")
+        storage.cache(cropped, f"{type(sized).__name__}@v", on_change="error")
     with pytest.raises(InvalidTypeError, match="cache it first"):
-        storage.rewrite("files", sized, "v")
+        storage.rewrite(sized, "files@v")
 
 
 @pytest.mark.parametrize("mode", IMAGE_MODES)
@@ -195,7 +195,7 @@ def test_crop_keeps_proportions_and_the_middle(storage: cachelayer.Storage) -> N
     expected = resized(png(np.asarray(picture(60, 60))), size=(30, 30))
     # The filter takes pixels beyond the edge of what is kept into account.
     np.testing.assert_array_equal(found[:, 1:-1], expected[:, 1:-1])
-    tall = storage.submit([png(np.swapaxes(pixels, 0, 1).copy())], "tall", "v", element_spec=ImageSpec())
+    tall = storage.submit([png(np.swapaxes(pixels, 0, 1).copy())], "tall@v", element_spec=ImageSpec())
     turned = np.swapaxes(tall.decoded(size=(30, 30), crop=True)[0], 0, 1)
     np.testing.assert_allclose(turned.astype(int), found, atol=1)
 
@@ -208,7 +208,7 @@ def test_rounding_never_moves_the_middle_of_an_image_out_of_it(
     assert size * (width / size) > width
     shapes = [(width + 50, width), (width, width + 50), (width, width)]
     files = [png(np.full((*shape, 3), 77, np.uint8)) for shape in shapes]
-    ref = storage.submit(files, "d", "v", element_spec=ImageSpec()).decoded(size=(size, size), crop=True)
+    ref = storage.submit(files, "d@v", element_spec=ImageSpec()).decoded(size=(size, size), crop=True)
     assert (ref.read([0, 1, 2]) == 77).all()
 
 
@@ -245,7 +245,7 @@ def test_files_of_all_kinds_are_resized_as_they_are_decoded(
 )
 def test_files_that_do_not_decode_are_refused(storage: cachelayer.Storage, damaged: bytes, message: str) -> None:
     with pytest.raises(ElementError, match=message) as refused:
-        storage.submit([FILES[0], damaged], "d", "v", element_spec=ImageSpec())
+        storage.submit([FILES[0], damaged], "d@v", element_spec=ImageSpec())
     assert refused.value.record == 1
 
 

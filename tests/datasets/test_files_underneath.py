@@ -18,18 +18,18 @@ N = 900
 @pytest.fixture
 def ref(tmp_path: Path) -> Any:
     """A version of three shards or more."""
-    return cachelayer.Storage(tmp_path / "a").submit(np.arange(N), "d", "v1", shard_bytes=20_000)
+    return cachelayer.Storage(tmp_path / "a").submit(np.arange(N), "d@v1", shard_bytes=20_000)
 
 
 def files(root: Path, suffix: str) -> list[Path]:
     """The files of the shards, in the order of their records."""
-    shards = cachelayer.Storage(root).fetch("d", "v1")._base.version.manifest.shards
+    shards = cachelayer.Storage(root).fetch("d@v1")._base.version.manifest.shards
     return [root / "d" / f"{shard.file}.{suffix}" for shard in shards]
 
 
 def other(tmp_path: Path) -> Path:
     """The files of other records of the same sizes."""
-    cachelayer.Storage(tmp_path / "b").submit(np.arange(N) + 1_000_000, "d", "v1", shard_bytes=20_000)
+    cachelayer.Storage(tmp_path / "b").submit(np.arange(N) + 1_000_000, "d@v1", shard_bytes=20_000)
     return tmp_path / "b"
 
 
@@ -55,7 +55,7 @@ def test_files_of_other_records_of_the_same_size_are_found_out(
         for mine, new in zip(files(tmp_path / "a", suffix), files(theirs, suffix), strict=True):
             assert mine.stat().st_size == new.stat().st_size
             shutil.copy(new, mine)
-    reopened = cachelayer.Storage(tmp_path / "a", verify=verify).fetch(ref.dataset_id, ref.dataset_version)
+    reopened = cachelayer.Storage(tmp_path / "a", verify=verify).fetch(f"{ref.dataset_id}@{ref.dataset_version}")
     for read in (lambda: reopened.read(np.arange(N)), lambda: reopened[N // 2]):
         with pytest.raises(CorruptionError, match="d/shards/"):
             read()

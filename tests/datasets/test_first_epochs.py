@@ -40,7 +40,7 @@ def proxy(gcs: Server) -> Iterator[FaultProxy]:
 
 def publish(gcs: Server, records: Any, **options: Any) -> Any:
     storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
-    return storage.submit(records, "d", "v1", **options)
+    return storage.submit(records, "d@v1", **options)
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def varying(count: int) -> list[dict[str, Any]]:
 def published(records: Sequence[Any], **options: Any) -> Any:
     """A version in the memory of this process, which is read as from a bucket."""
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
-    return storage.submit(records, "d", "v1", **{"shard_bytes": 1 << 18, **options})
+    return storage.submit(records, "d@v1", **{"shard_bytes": 1 << 18, **options})
 
 
 class Requests:
@@ -153,8 +153,8 @@ def documents() -> tuple[Any, Any]:
     """A version of documents, and one with a column of texts more."""
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     spec = {"n": ArraySpec(np.int64), "x": ArraySpec(np.int32, (None,)), "y": ArraySpec(bytes)}
-    ref = storage.submit(DOCUMENTS, "d", "v1", element_spec=spec, shard_bytes=1 << 18)
-    return ref, storage.add_columns("d", "v1", "v2", lambda each: {"c": str(each["n"])})
+    ref = storage.submit(DOCUMENTS, "d@v1", element_spec=spec, shard_bytes=1 << 18)
+    return ref, storage.add_columns("d@v1", "v2", lambda each: {"c": str(each["n"])})
 
 
 @pytest.mark.parametrize("sizes", [Blocks(records=BLOCK, window=8, lanes=4), "blocks"], ids=["small", "default"])
@@ -322,10 +322,10 @@ def little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("little_ahead")
 def test_a_version_that_is_deleted_in_the_midst_is_said_to_be() -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
-    ref = storage.submit(uniform(MANY), "d", "v1")
+    ref = storage.submit(uniform(MANY), "d@v1")
     iterator = iter(in_blocks(ref, 32))
     next(iterator)
-    storage.delete("d", "v1", grace=0)
+    storage.delete("d@v1", grace=0)
     storage.gc(grace=0)
     with pytest.raises(VersionNotFoundError, match="d@v1"):
         list(iterator)
@@ -334,7 +334,7 @@ def test_a_version_that_is_deleted_in_the_midst_is_said_to_be() -> None:
 @pytest.fixture(scope="module")
 def on_gcs(gcs: Server) -> Any:
     storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
-    return storage.submit(uniform(MANY), "d", "v1", shard_bytes=1 << 18)
+    return storage.submit(uniform(MANY), "d@v1", shard_bytes=1 << 18)
 
 
 @pytest.fixture
@@ -405,7 +405,7 @@ def test_an_epoch_takes_a_request_a_block_and_few_bytes_more_than_its_records_on
     nbytes, records = 10_000, 6656
     storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
     rows = np.random.default_rng(0).integers(0, 256, (64, nbytes), np.uint8)
-    ref = storage.submit((rows[number % 64] for number in range(records)), "d", "v1")
+    ref = storage.submit((rows[number % 64] for number in range(records)), "d@v1")
     for host, hosts in ((0, 1), (0, 8), (5, 8)):
         # Each host knows nothing of what the others have fetched.
         mine = through(gcs, proxy, ref)

@@ -40,7 +40,7 @@ def on_gcs(gcs: Server) -> tuple[Server, Any]:
 def publish(server: Server) -> Any:
     url = server.url(new_bucket(server), "caches")
     storage = Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
-    ref = storage.submit(rows(COUNT), "d", "v1", shard_bytes=SHARD_BYTES)
+    ref = storage.submit(rows(COUNT), "d@v1", shard_bytes=SHARD_BYTES)
     assert len(ref._base.version.manifest.shards) == SHARDS  # type: ignore[attr-defined]
     return ref
 
@@ -96,7 +96,7 @@ def outcome(order: str) -> dict[str, Any]:
 def memory() -> Any:
     """A version in memory, and its store."""
     url = f"memory://{uuid.uuid4().hex}"
-    return Storage(url, local_cache_bytes=0).submit(rows(COUNT), "d", "v1", shard_bytes=SHARD_BYTES)
+    return Storage(url, local_cache_bytes=0).submit(rows(COUNT), "d@v1", shard_bytes=SHARD_BYTES)
 
 
 def object_of(ref: Any, number: int, suffix: str) -> tuple[Any, str]:
@@ -437,7 +437,7 @@ def test_a_condition_on_lengths_reads_no_record(on_gcs: tuple[Server, Any]) -> N
     listed = [{"tokens": list(range(n % 7)), "raw": b"x" * (n % 5), "n": n} for n in range(90)]
     spec = {"tokens": cachelayer.ArraySpec("int64", (None,)), "raw": bytes, "n": "int64"}
     here = Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
-    here.submit(listed, "d", "v1", element_spec=spec, shard_bytes=1_000)
+    here.submit(listed, "d@v1", element_spec=spec, shard_bytes=1_000)
     with fault_proxy(server.endpoint) as proxy:
         options = server.storage_options(proxy.endpoint)
         ref: Any = Storage(url, storage_options=options, local_cache_bytes=0).fetch("d@v1")
@@ -450,7 +450,7 @@ def test_a_condition_on_lengths_reads_no_record(on_gcs: tuple[Server, Any]) -> N
 
 
 def test_a_local_storage_is_its_own_mirror_and_one_without_copies_refuses(memory: Any, tmp_path: Path) -> None:
-    ref = Storage(tmp_path / "here", local_cache=tmp_path / "copies").submit(rows(COUNT), "d", "v1")
+    ref = Storage(tmp_path / "here", local_cache=tmp_path / "copies").submit(rows(COUNT), "d@v1")
     assert ref.mirror() == Mirrored(1, 1, ref.nbytes, ref.nbytes, str(tmp_path / "here" / "d"))
     assert not (tmp_path / "copies").exists()
     with pytest.raises(cachelayer.InvalidArgumentError, match="local_cache_bytes=0"):

@@ -23,7 +23,7 @@ def published(request: pytest.FixtureRequest, s3: Server, gcs: Server) -> tuple[
     server = gcs if request.param == "gs" else s3
     storage = Storage(server.url(new_bucket(server), "caches"), storage_options=server.storage_options())
     rows = ({"n": np.int64(number), "x": np.zeros(100, np.uint8)} for number in range(COUNT))
-    ref = storage.submit(rows, "d", "v1", shard_bytes=9_000)
+    ref = storage.submit(rows, "d@v1", shard_bytes=9_000)
     assert len(ref._base.version.manifest.shards) >= SHARDS  # type: ignore[attr-defined]
     return server, ref
 
@@ -59,7 +59,7 @@ def test_all_hosts_start_with_five_requests_beside_those_of_records_though_the_s
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 def test_without_the_indices_beside_the_manifest_each_shard_has_its_own(damage: str) -> None:
     storage = Storage("memory://start-up", local_cache_bytes=0)
-    ref = storage.submit([b"%d" % number for number in range(100)], damage, "v1", shard_bytes=1000)
+    ref = storage.submit([b"%d" % number for number in range(100)], f"{damage}@v1", shard_bytes=1000)
     store, name = ref._base.version.folder, ref._base.version.indices  # type: ignore[attr-defined]
     raw = store.read(name)
     assert raw is not None
@@ -67,7 +67,7 @@ def test_without_the_indices_beside_the_manifest_each_shard_has_its_own(damage: 
         store.delete(name)
     else:
         store.put(name, raw[:100] + bytes([raw[100] ^ 1]) + raw[101:])
-    again = storage.fetch(damage, "v1")
+    again = storage.fetch(f"{damage}@v1")
     assert again.__getitems__([99, 5, 50]) == [b"99", b"5", b"50"]
-    storage.delete(damage, "v1", grace=0)
+    storage.delete(f"{damage}@v1", grace=0)
     assert stored_files(storage, damage) == named_files(storage, damage) == set()

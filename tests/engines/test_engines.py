@@ -51,7 +51,7 @@ class TestBeam(EngineTests):
 def test_a_build_by_beam_is_the_same(tmp_path: Path) -> None:
     source = cachelayer.sharded(rows, PARTS)
     refs = [
-        cachelayer.Storage(tmp_path / str(engine)).submit(source, "d", "v1", shard_bytes=SHARD_BYTES, engine=engine)
+        cachelayer.Storage(tmp_path / str(engine)).submit(source, "d@v1", shard_bytes=SHARD_BYTES, engine=engine)
         for engine in (None, "beam")
     ]
     assert refs[0].digest == refs[1].digest

@@ -103,5 +103,5 @@ def test_processes_build_from_an_array_in_a_file(tmp_path: Path) -> None:
     x = np.load(tmp_path / "x.npy", mmap_mode="r")
     source, options = {"x": x, "n": np.arange(len(x))}, {"shard_bytes": x.nbytes // 3}
     storage = cachelayer.Storage(tmp_path / "s")
-    ref = storage.submit(source, "d", "v1", engine="processes", workers=2, **options)
-    assert ref.digest == storage.submit(source, "d", "v2", **options).digest
+    ref = storage.submit(source, "d@v1", engine="processes", workers=2, **options)
+    assert ref.digest == storage.submit(source, "d@v2", **options).digest

@@ -106,7 +106,7 @@ def node_that_goes_away(cluster: Any, folder: Path) -> Iterator[str]:
 
 
 def submit(storage: Storage, part: Callable[[int, int], Any], engine: str | None, **options: Any) -> DataRef[Any]:
-    return storage.submit(sharded(part, PARTS), "d", "v1", shard_bytes=SHARD_BYTES, engine=engine, **options)
+    return storage.submit(sharded(part, PARTS), "d@v1", shard_bytes=SHARD_BYTES, engine=engine, **options)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_build_survives_the_loss_of_a_node(cluster: Any, tmp_path: Path, expec
     with node_that_goes_away(cluster, tmp_path):
         ref = submit(storage, part, "ray", element_spec=SPEC)
     assert ref.digest == expected
-    assert storage.verify("d", "v1", progress=False)
+    assert storage.verify("d@v1", progress=False)
 
 
 OWN = """

@@ -75,7 +75,7 @@ def test_a_process_that_cannot_find_them_says_so_and_takes_those_of_its_environm
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = Storage(s3.url(new_bucket(s3)), storage_options=s3.storage_options(), local_cache_bytes=0)
-    raw = pickle.dumps(storage.cache([5, 6], "d", "v1"))
+    raw = pickle.dumps(storage.cache([5, 6], "d@v1"))
     assert b"endpoint_url" in raw
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, "/nowhere")
@@ -109,7 +109,7 @@ def test_a_process_gets_them_however_it_is_started(method: str) -> None:
 
 def test_a_source_of_files_pickles_no_credentials(s3: Server, tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    ref = storage.submit([b"1", b"2"], "d", "v1")
+    ref = storage.submit([b"1", b"2"], "d@v1")
     path = tmp_path / "d" / ref._base.version.manifest.shards[0].name
     url = s3.url(new_bucket(s3))
     options = {**s3.storage_options(), "secret": "hush-hush"}

@@ -104,7 +104,7 @@ def test_what_others_see_is_put_though_the_system_fails_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     storage = cachelayer.Storage(tmp_path)
-    storage.submit([1], "d", "v1")
+    storage.submit([1], "d@v1")
     entry = tmp_path / "d" / "_log" / "0000000002.json"
 
     def failing(call: Callable[..., object]) -> Callable[..., None]:
@@ -122,7 +122,7 @@ def test_what_others_see_is_put_though_the_system_fails_after_it(
     else:
         monkeypatch.setattr("cachelayer.objects.local.sync_path", failing(sync_path))
     with pytest.warns(cachelayer.CacheLayerWarning, match=r"0002\.json is written, but may be lost"):
-        storage.tag("d", "v1", "best")
+        storage.tag("d@v1", "best")
     assert (entry.parent / "failed").exists()
     assert [event.kind for event in storage.history("d")] == ["publish", "tag"]
 
@@ -134,13 +134,13 @@ def test_who_shuts_others_out_of_a_shared_folder_is_warned(
     tmp_path: Path, mode: int, umask: int, warns: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
     storage = cachelayer.Storage(tmp_path / "caches")
-    storage.submit([1, 2], "d", "v1")
+    storage.submit([1, 2], "d@v1")
     for folder in (tmp_path / "caches").glob("**/"):
         folder.chmod(mode)
     before = os.umask(umask)
     try:
-        storage.submit([1, 2], "d", "v2")
-        storage.submit([1, 2], "e", "v1")
+        storage.submit([1, 2], "d@v2")
+        storage.submit([1, 2], "e@v1")
     finally:
         os.umask(before)
     said = [str(warning.message) for warning in recwarn]
@@ -152,12 +152,12 @@ def test_who_shuts_others_out_of_a_shared_folder_is_warned(
 def test_a_folder_without_permissions_is_read_or_is_a_storage_error() -> None:
     def calls_of(storage: cachelayer.Storage, other: cachelayer.Storage) -> list[Callable[[], object]]:
         return [
-            lambda: storage.submit([1], "d", "v2"),
-            lambda: storage.cache([1], "e", "v1"),
-            lambda: storage.tag("d", "v1", "best"),
-            lambda: storage.delete("d", "v1"),
+            lambda: storage.submit([1], "d@v2"),
+            lambda: storage.cache([1], "e@v1"),
+            lambda: storage.tag("d@v1", "best"),
+            lambda: storage.delete("d@v1"),
             lambda: other.datasets(),
-            lambda: other.fetch("d", "v1"),
+            lambda: other.fetch("d@v1"),
         ]
 
     def calls_of_nobody() -> Any:
@@ -167,18 +167,18 @@ def test_a_folder_without_permissions_is_read_or_is_a_storage_error() -> None:
         storage = cachelayer.Storage(readable)
         for call in calls_of(storage, cachelayer.Storage(closed)):
             said_of(call)
-        return storage.fetch("d", "v1").read([0, 1]).tolist()
+        return storage.fetch("d@v1").read([0, 1]).tolist()
 
     with tempfile.TemporaryDirectory() as folder:
         readable, closed = Path(folder, "readable"), Path(folder, "closed")
-        cachelayer.Storage(readable).submit([1, 2], "d", "v1")
+        cachelayer.Storage(readable).submit([1, 2], "d@v1")
         shutil.copytree(readable, closed)
         # Nobody cannot import where Python lies in root's home: whatever the calls import, they import before.
         mine = cachelayer.Storage(Path(folder, "mine"))
-        mine.submit([1, 2], "d", "v1").read([0, 1])
+        mine.submit([1, 2], "d@v1").read([0, 1])
         for call in calls_of(mine, mine)[:3]:
             call()
-        mine.delete("d", "v2")
+        mine.delete("d@v2")
         Path(folder).chmod(0o755)
         for path in (readable, *readable.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
@@ -248,12 +248,12 @@ def test_the_folder_itself_and_that_of_a_dataset_may_be_links(tmp_path: Path) ->
     (tmp_path / "link").symlink_to(disk)
     (disk / "numbers").symlink_to(other / "numbers")
     storage = cachelayer.Storage(tmp_path / "link")
-    storage.submit([1, 2, 3], "numbers", "v1")
-    assert storage.fetch("numbers", "v1").read([2, 0]).tolist() == [3, 1]
+    storage.submit([1, 2, 3], "numbers@v1")
+    assert storage.fetch("numbers@v1").read([2, 0]).tolist() == [3, 1]
     assert storage.datasets() == ["numbers"]
     assert (other / "numbers" / "_log").is_dir()
     assert storage.gc(grace=0) == []
-    storage.delete("numbers", "v1", grace=0)
+    storage.delete("numbers@v1", grace=0)
     assert not [path for path in other.rglob("*") if path.is_file() and path.parent.name != "_log"]
     assert (disk / "numbers").is_symlink()
 
@@ -270,7 +270,7 @@ def test_a_file_system_without_hard_links_is_an_error_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     other = cachelayer.Storage(tmp_path / "other")
-    other.submit([1], "d", "v1")
+    other.submit([1], "d@v1")
 
     def link(*_: Any) -> None:
         raise OSError(number, os.strerror(number))
@@ -283,9 +283,9 @@ def test_a_file_system_without_hard_links_is_an_error_before_anything_is_built(
         pytest.fail("the source was asked")
 
     for call in (
-        lambda: storage.submit(never, "d", "v1"),
-        lambda: storage.cache(never, "d", "v1"),
-        lambda: other.copy("d", "v1", storage),
+        lambda: storage.submit(never, "d@v1"),
+        lambda: storage.cache(never, "d@v1"),
+        lambda: other.copy("d@v1", storage),
     ):
         with pytest.raises(cachelayer.StorageError, match=r"no hard links .*: keep the storage on one that has them"):
             call()

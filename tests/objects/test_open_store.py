@@ -89,7 +89,7 @@ def test_the_user_of_the_history_is_the_operating_systems(tmp_path: Path, monkey
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "somebody")
     storage = cachelayer.Storage(tmp_path)
-    storage.submit([1, 2], "d", "v1")
+    storage.submit([1, 2], "d@v1")
     assert storage.history("d")[0].user == pwd.getpwuid(os.getuid()).pw_name
 
 
@@ -101,7 +101,7 @@ def test_a_local_disk_needs_no_home_and_no_name_of_the_user(tmp_path: Path, monk
     for name in ("HOME", "XDG_CACHE_HOME", "CACHELAYER_LOCAL_CACHE", "LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     storage = cachelayer.Storage(tmp_path)
-    assert list(storage.cache([1, 2], "d", "v1")) == [1, 2]
+    assert list(storage.cache([1, 2], "d@v1")) == [1, 2]
     assert storage.history("d")[0].user == f"uid {os.getuid()}"
     with pytest.raises(InvalidArgumentError, match="CACHELAYER_LOCAL_CACHE"):
         cachelayer.Storage("gs://bucket")

@@ -92,7 +92,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.collect(0)
         for version in self.versions:
-            assert self.clients[0].verify("d", version, progress=False)
+            assert self.clients[0].verify(f"d@{version}", progress=False)
         # In memory nothing ends by itself.
         self.store.delete_folder("")
 
@@ -104,9 +104,9 @@ class Machine(RuleBasedStateMachine):
         storage = self.clients[client]
         if self.taken(version):
             with pytest.raises(cachelayer.AlreadyExistsError):
-                storage.submit(numbers, "d", version)
+                storage.submit(numbers, f"d@{version}")
             return multiple()
-        ref = storage.submit(numbers, "d", version, shard_bytes=SHARD_BYTES)
+        ref = storage.submit(numbers, f"d@{version}", shard_bytes=SHARD_BYTES)
         self.versions[version] = numbers
         return version, numbers, ref
 
@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         named = self.tags.get(version, version)
         found = self.versions.get(named)
         source = numbers if found is None else lambda: pytest.fail("it was there, and was built again")
-        ref = self.clients[client].cache(source, "d", version, shard_bytes=SHARD_BYTES)
+        ref = self.clients[client].cache(source, f"d@{version}", shard_bytes=SHARD_BYTES)
         if found is None:
             self.versions[version] = found = numbers
         assert list(ref) == found
@@ -125,7 +125,7 @@ class Machine(RuleBasedStateMachine):
     def fail(self, client: int, version: str, numbers: list[int]) -> None:
         if not self.taken(version):
             with pytest.raises(cachelayer.ElementError):
-                self.clients[client].cache([*numbers, "no number"], "d", version)
+                self.clients[client].cache([*numbers, "no number"], f"d@{version}")
 
     @rule(
         how=st.sampled_from(["submit", "cache"]),
@@ -153,10 +153,10 @@ class Machine(RuleBasedStateMachine):
         latest = next(reversed(self.versions), None)
         version = latest if name == "latest" else self.tags.get(name, name)
         if version in self.versions:
-            assert list(self.clients[client].fetch("d", name)) == self.versions[version]
+            assert list(self.clients[client].fetch(f"d@{name}")) == self.versions[version]
         else:
             with pytest.raises(cachelayer.NotFoundError):
-                self.clients[client].fetch("d", name)
+                self.clients[client].fetch(f"d@{name}")
 
     @rule(opened=consumes(refs), client=CLIENTS)
     def read(self, opened: tuple[str, list[int], Any], client: int) -> None:
@@ -170,12 +170,12 @@ class Machine(RuleBasedStateMachine):
         storage = self.clients[client]
         if version not in self.versions:
             with pytest.raises(cachelayer.NotFoundError):
-                storage.delete("d", version, grace=0)
+                storage.delete(f"d@{version}", grace=0)
         elif version in self.tags.values():
             with pytest.raises(cachelayer.InvalidArgumentError, match="has the tag"):
-                storage.delete("d", version, grace=0)
+                storage.delete(f"d@{version}", grace=0)
         else:
-            storage.delete("d", version, grace=0)
+            storage.delete(f"d@{version}", grace=0)
             del self.versions[version]
 
     @rule(client=CLIENTS, version=VERSIONS, tag=TAGS)
@@ -183,12 +183,12 @@ class Machine(RuleBasedStateMachine):
         storage = self.clients[client]
         if version not in self.versions:
             with pytest.raises(cachelayer.NotFoundError):
-                storage.tag("d", version, tag)
+                storage.tag(f"d@{version}", tag)
         elif tag in self.versions:
             with pytest.raises(cachelayer.AlreadyExistsError):
-                storage.tag("d", version, tag)
+                storage.tag(f"d@{version}", tag)
         else:
-            storage.tag("d", version, tag)
+            storage.tag(f"d@{version}", tag)
             self.tags[tag] = version
 
     @rule(client=CLIENTS)

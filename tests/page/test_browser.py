@@ -33,7 +33,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
         for number in range(300)
     ]
     storage.submit(rows, "d@v1", description=HOSTILE, shard_bytes=1_000_000)
-    storage.derive("d", "v1", "half", keep=range(150))
+    storage.derive("d@v1", "half", keep=range(150))
     return storage
 
 

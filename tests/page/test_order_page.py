@@ -114,7 +114,7 @@ def test_a_state_shows_the_batches_that_its_iterator_hands_out(
 ) -> None:
     if "v2" not in storage.versions("pets"):
         more = {"label": np.arange(130), "meta": {"score": np.zeros(130)}, "x": np.arange(RECORDS, RECORDS + 130)}
-        storage.append("pets", "v1", "v2", more)
+        storage.append("pets@v1", "v2", more)
     old, new = storage.fetch("pets@v1"), storage.fetch("pets@v2")
     options: dict[str, Any] = {"shuffle": True, "seed": 3, "num_epochs": None, "remainder": remainder}
     left_out = iter(old.stream(64, **options).without(steps=[4, 5, 80]))

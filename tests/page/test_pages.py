@@ -55,10 +55,10 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
         metadata={"<i>": "<u>", "tfds": {"class_names": {"['<b>key</b>']": [HOSTILE.replace("\ud800", "")] * RECORDS}}},
         shard_bytes=60_000,
     )
-    storage.append("d", "v1", "v2", [element(number) for number in range(5)])
+    storage.append("d@v1", "v2", [element(number) for number in range(5)])
     changed = [{**element(number), **({"text": HOSTILE} if number == 7 else {})} for number in range(2, RECORDS)]
     storage.submit(changed, "d@changed", element_spec=spec)
-    storage.tag("d", "v2", "best")
+    storage.tag("d@v2", "best")
     storage.submit([], "empty@v1", element_spec=cachelayer.ArraySpec(np.int64), allow_empty=True)
     return storage
 

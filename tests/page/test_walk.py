@@ -28,9 +28,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
     storage = cachelayer.Storage(tmp_path_factory.mktemp("caches"))
     rows = list(wrongly_labelled(WRONG))
     storage.submit(rows, "digits@v1", metadata={"classes": CLASSES}, shard_bytes=40_000)
-    storage.append("digits", "v1", "v2", rows[:300])
-    storage.derive("digits", "v2", "odd", keep=range(1, len(rows), 2))
-    storage.tag("digits", "v2", "best")
+    storage.append("digits@v1", "v2", rows[:300])
+    storage.derive("digits@v2", "odd", keep=range(1, len(rows), 2))
+    storage.tag("digits@v2", "best")
     return storage
 
 

@@ -148,7 +148,7 @@ def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Pat
     file, names = repository / "inner" / "code.py", dict[str, Any](__name__="code")
     exec(compile(file.read_text(), str(file), "exec"), names)
     storage = cachelayer.Storage(tmp_path / "storage")
-    for ref in (storage.cache(names["rows"], "d", "cached"), storage.cacheable("d", "called")(names["rows"])()):
+    for ref in (storage.cache(names["rows"], "d@cached"), storage.cacheable("d@called")(names["rows"])()):
         assert ref.provenance["git_commit"] == git(repository, "rev-parse", "HEAD")
         assert ref.provenance["function"] == "code.rows"
         assert ref.provenance["code"]["functions"].keys() == {"rows"}
@@ -171,7 +171,7 @@ def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None
     def rows(count: int) -> list[int]:
         return list(range(count))
 
-    make = cachelayer.Storage(tmp_path).cacheable("d", "v1", description="rows", metadata={"a": 1})(rows)
+    make = cachelayer.Storage(tmp_path).cacheable("d@v1", description="rows", metadata={"a": 1})(rows)
     page = (ROOT / "docs" / "format.md").read_text()
     fields = re.findall(r"^- (.*?):", page.split("### Provenance")[1].split("\n## ")[0], re.MULTILINE)
     documented = {name for names in fields for name in re.findall(r"`(\w+)`", names)}

@@ -44,7 +44,7 @@ def png_of_size(width: int, height: int) -> bytes:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("media")
-    Storage(folder).submit(map(element, range(COUNT)), "d", "v", element_spec=SPEC)
+    Storage(folder).submit(map(element, range(COUNT)), "d@v", element_spec=SPEC)
     return folder
 
 
@@ -114,7 +114,7 @@ DAMAGED = {
 @pytest.mark.parametrize("damaged", DAMAGED.values(), ids=DAMAGED)
 def test_the_error_names_the_first_record_that_does_not_decode(tmp_path: Path, size: Any, damaged: bytes) -> None:
     rows = [{"image": damaged if number in (5, 6, 11) else png(PIXELS[number])} for number in range(14)]
-    Storage(tmp_path).submit(rows, "d", "v", element_spec={"image": ImageSpec()}, validate=False)
+    Storage(tmp_path).submit(rows, "d@v", element_spec={"image": ImageSpec()}, validate=False)
     view = ref_of(tmp_path) if size is None else ref_of(tmp_path).decoded(size=size)
     assert ref_of(tmp_path).raw()[5] == rows[5]
     for way in WAYS.values():
@@ -124,14 +124,14 @@ def test_the_error_names_the_first_record_that_does_not_decode(tmp_path: Path, s
 
 
 def test_a_picture_bomb_is_refused_before_its_pixels_are_made(tmp_path: Path) -> None:
-    ref = Storage(tmp_path).submit([png_of_size(60_000, 60_000)], "d", "v", element_spec=ImageSpec(), validate=False)
+    ref = Storage(tmp_path).submit([png_of_size(60_000, 60_000)], "d@v", element_spec=ImageSpec(), validate=False)
     with pytest.raises(ElementError, match="DecompressionBombError"):
         ref.decoded(size=(8, 8)).read([0])
 
 
 def test_any_number_of_threads_replaces_the_same_records(tmp_path: Path) -> None:
     rows = [{"image": b"no image" if number % 4 == 2 else png(PIXELS[number])} for number in range(20)]
-    Storage(tmp_path).submit(rows, "d", "v", element_spec={"image": ImageSpec()}, validate=False)
+    Storage(tmp_path).submit(rows, "d@v", element_spec={"image": ImageSpec()}, validate=False)
     found = []
     ref = ref_of(tmp_path)
     for count in (1, 3):

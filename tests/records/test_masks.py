@@ -59,7 +59,7 @@ VALUES: dict[str, tuple[str, bytes, Any]] = {
 @pytest.mark.parametrize("name", VALUES)
 def test_values_are_kept_and_a_size_adds_none(storage: Storage, name: str) -> None:
     mode, file, values = VALUES[name]
-    ref = storage.submit([{"mask": file}], "d", "v1", element_spec={"mask": ImageSpec(mode)})
+    ref = storage.submit([{"mask": file}], "d@v1", element_spec={"mask": ImageSpec(mode)})
     np.testing.assert_array_equal(ref[0]["mask"], values)
     assert ref[0]["mask"].dtype == values.dtype
     assert ref.raw()[0]["mask"] == file
@@ -114,19 +114,19 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
 def test_values_that_would_change_are_refused_when_they_come_in(storage: Storage, name: str) -> None:
     mode, file, cure = REFUSED[name]
     with pytest.raises(ElementError, match=cure) as refused:
-        storage.submit([{"mask": file}], "d", "v1", element_spec={"mask": ImageSpec(mode)})
+        storage.submit([{"mask": file}], "d@v1", element_spec={"mask": ImageSpec(mode)})
     assert (refused.value.record, refused.value.path) == (0, "['mask']")
 
 
 def test_a_grey_palette_is_as_grey_as_its_colours(storage: Storage) -> None:
     image = mask()
     image.putpalette([number // 2 for number in range(256) for _ in range(3)])
-    ref = storage.submit([file_of(image)], "d", "v1", element_spec=ImageSpec("L"))
+    ref = storage.submit([file_of(image)], "d@v1", element_spec=ImageSpec("L"))
     np.testing.assert_array_equal(ref[0], CLASSES // 2)
 
 
 def test_colours_of_a_palette_come_as_rgb_if_that_is_declared(storage: Storage) -> None:
-    ref = storage.submit([file_of(mask())], "d", "v1", element_spec=ImageSpec("RGB"))
+    ref = storage.submit([file_of(mask())], "d@v1", element_spec=ImageSpec("RGB"))
     np.testing.assert_array_equal(ref[0], np.asarray(mask().convert("RGB")))
 
 
@@ -146,12 +146,12 @@ def test_masks_come_in_from_files_of_all_kinds(storage: Storage, tmp_path: Path)
     pq.write_table(pa.table({"mask": [file]}), tmp_path / "masks.parquet")
     spec = {"path": str, "data": ImageSpec("P")}
     found = [
-        storage.cache(from_image_folder(tmp_path / "masks", mode="P"), "folder", "v1")[0]["image"],
-        storage.cache(from_files(tmp_path / "masks"), "files", "v1", element_spec=spec)[0]["data"],
-        storage.cache(tmp_path / "masks.parquet", "parquet", "v1", element_spec={"mask": ImageSpec("P")})[0]["mask"],
-        storage.cache([{"mask": tmp_path / "masks/one/a.png"}], "names", "v1", element_spec={"mask": ImageSpec("P")})[
-            0
-        ]["mask"],
+        storage.cache(from_image_folder(tmp_path / "masks", mode="P"), "folder@v1")[0]["image"],
+        storage.cache(from_files(tmp_path / "masks"), "files@v1", element_spec=spec)[0]["data"],
+        storage.cache(tmp_path / "masks.parquet", "parquet@v1", element_spec={"mask": ImageSpec("P")})[0]["mask"],
+        storage.cache([{"mask": tmp_path / "masks/one/a.png"}], "names@v1", element_spec={"mask": ImageSpec("P")})[0][
+            "mask"
+        ],
     ]
     for values in found:
         np.testing.assert_array_equal(values, CLASSES)
@@ -163,13 +163,13 @@ def test_undeclared_masks_of_tar_files_are_values_and_a_warning_names_both_ways(
     webdataset = pytest.importorskip("cachelayer.adapters.webdataset")
     path = tar(tmp_path / "a.tar", {"0.png": file_of(mask()), "0.jpg": file_of(COLOURS, "JPEG")})
     with pytest.warns(CacheLayerWarning, match=r"\['png'\].*ImageSpec\('P'\).*ImageSpec\('RGB'\)"):
-        ref = storage.cache(webdataset.from_webdataset(path), "d", "v1")
+        ref = storage.cache(webdataset.from_webdataset(path), "d@v1")
     np.testing.assert_array_equal(ref[0]["png"], CLASSES)
     assert ref[0]["jpg"].shape == (3, 4, 3)
     spec = {"__key__": str, "png": ImageSpec("RGB")}
-    assert storage.cache(webdataset.from_webdataset(path), "d", "v2", element_spec=spec)[0]["png"].shape == (3, 4, 3)
+    assert storage.cache(webdataset.from_webdataset(path), "d@v2", element_spec=spec)[0]["png"].shape == (3, 4, 3)
     deep = tar(tmp_path / "b.tar", {"0.png": file_of(Image.fromarray(DEPTHS))})
-    np.testing.assert_array_equal(storage.cache(webdataset.from_webdataset(deep), "d", "v3")[0]["png"], DEPTHS)
+    np.testing.assert_array_equal(storage.cache(webdataset.from_webdataset(deep), "d@v3")[0]["png"], DEPTHS)
 
 
 @pytest.mark.parametrize("form", ["table", "tables", "rows"])
@@ -186,7 +186,7 @@ def test_undeclared_masks_of_hugging_face_are_values(storage: Storage, form: str
     if form == "rows":
         dataset = datasets.IterableDataset.from_generator(lambda: iter([row, row]), features=features)
     with pytest.warns(CacheLayerWarning, match=r"\['mask'\].*ImageSpec\('P'\)"):
-        ref = storage.cache(dataset, form, "v1")
+        ref = storage.cache(dataset, f"{form}@v1")
     assert len(ref) == 2
     for element in ref:
         np.testing.assert_array_equal(element["mask"], CLASSES)
@@ -211,7 +211,7 @@ class Pairs:
 def cached(storage: Storage, name: str, *images: Any, **options: Any) -> Any:
     data = pytest.importorskip("torch.utils.data")
     kind = type("TorchPairs", (Pairs, data.Dataset), {})
-    return storage.submit(kind(*images), name, "v1", **options)
+    return storage.submit(kind(*images), f"{name}@v1", **options)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as people leave pictures open
@@ -243,7 +243,7 @@ def test_pictures_are_as_their_source_left_them(storage: Storage, tmp_path: Path
 
 def test_values_go_out_as_they_are(storage: Storage) -> None:
     to_tf = pytest.importorskip("cachelayer.adapters.tensorflow").to_tf
-    ref = storage.submit([{"mask": file_of(mask())}] * 2, "d", "v1", element_spec={"mask": ImageSpec("P")})
+    ref = storage.submit([{"mask": file_of(mask())}] * 2, "d@v1", element_spec={"mask": ImageSpec("P")})
     [batch] = to_tf(ref.decoded(size=(3, 4)).stream(2))
     np.testing.assert_array_equal(batch["mask"].numpy()[1], CLASSES)
     drawn = drawn_leaf(0, "mask", ImageSpec("P"), file_of(mask()), DrawOptions(side=64, leaves=4))
@@ -273,12 +273,12 @@ def test_files_turn_and_pictures_of_a_source_stay(
     upright = np.rot90(upright[:, ::-1] if orientation in (2, 4, 5, 7) else upright, turned)
     with Image.open(path) as opened:
         given = np.asarray(opened)
-    folder = storage.cache(from_image_folder(root), "folder", "v1")
+    folder = storage.cache(from_image_folder(root), "folder@v1")
     np.testing.assert_array_equal(folder[0]["image"], upright)
     assert folder.decoded(size=upright.shape[:2])[0]["image"].tolist() == upright.tolist()
     spec = {"image": ImageSpec(upright=False), "label": ArraySpec("int64")}
     np.testing.assert_array_equal(
-        storage.cache(from_image_folder(root), "stored", "v1", element_spec=spec)[0]["image"], given
+        storage.cache(from_image_folder(root), "stored@v1", element_spec=spec)[0]["image"], given
     )
     for number, picture in enumerate((Image.open(path), Image.open(path).convert("RGB"))):
         np.testing.assert_array_equal(cached(storage, f"pictures-{number}", picture)[0][0], given)

@@ -32,7 +32,7 @@ def storage(tmp_path: Path) -> cachelayer.Storage:
 @pytest.fixture
 def images(storage: cachelayer.Storage) -> cachelayer.DataRef[Any]:
     rows = [{"image": png(pixels), "label": i} for i, pixels in enumerate(PIXELS)]
-    return storage.submit(rows, "images", "v1", element_spec={"image": ImageSpec(), "label": np.int64})
+    return storage.submit(rows, "images@v1", element_spec={"image": ImageSpec(), "label": np.int64})
 
 
 def test_images_are_read_as_pixels_and_raw_as_bytes(images: cachelayer.DataRef[Any]) -> None:
@@ -66,32 +66,32 @@ def test_views_streams_and_joined_datasets_decode_as_their_parts_do(images: cach
 def test_pixels_come_in_the_mode_that_was_declared(
     storage: cachelayer.Storage, mode: str, dtype: str, channels: Any
 ) -> None:
-    ref = storage.submit([png(PIXELS[0])], "d", "v1", element_spec=ImageSpec(mode))
+    ref = storage.submit([png(PIXELS[0])], "d@v1", element_spec=ImageSpec(mode))
     assert ref.element_spec == ArraySpec(dtype, (None, None, *channels))
     np.testing.assert_array_equal(ref[0], np.asarray(Image.fromarray(PIXELS[0]).convert(mode)))
 
 
 def test_deep_pixels_are_kept_or_refused_never_cut_off(storage: cachelayer.Storage) -> None:
     deep = np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000
-    kept = storage.submit([png(deep)], "d", "v1", element_spec=ImageSpec("I;16"))
+    kept = storage.submit([png(deep)], "d@v1", element_spec=ImageSpec("I;16"))
     np.testing.assert_array_equal(kept[0], deep)
     big_endian = io.BytesIO()
     Image.fromarray(deep.astype(">u2")).save(big_endian, "TIFF")
     for file in (png(deep), big_endian.getvalue()):
         with pytest.raises(ElementError, match=r"I;16.*, which RGB would cut off.*'I;16'"):
-            storage.submit([file], "d", "v2", element_spec=ImageSpec())
+            storage.submit([file], "d@v2", element_spec=ImageSpec())
 
 
 def test_images_are_turned_as_the_camera_was_held(storage: cachelayer.Storage) -> None:
     exif = Image.Exif()
     exif[274] = 6
-    ref = storage.submit([png(PIXELS[0], exif=exif)], "d", "v1", element_spec=ImageSpec())
+    ref = storage.submit([png(PIXELS[0], exif=exif)], "d@v1", element_spec=ImageSpec())
     np.testing.assert_array_equal(ref[0], np.rot90(PIXELS[0], -1))
 
 
 def test_images_that_are_none_stay_none_and_what_is_no_bytes_is_refused(storage: cachelayer.Storage) -> None:
     rows: list[Any] = [{"image": png(PIXELS[0])}, {"image": None}]
-    ref = storage.submit(rows, "d", "v1", element_spec={"image": ImageSpec()})
+    ref = storage.submit(rows, "d@v1", element_spec={"image": ImageSpec()})
     assert ref.element_spec == {"image": ArraySpec(np.uint8, (None, None, 3), nullable=True)}
     assert ref[1] == {"image": None}
     batch = ref.read([0, 1])["image"]
@@ -99,13 +99,13 @@ def test_images_that_are_none_stay_none_and_what_is_no_bytes_is_refused(storage:
     assert batch.valid.tolist() == [True, False]
     np.testing.assert_array_equal(batch.values[0], PIXELS[0])
     with pytest.raises(ElementError, match=r"\['image'\]"):
-        storage.submit([{"image": PIXELS[0]}], "d", "v2", element_spec={"image": ImageSpec()})
+        storage.submit([{"image": PIXELS[0]}], "d@v2", element_spec={"image": ImageSpec()})
 
 
 def test_sounds_are_read_as_samples(storage: cachelayer.Storage) -> None:
     # libsndfile writes the second into each file, so that one encoded later may be another.
     files = [wav(samples) for samples in SOUNDS]
-    ref = storage.submit(files, "d", "v1", element_spec=AudioSpec())
+    ref = storage.submit(files, "d@v1", element_spec=AudioSpec())
     assert ref.element_spec == ArraySpec(np.float32, (None, None))
     for i, samples in enumerate(SOUNDS):
         np.testing.assert_array_equal(ref[i], samples)
@@ -115,21 +115,21 @@ def test_sounds_are_read_as_samples(storage: cachelayer.Storage) -> None:
 
 def test_channels_are_their_mean_or_those_that_were_declared(storage: cachelayer.Storage) -> None:
     files = [wav(SOUNDS[0]), wav(SOUNDS[1][:, 0])]
-    one = storage.submit(files, "d", "v1", element_spec=AudioSpec(channels=1))
+    one = storage.submit(files, "d@v1", element_spec=AudioSpec(channels=1))
     assert one.element_spec == ArraySpec(np.float32, (None,))
     np.testing.assert_allclose(one[0], SOUNDS[0].mean(axis=1), rtol=1e-6)
-    two = storage.submit(files[:1], "d", "v2", element_spec=AudioSpec(channels=2))
+    two = storage.submit(files[:1], "d@v2", element_spec=AudioSpec(channels=2))
     np.testing.assert_array_equal(two[0], SOUNDS[0])
     with pytest.raises(ElementError, match="record 1"):
-        storage.submit(files, "d", "v4", element_spec=AudioSpec(channels=2))
+        storage.submit(files, "d@v4", element_spec=AudioSpec(channels=2))
     with pytest.raises(ElementError, match="the bytes of a sound file"):
-        storage.submit([SOUNDS[0]], "d", "v3", element_spec=AudioSpec())
+        storage.submit([SOUNDS[0]], "d@v3", element_spec=AudioSpec())
 
 
 def test_sounds_are_resampled_to_the_rate_that_was_declared(storage: cachelayer.Storage) -> None:
     tones = {rate: np.sin(2 * np.pi * 440 * np.arange(rate) / rate).astype(np.float32) for rate in (8000, 16000)}
     spec = AudioSpec(sampling_rate=16000, channels=1)
-    ref = storage.submit([wav(tone, rate) for rate, tone in tones.items()], "d", "v1", element_spec=spec)
+    ref = storage.submit([wav(tone, rate) for rate, tone in tones.items()], "d@v1", element_spec=spec)
     np.testing.assert_array_equal(ref[1], tones[16000])
     assert len(ref[0]) == 16000
     np.testing.assert_allclose(ref[0][1000:-1000], tones[16000][1000:-1000], atol=1e-3)
@@ -151,9 +151,9 @@ def test_a_cut_sound_is_refused_as_a_cut_picture_is(storage: cachelayer.Storage,
     cuts = [data, *(data[: int(len(data) * share)] for share in (0.99, 0.9, 0.5, 0.1)), data[:-1]]
     for record in range(1, len(cuts)):
         with pytest.raises(ElementError):
-            storage.submit(cuts[record : record + 1], "d", "v1", element_spec=AudioSpec())
+            storage.submit(cuts[record : record + 1], "d@v1", element_spec=AudioSpec())
     with pytest.warns(cachelayer.CacheLayerWarning, match="left out"):
-        kept = storage.submit(cuts, "d", "v2", element_spec=AudioSpec(), on_error="skip")
+        kept = storage.submit(cuts, "d@v2", element_spec=AudioSpec(), on_error="skip")
     assert len(kept) == 1
     assert len(kept[0]) >= len(samples)
 
@@ -167,15 +167,15 @@ def test_a_cut_at_the_end_of_a_page_and_a_length_that_nobody_knew(storage: cache
     streamed[start : start + 4] = b"\xff" * 4
     files = [ogg[: ogg.rindex(b"OggS")], bytes(streamed)]
     with pytest.raises(ElementError, match="last page"):
-        storage.submit(files, "d", "v1", element_spec=AudioSpec())
-    ref = storage.submit(files[1:], "d", "v1", element_spec=AudioSpec())
+        storage.submit(files, "d@v1", element_spec=AudioSpec())
+    ref = storage.submit(files[1:], "d@v1", element_spec=AudioSpec())
     np.testing.assert_array_equal(ref[0], SOUNDS[0])
 
 
 def test_the_bytes_of_files_are_no_samples(storage: cachelayer.Storage) -> None:
     files = [{"sound": wav(samples[:, :1]), "n": len(samples)} for samples in SOUNDS]
     spec = {"sound": AudioSpec(channels=1), "n": np.int64}
-    ref = storage.submit(files, "d", "v1", element_spec=spec)
+    ref = storage.submit(files, "d@v1", element_spec=spec)
     assert ref.raw().lengths("sound").tolist() == [len(file["sound"]) for file in files]
     padded = ref.padded({"sound": 60}, long="truncate")
     assert [row["sound_length"] for row in padded] == [min(60, len(samples)) for samples in SOUNDS]
@@ -244,8 +244,8 @@ DEEP = np.random.default_rng(0).integers(0, 1 << 16, (5, 4, 4), np.uint16)
 )
 def test_colours_of_more_than_8_bits_are_refused_by_name(storage: cachelayer.Storage, file: bytes, mode: str) -> None:
     with pytest.raises(ElementError, match=r"1[026] bits a channel"):
-        storage.submit([file], "d", "v1", element_spec=ImageSpec(mode))
-    ref = storage.submit([file], "d", "v1", element_spec=ImageSpec(mode), validate=False)
+        storage.submit([file], "d@v1", element_spec=ImageSpec(mode))
+    ref = storage.submit([file], "d@v1", element_spec=ImageSpec(mode), validate=False)
     for read in (lambda: ref[0], lambda: ref.decoded("", size=(2, 2))[0]):
         with pytest.raises(ElementError, match=r"1[026] bits a channel"):
             read()
@@ -254,7 +254,7 @@ def test_colours_of_more_than_8_bits_are_refused_by_name(storage: cachelayer.Sto
 
 @pytest.mark.parametrize("container", ["PNG", "TIFF", "PPM", "JPEG2000", "SGI", "BMP", "WEBP", "GIF"])
 def test_colours_of_8_bits_are_read_from_any_file(storage: cachelayer.Storage, container: str) -> None:
-    ref = storage.submit([saved(container)], "d", "v1", element_spec=ImageSpec())
+    ref = storage.submit([saved(container)], "d@v1", element_spec=ImageSpec())
     assert ref[0].shape == PIXELS[0].shape
 
 
@@ -341,14 +341,14 @@ def test_a_file_that_would_be_decoded_to_4_gib_is_refused_by_what_it_states(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     file, spec = TOO_LARGE[name]
     with pytest.raises(ElementError, match=r"leaf \['file'\].*a leaf has less than 4294967296"):
-        storage.submit([{"file": file}], "d", "v1", element_spec={"file": spec})
+        storage.submit([{"file": file}], "d@v1", element_spec={"file": spec})
 
 
 def test_an_image_that_is_a_program_is_not_run(storage: cachelayer.Storage) -> None:
     file = io.BytesIO()
     Image.fromarray(PIXELS[0]).save(file, "EPS")
     with pytest.raises(ElementError, match="Ghostscript"):
-        storage.submit([file.getvalue()], "d", "v1", element_spec=ImageSpec())
-    ref = storage.submit([file.getvalue()], "d", "v1", element_spec=ImageSpec(), validate=False)
+        storage.submit([file.getvalue()], "d@v1", element_spec=ImageSpec())
+    ref = storage.submit([file.getvalue()], "d@v1", element_spec=ImageSpec(), validate=False)
     with pytest.raises(ElementError, match="Ghostscript"):
         ref[0]

@@ -151,7 +151,7 @@ CALLS: dict[str, Callable[[Any, Any], list[int]]] = {
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
     import cachelayer.adapters.pandas
 
-    return cachelayer.Storage(tmp_path_factory.mktemp("numbers")).submit({"n": np.arange(10)}, "d", "v1")
+    return cachelayer.Storage(tmp_path_factory.mktemp("numbers")).submit({"n": np.arange(10)}, "d@v1")
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

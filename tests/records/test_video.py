@@ -55,7 +55,7 @@ def test_frames_are_those_that_pyav_decodes_of_the_whole_file(
     storage: Storage, files: dict[str, tuple[bytes, Any]], name: str
 ) -> None:
     file, frames = files[name]
-    ref = storage.submit([{"video": file, "label": 1}], "d", "v1", element_spec=SPEC)
+    ref = storage.submit([{"video": file, "label": 1}], "d@v1", element_spec=SPEC)
     video = ref[0]["video"]
     assert isinstance(video, Video)
     assert video.shape == frames.shape
@@ -102,7 +102,7 @@ def test_a_video_that_was_filmed_upright_is_upright() -> None:
 def test_views_streams_batches_and_pickles_hold_readers(storage: Storage, files: dict[str, tuple[bytes, Any]]) -> None:
     names = ["h264 mp4", "av1 mp4", "ffv1 mkv"]
     rows = [{"video": files[name][0], "label": number} for number, name in enumerate(names)]
-    ref = storage.submit(rows, "d", "v1", element_spec=SPEC)
+    ref = storage.submit(rows, "d@v1", element_spec=SPEC)
     for batch in ref.stream(3, shuffle=True, seed=0):
         for video, label in zip(batch["video"], batch["label"], strict=True):
             np.testing.assert_array_equal(video[7:9], files[names[label]][1][7:9])
@@ -114,14 +114,14 @@ def test_views_streams_batches_and_pickles_hold_readers(storage: Storage, files:
     first = ref.stream(2).map(lambda element: {**element, "first": element["video"][0]})[0]
     np.testing.assert_array_equal(first["first"][1], files[names[1]][1][0])
     assert [len(video) for video in first["video"]] == [60, 60]
-    assert storage.cache(ref[1:], "d", "v2").digest == storage.submit(rows[1:], "d", "v3", element_spec=SPEC).digest
+    assert storage.cache(ref[1:], "d@v2").digest == storage.submit(rows[1:], "d@v3", element_spec=SPEC).digest
 
 
 def test_a_video_may_be_none_and_several_may_be_in_one_element(storage: Storage) -> None:
     file, other = video_file(5), video_file(7, seed=1)
     rows = [{"a": file, "b": None, "c": 1}, {"a": other, "b": file, "c": 2}]
     spec = {"a": VideoSpec(), "b": VideoSpec(nullable=True), "c": ArraySpec("int64")}
-    ref = storage.submit(rows, "d", "v1", element_spec=spec)
+    ref = storage.submit(rows, "d@v1", element_spec=spec)
     assert ref[0]["b"] is None
     assert [len(video) for video in ref.read([0, 1])["a"]] == [5, 7]
     assert ref.read([0, 1])["b"].valid.tolist() == [False, True]
@@ -145,10 +145,10 @@ def test_what_is_no_video_is_refused_by_its_record_or_left_out(storage: Storage,
     file, message = BROKEN[what]
     rows = [{"video": video_file(3), "label": 0}, {"video": file, "label": 1}]
     with pytest.raises(ElementError, match=message) as error:
-        storage.submit(rows, "d", "v1", element_spec=SPEC)
+        storage.submit(rows, "d@v1", element_spec=SPEC)
     assert (error.value.record, error.value.path) == (1, "['video']")
     with pytest.warns(CacheLayerWarning, match="1 of 2 records were left out"):
-        ref = storage.submit(rows, "d", "v2", element_spec=SPEC, on_error="skip")
+        ref = storage.submit(rows, "d@v2", element_spec=SPEC, on_error="skip")
     assert ref.read([0])["label"].tolist() == [0]
     assert len(ref) == 1
 
@@ -158,13 +158,13 @@ def test_an_mp4_file_that_breaks_off_is_refused(storage: Storage, tmp_path: Path
     file = video_file(path=tmp_path / "video.mp4", container_options=options)
     place = VideoIndex.of_file(file).packets[40].tolist()
     with pytest.raises(ElementError, match=r"it is cut|InvalidDataError"):
-        storage.submit([{"video": file[: place[0] + place[1] // 2], "label": 0}], "d", "v1", element_spec=SPEC)
+        storage.submit([{"video": file[: place[0] + place[1] // 2], "label": 0}], "d@v1", element_spec=SPEC)
 
 
 def test_a_matroska_file_that_breaks_off_is_refused(storage: Storage) -> None:
     file = video_file(container="matroska")
     with pytest.raises(ElementError, match=f"it is cut: it states {len(file)} bytes, and has {len(file) // 2}"):
-        storage.submit([{"video": file[: len(file) // 2], "label": 0}], "d", "v1", element_spec=SPEC)
+        storage.submit([{"video": file[: len(file) // 2], "label": 0}], "d@v1", element_spec=SPEC)
 
 
 @pytest.mark.parametrize("name", ["h264 mkv", "vp9 webm", "ffv1 mkv", "mpeg4 avi", "mjpeg avi", "gif"])
@@ -189,7 +189,7 @@ def test_a_frame_that_does_not_decode_names_its_record(storage: Storage) -> None
     file = bytearray(video_file(40, codec="ffv1", container="matroska"))
     place = VideoIndex.of_file(bytes(file)).packets[30]
     file[place[0] : place[0] + place[1]] = b"\xff" * int(place[1])
-    ref = storage.submit([{"video": bytes(file), "label": 0}] * 2, "d", "v1", element_spec=SPEC)
+    ref = storage.submit([{"video": bytes(file), "label": 0}] * 2, "d@v1", element_spec=SPEC)
     with pytest.raises(ElementError, match="record 1, leaf") as error:
         ref[1]["video"][28:33]
     assert error.value.record == 1
@@ -211,7 +211,7 @@ def test_of_a_video_in_a_bucket_only_the_bytes_of_the_frames_are_fetched(
     url = server.url(new_bucket(server))
     rows = [{"video": file, "label": number, "text": "x" * number} for number in range(3)]
     spec = {**SPEC, "text": ArraySpec(str)}
-    made = Storage(url, storage_options=server.storage_options()).submit(rows, "d", "v1", element_spec=spec)
+    made = Storage(url, storage_options=server.storage_options()).submit(rows, "d@v1", element_spec=spec)
     with fault_proxy(server.endpoint) as proxy:
         options = server.storage_options(proxy.endpoint)
         ref = cachelayer.open(made.reference, storage_options=options, local_cache_bytes=0)
@@ -235,11 +235,11 @@ def fetched(proxy: Any) -> int:
 
 def test_tables_hold_the_bytes_of_files_and_builds_take_readers(storage: Storage) -> None:
     file = video_file(5)
-    ref = storage.submit([{"video": file, "label": 0}], "d", "v1", element_spec=SPEC)
+    ref = storage.submit([{"video": file, "label": 0}], "d@v1", element_spec=SPEC)
     assert ref.to_arrow()["video"].to_pylist() == [file]
-    assert storage.submit([{"video": Video.of_file(file), "label": 0}], "d", "v2").digest == ref.digest
-    assert storage.submit(ref.stream(), "d", "v3").digest == ref.digest
-    assert storage.rewrite("d", "v1", "v4", compression="zstd")[0]["video"][2:4].shape == (2, HEIGHT, WIDTH, 3)
+    assert storage.submit([{"video": Video.of_file(file), "label": 0}], "d@v2").digest == ref.digest
+    assert storage.submit(ref.stream(), "d@v3").digest == ref.digest
+    assert storage.rewrite("d@v1", "v4", compression="zstd")[0]["video"][2:4].shape == (2, HEIGHT, WIDTH, 3)
     with pytest.raises(InvalidArgumentError, match="clips"):
         ref.rolling(2)
     with pytest.raises(InvalidArgumentError, match="clips"):
@@ -290,7 +290,7 @@ def sources(files: list[bytes], path: Path) -> dict[str, Any]:
 def test_every_source_gives_the_same_version(storage: Storage, tmp_path: Path) -> None:
     files = [video_file(5), video_file(7, seed=1)]
     digests = {
-        name: storage.submit(source, "d", f"v{number}", element_spec=SPEC).digest
+        name: storage.submit(source, f"d@v{number}", element_spec=SPEC).digest
         for number, (name, source) in enumerate(sources(files, tmp_path).items())
     }
     assert len({*digests.values()}) == 1, digests
@@ -298,7 +298,7 @@ def test_every_source_gives_the_same_version(storage: Storage, tmp_path: Path) -
 
 def test_damaged_bytes_are_an_error_of_their_frames_alone(storage: Storage) -> None:
     file = video_file(60, size=(96, 96), keyframe_every=10)
-    ref = storage.submit([{"video": file, "label": 0}], "d", "v1", element_spec=SPEC)
+    ref = storage.submit([{"video": file, "label": 0}], "d@v1", element_spec=SPEC)
     index = VideoIndex.of_file(file)
     begin = int(index.packets[index.packet_of[45], 0])
     [shard] = shard_files(ref)
@@ -329,7 +329,7 @@ def test_a_record_that_is_damaged_in_a_bucket_is_found_without_its_video() -> No
     assert len(file) > 100_000
     rows = [{"video": file, "label": number, "maybe": [1, None]} for number in range(2)]
     maybe = ArraySpec("int64", (None,), nullable_values=True)
-    ref = storage.submit(rows, "d", "v1", element_spec={**SPEC, "maybe": maybe})
+    ref = storage.submit(rows, "d@v1", element_spec={**SPEC, "maybe": maybe})
     assert [value is None for value in ref[1]["maybe"].to_list()] == [False, True]
     store = ref._base.version.folder  # type: ignore[attr-defined]
     [shard] = ref._base.version.manifest.shards  # type: ignore[attr-defined]

@@ -44,7 +44,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return Storage(tmp_path_factory.mktemp("clips")).submit(ROWS, "d", "v1", element_spec=SPEC, shard_bytes=40_000)
+    return Storage(tmp_path_factory.mktemp("clips")).submit(ROWS, "d@v1", element_spec=SPEC, shard_bytes=40_000)
 
 
 def expected(records: list[int], frames: int, stride: int, every: int) -> list[tuple[int, list[int]]]:
@@ -126,11 +126,11 @@ def test_clips_are_views_of_views_and_have_a_reference(ref: Any) -> None:
 
 
 def test_clips_of_records_that_are_appended_come_after_the_others(storage: Storage) -> None:
-    first = storage.submit(ROWS[:2], "d", "v1", element_spec=SPEC)
+    first = storage.submit(ROWS[:2], "d@v1", element_spec=SPEC)
     before = first.clips("video", 4, every=4)
     iterator = iter(before.stream(3))
     next(iterator)
-    after = storage.append("d", "v1", "v2", ROWS[3:]).clips("video", 4, every=4)
+    after = storage.append("d@v1", "v2", ROWS[3:]).clips("video", 4, every=4)
     np.testing.assert_array_equal(after[len(before)]["video"], FRAMES[3][:4])
     iterator.advance_to(after)
     np.testing.assert_array_equal(next(iterator)["video"][0], before[3]["video"])
@@ -138,12 +138,12 @@ def test_clips_of_records_that_are_appended_come_after_the_others(storage: Stora
 
 def test_videos_of_several_sizes_are_refused_in_one_batch_with_the_cure(storage: Storage) -> None:
     rows = [{"video": video_file(6)}, {"video": video_file(6, size=(32, 48))}]
-    ref = storage.submit(rows, "d", "v1", element_spec={"video": VideoSpec()})
+    ref = storage.submit(rows, "d@v1", element_spec={"video": VideoSpec()})
     clips = ref.clips("video", 3)
     assert [clip["video"].shape for clip in clips] == [(3, 48, 64, 3)] * 2 + [(3, 32, 48, 3)] * 2
     with pytest.raises(ElementError, match=r"decoded\(size="):
         clips.read([0, 3])
-    more = storage.submit(rows, "more", "v1", element_spec={"video": VideoSpec()}).clips("video", 3, every=4)
+    more = storage.submit(rows, "more@v1", element_spec={"video": VideoSpec()}).clips("video", 3, every=4)
     joined = cachelayer.concat([clips, more])
     assert [clip["video"].shape[1] for clip in joined] == [48, 48, 32, 32, 48, 32]
     assert joined.read([0, 1, 4])["video"].shape == (3, 3, 48, 64, 3)
@@ -157,7 +157,7 @@ def test_videos_of_several_sizes_are_refused_in_one_batch_with_the_cure(storage:
     cropped = ref.decoded("video", size=(24, 24), crop=True)[0]["video"]
     assert cropped.shape == (6, 24, 24, 3)
     assert not np.array_equal(cropped[0], sized[0]["video"][0])
-    assert storage.cache(sized, "clips", "v1").read([0, 3])["video"].shape == (2, 3, 24, 24, 3)
+    assert storage.cache(sized, "clips@v1").read([0, 3])["video"].shape == (2, 3, 24, 24, 3)
 
 
 def test_what_clips_are_not_cut_of_is_refused(ref: Any, storage: Storage) -> None:
@@ -168,7 +168,7 @@ def test_what_clips_are_not_cut_of_is_refused(ref: Any, storage: Storage) -> Non
         ref.clips("video", 2, beside="video")
     rows = [{"a": video_file(6), "b": video_file(7), "c": np.arange(5)}]
     other = storage.submit(
-        rows, "d", "v1", element_spec={"a": VideoSpec(), "b": VideoSpec(), "c": ArraySpec("int64", (None,))}
+        rows, "d@v1", element_spec={"a": VideoSpec(), "b": VideoSpec(), "c": ArraySpec("int64", (None,))}
     )
     with pytest.raises(InvalidArgumentError, match="record 0 has 6 frames in 'a' and 7 in 'b'"):
         len(other.clips(("a", "b"), 2))
@@ -180,7 +180,7 @@ def test_several_videos_are_cut_together(storage: Storage) -> None:
     files = [video_file(9), video_file(9, seed=5, size=(32, 48))]
     rows = [{"camera": {"left": files[0], "right": files[1]}, "action": np.arange(9)}]
     spec = {"camera": {"left": VideoSpec(), "right": VideoSpec()}, "action": ArraySpec("int64", (None,))}
-    ref = storage.submit(rows, "d", "v1", element_spec=spec)
+    ref = storage.submit(rows, "d@v1", element_spec=spec)
     batch = ref.clips(("camera/left", "camera/right"), 4, every=2, beside="action").read([1, 2])
     np.testing.assert_array_equal(batch["left"], [decoded(files[0])[2:6], decoded(files[0])[4:8]])
     np.testing.assert_array_equal(batch["right"], [decoded(files[1])[2:6], decoded(files[1])[4:8]])
@@ -198,7 +198,7 @@ def test_clips_of_sounds_are_slices_of_their_samples(storage: Storage, spec: Aud
         out = io.BytesIO()
         soundfile.write(out, rng.uniform(-1, 1, (length, 2)).astype(np.float32), 16000, format=container)
         rows.append({"audio": out.getvalue(), "label": number})
-    ref = storage.submit(rows, "d", "v1", element_spec={"audio": spec, "label": ArraySpec("int64")})
+    ref = storage.submit(rows, "d@v1", element_spec={"audio": spec, "label": ArraySpec("int64")})
     whole = [element["audio"] for element in ref]
     assert len(ref.raw().clips("audio", 100)) == sum(len(samples) // 100 for samples in whole)
     clips = ref.clips("audio", frames=100, stride=2, every=150, beside="label")
@@ -219,7 +219,7 @@ def test_of_clips_in_a_bucket_only_their_bytes_are_fetched(gcs: Server, tmp_path
     file = video_file(600, size=(240, 320), keyframe_every=30, options={"crf": "10"})
     storage = Storage(gcs.url(new_bucket(gcs)), storage_options=gcs.storage_options())
     spec = {"video": VideoSpec(), "label": ArraySpec("int64")}
-    made = storage.submit([{"video": file, "label": 1}, {"video": file, "label": 2}], "d", "v1", element_spec=spec)
+    made = storage.submit([{"video": file, "label": 1}, {"video": file, "label": 2}], "d@v1", element_spec=spec)
     with fault_proxy(gcs.endpoint) as proxy:
         options = gcs.storage_options(proxy.endpoint)
         clips = cachelayer.open(made.reference, storage_options=options, local_cache_bytes=0).clips("video", 8)
@@ -252,7 +252,7 @@ def test_frameworks_get_arrays_of_clips_and_refuse_readers(ref: Any) -> None:
 def test_who_changes_a_clip_changes_no_other(storage: Storage) -> None:
     rows = [{"video": video_file(6), "box": np.arange(2), "state": np.arange(6)}]
     spec = {"video": VideoSpec(), "box": ArraySpec("int64", (2,)), "state": ArraySpec("int64", (None,))}
-    clips = storage.submit(rows, "d", "v1", element_spec=spec).clips("video", 4, every=1, beside=("box", "state"))
+    clips = storage.submit(rows, "d@v1", element_spec=spec).clips("video", 4, every=1, beside=("box", "state"))
     first, *others = clips.head(3)
     for value in first.values():
         value[:] = 7
@@ -265,9 +265,9 @@ def test_clips_are_read_of_buckets_copies_and_disks_at_once(storage: Storage, tm
     spec = {"video": VideoSpec()}
     bucket = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     copied = Storage(f"memory://{uuid.uuid4().hex}", local_cache=tmp_path / "copies")
-    refs = [each.submit([{"video": file}] * 2, "d", "v1", element_spec=spec) for each in (bucket, copied, storage)]
+    refs = [each.submit([{"video": file}] * 2, "d@v1", element_spec=spec) for each in (bucket, copied, storage)]
     refs[1].mirror()
-    packed = bucket.rewrite("d", "v1", "v2", compression="zstd")
+    packed = bucket.rewrite("d@v1", "v2", compression="zstd")
     clips = cachelayer.concat([*refs, packed]).clips("video", 8)
     numbers = list(range(23, -1, -5))
     frames = decoded(file).reshape(3, 8, 240, 320, 3)

@@ -35,7 +35,7 @@ def test_windows_are_the_rows_of_concat_then_split(tmp_path: Path, name: str, se
     from grain.experimental import ConcatThenSplitIterDataset
 
     elements = documents(CORPORA[name])
-    ref = Storage(tmp_path).cache(elements, "d", "v1", element_spec=SPEC, shard_bytes=2000)
+    ref = Storage(tmp_path).cache(elements, "d@v1", element_spec=SPEC, shard_bytes=2000)
     view = ref.windows(("tokens", "labels"), LENGTH, separator=separator, segments=True, remainder="pad")
     if separator is not None:
         elements = [{key: np.append(each[key], each[key].dtype.type(separator)) for key in each} for each in elements]

@@ -41,7 +41,7 @@ def documents(count: int = 200) -> list[dict[str, Any]]:
 
 
 def built(storage: Storage, version: str = "v1", count: int = 200) -> Any:
-    return storage.cache(documents(count), "d", version, element_spec=SPEC)
+    return storage.cache(documents(count), f"d@{version}", element_spec=SPEC)
 
 
 def plans_in(root: Any) -> list[Path]:
@@ -60,7 +60,7 @@ def test_a_plan_is_made_once_for_its_parameters(tmp_path: Path, monkeypatch: pyt
     expected = [values(view) for view in views(built(Storage(tmp_path)))]
     assert len(plans_in(tmp_path)) == 3
     monkeypatch.setattr(packs, "plan", None)
-    opened = views(Storage(tmp_path).fetch("d", "v1"))
+    opened = views(Storage(tmp_path).fetch("d@v1"))
     assert [values(view) for view in opened] == expected
     assert values(pickle.loads(pickle.dumps(opened[0]))) == expected[0]
     assert len(plans_in(tmp_path)) == 3
@@ -71,16 +71,16 @@ def test_a_plan_is_made_with_the_version_if_that_is_asked_for(tmp_path: Path, mo
     pack: Any = {"leaves": "tokens", "length": LENGTH, "seed": 4}
     for wrong, error in (("tokens", "pass a dict"), ({"leaves": "tokens"}, "no 'length'"), ({"lenght": 1}, "length")):
         with pytest.raises(CacheLayerError, match=error):
-            storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=wrong)  # type: ignore[call-overload]
+            storage.cache(documents(), "d@v1", element_spec=SPEC, pack=wrong)  # type: ignore[call-overload]
     assert storage.datasets() == []
-    ref = storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=pack)
-    storage.submit(documents(100), "submitted", "v1", element_spec=SPEC, pack=pack)
-    storage.cacheable("decorated", "v1", element_spec=SPEC, pack=pack)(documents)()
+    ref = storage.cache(documents(), "d@v1", element_spec=SPEC, pack=pack)
+    storage.submit(documents(100), "submitted@v1", element_spec=SPEC, pack=pack)
+    storage.cacheable("decorated@v1", element_spec=SPEC, pack=pack)(documents)()
     storage.append("d@v1", new="v2", source=documents(10), pack=pack)
     versions = ["d@v1", "submitted@v1", "decorated@v1", "d@v2"]
     monkeypatch.setattr(packs, "plan", None)
     assert all(len(storage.fetch(version).packed(**pack)) > 0 for version in versions)
-    assert storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=pack).digest == ref.digest
+    assert storage.cache(documents(), "d@v1", element_spec=SPEC, pack=pack).digest == ref.digest
 
 
 @pytest.mark.slow
@@ -105,17 +105,17 @@ def test_processes_that_need_a_plan_at_once_get_the_same(tmp_path: Path) -> None
 def test_gc_keeps_the_plans_of_versions_and_deletes_those_of_others(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     built(storage).packed("tokens", LENGTH)
-    storage.append("d", "v1", "v2", documents(30)).packed("tokens", LENGTH)
+    storage.append("d@v1", "v2", documents(30)).packed("tokens", LENGTH)
     before = plans_in(tmp_path)
     assert len(before) == 2
     storage.gc(grace=0)
     assert plans_in(tmp_path) == before
-    storage.delete("d", "v1", grace=0)
+    storage.delete("d@v1", grace=0)
     storage.gc(grace=0)
     left = plans_in(tmp_path)
     assert len(left) == 1
-    assert values(storage.fetch("d", "v2").packed("tokens", LENGTH))
-    storage.delete("d", "v2", grace=0)
+    assert values(storage.fetch("d@v2").packed("tokens", LENGTH))
+    storage.delete("d@v2", grace=0)
     storage.gc(grace=0)
     assert plans_in(tmp_path) == []
 
@@ -146,7 +146,7 @@ def test_a_wrong_plan_is_made_again_with_a_warning(tmp_path: Path, how: str) -> 
     expected, whole = values(view), path.read_bytes()
     path.write_bytes(WRONG[how](whole, other.read_bytes(), view.digest))
     with pytest.warns(CacheLayerWarning, match="made again"):
-        assert values(Storage(tmp_path).fetch("d", "v1").packed("tokens", LENGTH)) == expected
+        assert values(Storage(tmp_path).fetch("d@v1").packed("tokens", LENGTH)) == expected
     assert path.read_bytes() == whole
 
 
@@ -243,13 +243,13 @@ def test_a_plan_in_a_bucket_is_made_once_and_again_if_it_comes_damaged(
     with monkeypatch.context() as patch:
         patch.setattr(packs, "plan", None)
         assert values(cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)) == expected
-    assert storage.verify("d", "v1").ok
+    assert storage.verify("d@v1").ok
     assert storage.gc(grace=0) == []
     store, name = ref._base.version.folder, paths.plan(ref.digest, view.digest)
     raw = store.read(name)
     store.put(name, raw[:192] + bytes([raw[192] ^ 1]) + raw[193:])
     with pytest.warns(CacheLayerWarning, match="made again: .*does not match its checksum"):
-        assert values(storage.fetch("d", "v1").packed("tokens", LENGTH)) == expected
+        assert values(storage.fetch("d@v1").packed("tokens", LENGTH)) == expected
 
 
 @pytest.mark.parametrize("name", ["windows", "packed"])
@@ -257,7 +257,7 @@ def test_the_first_batch_from_a_bucket_takes_eight_round_trips(gcs: Server, name
     rng = np.random.default_rng(0)
     long = [{"tokens": rng.integers(0, 99, rng.integers(0, 100)).astype(np.int32)} for _ in range(1500)]
     url, options = gcs.url(new_bucket(gcs), "caches"), gcs.storage_options()
-    ref = Storage(url, storage_options=options).cache(long, "d", "v1", element_spec=SPEC, shard_bytes=60_000)
+    ref = Storage(url, storage_options=options).cache(long, "d@v1", element_spec=SPEC, shard_bytes=60_000)
     ref.packed("tokens", 64)
     trips = []
 

@@ -82,7 +82,7 @@ def spans_of(view: Any) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
     storage = Storage(tmp_path_factory.mktemp("series"))
-    return storage.cache(ROWS, "rows", "v1", element_spec=SPEC, shard_bytes=2000)
+    return storage.cache(ROWS, "rows@v1", element_spec=SPEC, shard_bytes=2000)
 
 
 @pytest.mark.parametrize("by", [None, "sensor", ["place"], ["sensor", "place"]])
@@ -128,7 +128,7 @@ def test_elements_and_batches_have_the_spec(ref: Any) -> None:
 
 def test_a_plan_of_series_is_stored_once_for_all_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(tmp_path)
-    ref: Any = storage.cache(ROWS, "rows", "v1", element_spec=SPEC)
+    ref: Any = storage.cache(ROWS, "rows@v1", element_spec=SPEC)
     view = ref.rolling(3, by="sensor", order="time")[2:]
     expected = plain(list(view))
     assert len(list(tmp_path.rglob("*.plan"))) == 1
@@ -142,7 +142,7 @@ def test_a_plan_of_series_is_stored_once_for_all_lengths(tmp_path: Path, monkeyp
 
 
 def test_a_damaged_plan_of_series_is_made_again(tmp_path: Path) -> None:
-    ref: Any = Storage(tmp_path).cache(ROWS, "rows", "v1", element_spec=SPEC)
+    ref: Any = Storage(tmp_path).cache(ROWS, "rows@v1", element_spec=SPEC)
     expected = spans_of(ref.rolling(3, by="sensor"))
     (path,) = tmp_path.rglob("*.plan")
     path.write_bytes(path.read_bytes()[:-9])
@@ -152,15 +152,15 @@ def test_a_damaged_plan_of_series_is_made_again(tmp_path: Path) -> None:
 
 def test_series_grow_when_records_are_appended_and_lose_those_that_are_erased(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.cache(ROWS[:40], "rows", "v1", element_spec=SPEC)
-    storage.append("rows", "v1", "v2", ROWS[40:])
-    old, new = (storage.fetch("rows", version) for version in ("v1", "v2"))
+    storage.cache(ROWS[:40], "rows@v1", element_spec=SPEC)
+    storage.append("rows@v1", "v2", ROWS[40:])
+    old, new = (storage.fetch(f"rows@{version}") for version in ("v1", "v2"))
     assert spans_of(old.rolling(3, by="sensor")) == windows_of(series_of(ROWS[:40], ["sensor"], None), 3, 1)
     assert spans_of(new.rolling(3, by="sensor")) == windows_of(series_of(ROWS, ["sensor"], None), 3, 1)
-    storage.erase("rows", records=[5, 7], of="v2", reason="asked for", grace=0)
+    storage.erase("rows@v2", records=[5, 7], reason="asked for", grace=0)
     left = [number for number in range(60) if number not in (5, 7)]
     series = series_of([ROWS[number] for number in left], ["sensor"], "time")
-    view = storage.fetch("rows", "v2").rolling(3, by="sensor", order="time")
+    view = storage.fetch("rows@v2").rolling(3, by="sensor", order="time")
     expected = [[left[number] for number in window] for window in windows_of(series, 3, 1)]
     assert spans_of(view) == expected
     assert len(list(view.stream(4))) == -(-len(expected) // 4)
@@ -204,14 +204,14 @@ ORDERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ORDERS)
 def test_fields_of_any_one_value_order_and_tell_series_apart(kind: str, tmp_path: Path) -> None:
-    ref: Any = Storage(tmp_path).cache({"by": ORDERS[kind], "n": np.arange(3)}, "rows", "v1")
+    ref: Any = Storage(tmp_path).cache({"by": ORDERS[kind], "n": np.arange(3)}, "rows@v1")
     expected = [1, 0, 2] if kind == "bool" else [1, 2, 0]
     assert ref.rolling(3, order="by")[0]["n"].tolist() == expected
     assert [each["n"].tolist()[0] for each in ref.rolling(1, by="by")] == expected
 
 
 def test_nan_is_one_series(tmp_path: Path) -> None:
-    ref: Any = Storage(tmp_path).cache({"by": np.array([math.nan, 1, math.nan, -0.0, 0.0])}, "rows", "v1")
+    ref: Any = Storage(tmp_path).cache({"by": np.array([math.nan, 1, math.nan, -0.0, 0.0])}, "rows@v1")
     assert spans_of(ref.rolling(2, by="by")) == [[3, 4], [0, 2]]
 
 
@@ -231,7 +231,7 @@ def test_what_has_no_place_in_an_order_is_refused_by_name(
         return {"at": {"time": leaf}} if "/" in name else {name: leaf}
 
     rows = [{**of_name(value), "n": number} for number, value in enumerate(values)]
-    ref: Any = Storage(tmp_path).cache(rows, "rows", "v1", element_spec={**of_name(spec), "n": ArraySpec("int64")})
+    ref: Any = Storage(tmp_path).cache(rows, "rows@v1", element_spec={**of_name(spec), "n": ArraySpec("int64")})
     left = named.split("'")[-2].replace("time", condition)
     with pytest.raises(InvalidArgumentError, match=named.partition("'")[0]) as error:
         len(ref.rolling(1, order=name))
@@ -258,7 +258,7 @@ def test_what_has_no_place_in_an_order_is_refused_by_name(
 )
 def test_fields_that_do_not_stack_are_refused_by_name(tmp_path: Path, leaf: Any, cure: str) -> None:
     spec = {"n": ArraySpec("int64"), "bad": leaf}
-    ref: Any = Storage(tmp_path).cache([], "rows", "v1", element_spec=spec, allow_empty=True)
+    ref: Any = Storage(tmp_path).cache([], "rows@v1", element_spec=spec, allow_empty=True)
     with pytest.raises(InvalidArgumentError, match=f"'bad(/in)?'.*{cure}"):
         ref.rolling(3)
     assert ref.fields("n").rolling(3).element_spec == {"n": ArraySpec("int64", (3,))}
@@ -283,7 +283,7 @@ def test_wrong_arguments_are_refused_at_once(ref: Any, arguments: Any, error: An
 
 
 def test_no_rows_have_no_windows(tmp_path: Path) -> None:
-    ref: Any = Storage(tmp_path).cache([], "rows", "v1", element_spec=SPEC, allow_empty=True)
+    ref: Any = Storage(tmp_path).cache([], "rows@v1", element_spec=SPEC, allow_empty=True)
     view = ref.rolling(3, by="sensor", order="time")
     assert (len(view), view.series, list(view.stream(2))) == (0, 0, [])
     assert view.read([])["value"].shape == (0, 3, 2)
@@ -291,7 +291,7 @@ def test_no_rows_have_no_windows(tmp_path: Path) -> None:
 
 def test_blocks_of_windows_are_fetched_once_from_a_bucket(tmp_path: Path) -> None:
     far = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
-    refs = [storage.cache(ROWS, "rows", "v1", element_spec=SPEC) for storage in (far, Storage(tmp_path))]
+    refs = [storage.cache(ROWS, "rows@v1", element_spec=SPEC) for storage in (far, Storage(tmp_path))]
     options = {"shuffle": cachelayer.Blocks(records=4, window=2, lanes=2), "seed": 1}
     batches = [
         [plain(batch) for batch in each.rolling(3, by="sensor", order="time").stream(4, **options)] for each in refs

@@ -75,16 +75,16 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     added = ("domain", "kind", "rank", "origin")
     narrow = [{key: each[key] for key in SPEC if key not in added} for each in DOCUMENTS]
     spec = {key: SPEC[key] for key in SPEC if key not in added}
-    storage.cache(narrow, "narrow", "v1", element_spec=spec)
+    storage.cache(narrow, "narrow@v1", element_spec=spec)
 
     def columns(each: Any) -> Any:
         return {key: DOCUMENTS[int(each["meta"]["quality"]) - 1][key] for key in added}
 
     return {
-        "near": storage.cache(DOCUMENTS, "docs", "v1", **options),
-        "zstd": storage.cache(DOCUMENTS, "docs", "zstd", compression="zstd", **options),
-        "far": far.cache(DOCUMENTS, "docs", "v1", **options),
-        "columns": storage.add_columns("narrow", "v1", "v2", columns, element_spec={key: SPEC[key] for key in added}),
+        "near": storage.cache(DOCUMENTS, "docs@v1", **options),
+        "zstd": storage.cache(DOCUMENTS, "docs@zstd", compression="zstd", **options),
+        "far": far.cache(DOCUMENTS, "docs@v1", **options),
+        "columns": storage.add_columns("narrow@v1", "v2", columns, element_spec={key: SPEC[key] for key in added}),
     }
 
 
@@ -217,16 +217,16 @@ def test_records_are_read_once_for_all_fields(refs: Any, name: str, monkeypatch:
 
 def test_erased_documents_have_no_values(refs: Any, tmp_path: Any) -> None:
     storage = Storage(tmp_path)
-    storage.cache(DOCUMENTS, "docs", "v1", element_spec=SPEC)
-    storage.erase("docs", records=[1, 7], of="v1", reason="asked for", grace=0)
-    ref: Any = storage.fetch("docs", "v1")
+    storage.cache(DOCUMENTS, "docs@v1", element_spec=SPEC)
+    storage.erase("docs@v1", records=[1, 7], reason="asked for", grace=0)
+    ref: Any = storage.fetch("docs@v1")
     view = ref.windows("tokens", 8, separator=3, beside=("origin", "meta/quality"))
     left = [each for number, each in enumerate(DOCUMENTS) if number not in (1, 7)]
     assert {*np.unique(view.read(slice(None))["quality"])} <= {0, *(each["meta"]["quality"] for each in left)}
 
 
 def test_versions_without_documents_have_no_rows(tmp_path: Any) -> None:
-    ref: Any = Storage(tmp_path).cache([], "docs", "v1", element_spec=SPEC, allow_empty=True)
+    ref: Any = Storage(tmp_path).cache([], "docs@v1", element_spec=SPEC, allow_empty=True)
     for name in ("windows", "packed"):
         view = getattr(ref, name)("tokens", 8, **ARGUMENTS)
         assert (len(view), list(view)) == (0, [])
@@ -273,9 +273,9 @@ def test_what_a_record_lacks_is_refused_with_its_number(refs: Any) -> None:
 
 
 def test_a_plan_of_packs_is_the_same_whatever_stands_beside(tmp_path: Any) -> None:
-    ref: Any = Storage(tmp_path).cache(DOCUMENTS, "docs", "v1", element_spec=SPEC)
+    ref: Any = Storage(tmp_path).cache(DOCUMENTS, "docs@v1", element_spec=SPEC)
     for options in ({}, {"segments": False}, ARGUMENTS):
         assert len(ref.packed("tokens", 24, **options)) > 0
     assert len(list(tmp_path.rglob("*.plan"))) == 1
     pack: Any = {"leaves": "tokens", "length": 24, **ARGUMENTS}
-    Storage(tmp_path).cache(DOCUMENTS, "docs", "v1", element_spec=SPEC, pack=pack)
+    Storage(tmp_path).cache(DOCUMENTS, "docs@v1", element_spec=SPEC, pack=pack)

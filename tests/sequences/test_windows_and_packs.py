@@ -168,9 +168,9 @@ def test_every_view_tells_the_records_of_its_versions(refs: Any) -> None:
 def test_a_version_of_some_records_numbers_those_that_it_has(tmp_path: Any) -> None:
     storage = Storage(tmp_path)
     documents = [{"tokens": np.full(3, number, np.int32)} for number in range(20)]
-    storage.cache(documents, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))})
+    storage.cache(documents, "d@v1", element_spec={"tokens": ArraySpec("int32", (None,))})
     for keep in ([5, 17, 7, 19, 8], range(3, 20), range(19, -1, -1)):
-        ref = storage.derive("d", "v1", f"kept{len(keep)}", keep=keep)
+        ref = storage.derive("d@v1", f"kept{len(keep)}", keep=keep)
         spans = ref.windows("tokens", len(keep) * 3).sources(0)
         assert [(span.dataset, span.record) for span in spans] == [(ref.reference, n) for n in range(len(keep))]
 
@@ -221,8 +221,8 @@ def test_records_that_are_too_long_can_be_refused_by_number(refs: Any) -> None:
 def test_versions_without_values_have_no_windows_and_no_packs(tmp_path: Any) -> None:
     storage = Storage(tmp_path)
     spec = {"tokens": ArraySpec("int32", (None,))}
-    empty = storage.cache([], "d", "empty", element_spec=spec, allow_empty=True)
-    hollow = storage.cache([{"tokens": np.empty(0, np.int32)}] * 5, "d", "hollow", element_spec=spec)
+    empty = storage.cache([], "d@empty", element_spec=spec, allow_empty=True)
+    hollow = storage.cache([{"tokens": np.empty(0, np.int32)}] * 5, "d@hollow", element_spec=spec)
     for ref in (empty, hollow, hollow[:0]):
         for view in (ref.windows("tokens", 3), ref.windows("tokens", 3, remainder="pad"), ref.packed("tokens", 3)):
             assert len(view) == 0
@@ -237,11 +237,11 @@ def test_versions_without_values_have_no_windows_and_no_packs(tmp_path: Any) -> 
 def test_records_that_are_one_leaf_have_windows_too(tmp_path: Any) -> None:
     storage = Storage(tmp_path)
     arrays = storage.cache(
-        [np.arange(n, dtype=np.int64) for n in (3, 4)], "d", "a", element_spec=ArraySpec("int64", (None,))
+        [np.arange(n, dtype=np.int64) for n in (3, 4)], "d@a", element_spec=ArraySpec("int64", (None,))
     )
     assert arrays.windows("", 3).read([0, 1])["values"].tolist() == [[0, 1, 2], [0, 1, 2]]
     assert arrays.padded({"": 2}, long="truncate")[1]["values_length"] == 2
-    blobs = storage.cache([b"abc", b"", b"defg"], "d", "b")
+    blobs = storage.cache([b"abc", b"", b"defg"], "d@b")
     assert blobs.windows("", 3, separator=0).read([0, 1])["values"].tobytes() == b"abc\0\0d"[:6]
     assert blobs.packed("", 8).read([0])["values"].tobytes() == b"abcdefg\0"
 

@@ -63,12 +63,12 @@ def test_tuples_and_numpy_are_lists_and_numbers() -> None:
 )  # fmt: skip
 def test_what_json_does_not_have_is_refused_by_its_place(value: Any, named: str, tmp_path: Path) -> None:
     with pytest.raises(ElementError, match=rf"(?s)record 1, leaf \['m'\].*at \['a'\].*{named}"):
-        Storage(tmp_path).cache([{"m": 0}, {"m": {"a": value}}], "d", "v1", element_spec={"m": JsonSpec()})
+        Storage(tmp_path).cache([{"m": 0}, {"m": {"a": value}}], "d@v1", element_spec={"m": JsonSpec()})
 
 
 def test_elements_have_the_values_and_batches_lists_of_them_in_every_view(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    ref = storage.cache(lambda: iter(ROWS), "d", "v1", element_spec=SPEC)
+    ref = storage.cache(lambda: iter(ROWS), "d@v1", element_spec=SPEC)
     wanted = [row["m"] for row in ROWS]
     assert ref.element_spec == SPEC
     assert [ref[row] for row in range(5)] == list(ref) == ROWS == ref.__getitems__(range(5))
@@ -78,44 +78,44 @@ def test_elements_have_the_values_and_batches_lists_of_them_in_every_view(tmp_pa
     assert (batch["m"], mask.tolist()) == ([wanted[4]] * 2, [True, False])
     mapped = ref.stream(5).map(lambda element: {"new": element["i"] + 1, "there": {"m": element["m"]}})
     assert next(iter(mapped))["there"]["m"] == wanted
-    appended = storage.append("d", "v1", "v2", [{"i": 9, "m": {"q": [1]}}])
+    appended = storage.append("d@v1", "v2", [{"i": 9, "m": {"q": [1]}}])
     assert cachelayer.concat([ref[:1], appended[4:]]).read([0, 1, 2])["m"] == [wanted[0], wanted[4], {"q": [1]}]
-    assert list(storage.rewrite("d", "v1", "v3")) == ROWS
-    assert storage.derive("d", "v1", "v4", keep=[2])[0] == ROWS[2]
+    assert list(storage.rewrite("d@v1", "v3")) == ROWS
+    assert storage.derive("d@v1", "v4", keep=[2])[0] == ROWS[2]
     assert ref.stats().leaves[1].nulls == 1
     assert "&quot;name&quot;" in ref._repr_html_()
 
 
 def test_the_digest_is_the_same_whoever_builds_and_whatever_the_order_of_keys(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    digest = storage.cache(lambda: iter(ROWS), "a", "v1", element_spec=SPEC).digest
+    digest = storage.cache(lambda: iter(ROWS), "a@v1", element_spec=SPEC).digest
     turned = [
         {"m": dict(reversed(row["m"].items())) if isinstance(row["m"], dict) else row["m"], "i": row["i"]}
         for row in ROWS
     ]
-    assert storage.cache(turned, "b", "v1", element_spec=SPEC).digest == digest
-    assert storage.cache(ROWS, "c", "v1", element_spec=SPEC, workers=2).digest == digest
+    assert storage.cache(turned, "b@v1", element_spec=SPEC).digest == digest
+    assert storage.cache(ROWS, "c@v1", element_spec=SPEC, workers=2).digest == digest
     table = to_arrow(storage.fetch("a"))
     assert table.schema.field("m").type == pa.json_()
-    assert storage.cache(table, "d", "v1").digest == digest
+    assert storage.cache(table, "d@v1").digest == digest
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
-    assert storage.cache(from_json(tmp_path / "rows.jsonl"), "e", "v1", element_spec={"m": JsonSpec()}).digest == digest
+    assert storage.cache(from_json(tmp_path / "rows.jsonl"), "e@v1", element_spec={"m": JsonSpec()}).digest == digest
 
 
 def test_structs_lists_and_texts_of_arrow_are_json_if_they_are_declared_so(tmp_path: Path) -> None:
     table = pa.table({"s": [{"a": 1, "b": ["x"]}, None], "l": [[{"a": None}], []], "t": ['{"a":1}', None]})
-    ref = Storage(tmp_path).cache(table, "d", "v1", element_spec=dict.fromkeys("slt", JsonSpec()))
+    ref = Storage(tmp_path).cache(table, "d@v1", element_spec=dict.fromkeys("slt", JsonSpec()))
     assert list(ref) == [
         {"s": {"a": 1, "b": ["x"]}, "l": [{"a": None}], "t": {"a": 1}},
         {"s": None, "l": [], "t": None},
     ]
     for text in ("{'a'", '{"a":1,"a":2}'):
         with pytest.raises(ElementError, match=r"record 1, leaf \['t'\]"):
-            Storage(tmp_path).cache(pa.table({"t": ["1", text]}), "bad", "v1", element_spec={"t": JsonSpec()})
+            Storage(tmp_path).cache(pa.table({"t": ["1", text]}), "bad@v1", element_spec={"t": JsonSpec()})
 
 
 def test_what_needs_one_value_or_lengths_refuses_json_by_name(tmp_path: Path) -> None:
-    ref = Storage(tmp_path).cache(ROWS, "d", "v1", element_spec=SPEC)
+    ref = Storage(tmp_path).cache(ROWS, "d@v1", element_spec=SPEC)
     calls = [
         lambda: ref.where("m is None"), lambda: ref.where(lambda c: c["m"]), lambda: ref.windows("m", 4),
         lambda: ref.lengths("m"), lambda: ref.packed("m", 4),
@@ -127,23 +127,23 @@ def test_what_needs_one_value_or_lengths_refuses_json_by_name(tmp_path: Path) ->
 
 def test_batches_with_json_are_taken_apart(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    ref = storage.cache(ROWS, "d", "v1", element_spec={"m": JsonSpec()})
+    ref = storage.cache(ROWS, "d@v1", element_spec={"m": JsonSpec()})
     batches = list(ref.stream(3))
-    assert storage.cache(ref.stream(3), "stream", "v1", unbatch=True).digest == ref.digest
-    given = storage.cache(lambda: iter(batches), "batches", "v1", unbatch=True, element_spec={"m": JsonSpec()})
+    assert storage.cache(ref.stream(3), "stream@v1", unbatch=True).digest == ref.digest
+    given = storage.cache(lambda: iter(batches), "batches@v1", unbatch=True, element_spec={"m": JsonSpec()})
     passed = ref.stream(3).map(lambda element: element)
-    mapped = storage.cache(passed, "mapped", "v1", unbatch=True, element_spec={"m": JsonSpec()})
+    mapped = storage.cache(passed, "mapped@v1", unbatch=True, element_spec={"m": JsonSpec()})
     assert list(given) == list(mapped) == list(ref)
     with pytest.raises(ElementError, match="JSON"):
-        storage.cache(lambda: iter(batches), "undeclared", "v1", unbatch=True)
+        storage.cache(lambda: iter(batches), "undeclared@v1", unbatch=True)
 
 
 def test_a_dict_that_is_none_and_has_json_goes_to_arrow_and_comes_back(tmp_path: Path) -> None:
     rows = [{"d": {"m": [1]}}, {"d": None}, {"d": {"m": {"a": None}}}]
-    ref = Storage(tmp_path).cache(rows, "d", "v1", element_spec={"d": {"m": JsonSpec()}})
+    ref = Storage(tmp_path).cache(rows, "d@v1", element_spec={"d": {"m": JsonSpec()}})
     table = to_arrow(ref)
     assert table["d"].null_count == 1
-    assert list(Storage(tmp_path).cache(table, "e", "v1")) == rows
+    assert list(Storage(tmp_path).cache(table, "e@v1")) == rows
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, "[1", "9" * 5000])

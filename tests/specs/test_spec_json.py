@@ -74,7 +74,7 @@ def test_what_is_no_spec_is_refused(node: Any) -> None:
 @pytest.mark.parametrize("shape", [(2**32,), (2**62, 0), (None, 2**32)])
 def test_a_leaf_that_would_not_be_read_back_is_not_written(tmp_path: Path, shape: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="bytes"):
-        Storage(tmp_path).submit([], "d", "v1", element_spec=ArraySpec("uint8", shape), allow_empty=True)
+        Storage(tmp_path).submit([], "d@v1", element_spec=ArraySpec("uint8", shape), allow_empty=True)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from cachelayer.statistics.numbers import BINS, VALUES, Histogram, NumberStats, 
 def built(folder: Path, source: Any, **options: Any) -> cachelayer.DataRef[Any]:
     storage = cachelayer.Storage(folder)
     name = f"v{len(storage.versions('rows')) if storage.datasets() else 0}"
-    return storage.submit(source, "rows", name, progress=False, **options)
+    return storage.submit(source, f"rows@{name}", progress=False, **options)
 
 
 def leaves(folder: Path, source: Any, **options: Any) -> dict[str, LeafStats]:
@@ -272,7 +272,7 @@ def test_views_and_versions_made_from_others_have_statistics_of_what_they_keep(t
     (length,) = found.leaves[0].lengths
     assert length.numbers.values == tuple((n, 1) for n in range(20, 100, 10))
     assert length.longest == found.record_nbytes.longest == 0
-    kept = survey(cachelayer.Storage(tmp_path).derive("rows", "v0", "kept", keep=[25, 3, 11]))
+    kept = survey(cachelayer.Storage(tmp_path).derive("rows@v0", "kept", keep=[25, 3, 11]))
     assert kept.records == kept.record_nbytes.numbers.count == 3
     assert kept.leaves[0].lengths[0].numbers.values == ((3, 1), (11, 1), (25, 1))
 
@@ -302,7 +302,7 @@ def test_sizes_of_records_come_from_the_indices(tmp_path: Path, compression: str
 
 def test_statistics_show_names_first_and_whole(storage: cachelayer.Storage) -> None:
     name = "a_field_with_a_name_that_is_as_long_as_a_line_of_a_terminal_and_longer_than_that_by_a_few"
-    ref = storage.cache([{name: n, "w": "abc"[: n % 3]} for n in range(30)], "d", "v1", progress=False)
+    ref = storage.cache([{name: n, "w": "abc"[: n % 3]} for n in range(30)], "d@v1", progress=False)
     lines = str(ref.stats()).splitlines()
     assert lines[0] == "d@v1: 30 records"
     place = lines.index(f"{name}  int64")

@@ -52,7 +52,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 def local(tmp_path: Path) -> Storage:
     """A storage on disk with the version v1, and v2 with columns."""
     storage = Storage(tmp_path / "storage")
-    storage.submit(elements(), "d", "v1", shard_bytes=2_000, progress=False)
+    storage.submit(elements(), "d@v1", shard_bytes=2_000, progress=False)
     storage.add_columns("d@v1", new="v2", columns=scores())
     return storage
 
@@ -63,7 +63,7 @@ def files_of_columns(storage: Storage) -> list[Path]:
 
 @pytest.fixture
 def ref(storage: Storage) -> cachelayer.DataRef[Any]:
-    return storage.submit(elements(), "d", "v1", shard_bytes=2_000, progress=False)
+    return storage.submit(elements(), "d@v1", shard_bytes=2_000, progress=False)
 
 
 def expected(number: int) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_columns_are_read_with_the_others(storage: Storage, wide: Any) -> None:
 
 
 def test_no_shard_is_copied_and_fixed_columns_are_one_array(local: Storage) -> None:
-    diff = local.diff("d@v1", other="v2")
+    diff = local.diff("d@v1", "d@v2")
     assert (diff.only_one.count, diff.only_other.count, diff.same_data) == (0, 0, False)
     (file,) = files_of_columns(local)
     assert np.load(file, mmap_mode="r")["score"].tolist() == [n / 4 for n in range(RECORDS)]
@@ -160,7 +160,7 @@ BIG = 2**53
 )
 def test_keys_are_compared_exactly_or_refused(tmp_path: Path, keys: Any, table: Any, found: list[int] | None) -> None:
     storage = Storage(tmp_path)
-    storage.submit([{"k": key, "n": n} for n, key in enumerate(keys)], "d", "v1")
+    storage.submit([{"k": key, "n": n} for n, key in enumerate(keys)], "d@v1")
     columns = {"k": table, "row": np.arange(len(table))}
     if found is None:
         with pytest.raises(cachelayer.InvalidArgumentError, match="'k'"):
@@ -171,7 +171,7 @@ def test_keys_are_compared_exactly_or_refused(tmp_path: Path, keys: Any, table: 
 
 def test_a_key_may_be_a_field_within_a_field_and_is_one_value(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.submit([{"m": {"id": n, "v": np.arange(2), "none": None if n else 1}} for n in range(3)], "d", "v1")
+    storage.submit([{"m": {"id": n, "v": np.arange(2), "none": None if n else 1}} for n in range(3)], "d@v1")
     table = {"m/id": np.arange(3)[::-1].copy(), "rank": np.arange(3)}
     assert storage.add_columns("d@v1", new="v2", columns=table, on="m/id").read([0, 1, 2])["rank"].tolist() == [2, 1, 0]
     for wrong in ("m", "m/v", "m/none"):
@@ -226,7 +226,7 @@ def test_a_record_without_a_row_has_none_for_a_dict_and_for_json(storage: Storag
     filled = storage.add_columns("d@v1", new="v3", columns=rows, **options, fill=fill)
     assert (filled[0]["m"]["p"], len(filled[0]["m"]["q"]), filled[0]["j"], filled[2]["m"]) == (0, 0, [], None)
     for version in ("v2", "v3"):
-        assert storage.verify("d", version).ok
+        assert storage.verify(f"d@{version}").ok
 
 
 def test_how_a_table_is_joined_is_checked_before_anything_is_built(storage: Storage, ref: Any) -> None:
@@ -256,7 +256,7 @@ def test_how_a_table_is_joined_is_checked_before_anything_is_built(storage: Stor
 def test_a_key_may_have_several_fields(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     keys = [("a", 2**63 + 1, None), ("a", 2**63, 1.5), ("b", 2**63, None), ("a", 2**63, float("nan"))]
-    storage.submit([{"doc": doc, "m": {"part": np.uint64(part)}, "f": f} for doc, part, f in keys * 2], "d", "v1")
+    storage.submit([{"doc": doc, "m": {"part": np.uint64(part)}, "f": f} for doc, part, f in keys * 2], "d@v1")
     rows = [
         {"doc": doc, "m/part": np.uint64(part), "f": f, "rank": rank} for rank, (doc, part, f) in enumerate(keys[::-1])
     ]
@@ -341,14 +341,14 @@ def _rows(columns: Any, row: int) -> Any:
 
 def test_names_with_slashes_are_no_paths_when_records_are_appended(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.submit([{"a": {"b": n}, "c/d": n * 2} for n in range(4)], "d", "v1")
+    storage.submit([{"a": {"b": n}, "c/d": n * 2} for n in range(4)], "d@v1")
     storage.add_columns("d@v1", new="v2", columns={"a/b": np.arange(4) * 3, "c": {"d": np.arange(4) * 4}})
     row = {"a": {"b": 10}, "c/d": 20, "a/b": 30, "c": {"d": 40}}
     assert plain(storage.append("d@v2", new="v3", source=[row])[4]) == row
     filled = storage.append("d@v2", new="v4", source=[{"a": {"b": 10}, "c/d": 20}], fill={"a/b": 5, "c": {"d": 6}})
     assert plain(filled[4]) == {**row, "a/b": 5, "c": {"d": 6}}
     for version in ("v3", "v4"):
-        assert storage.verify("d", version).ok
+        assert storage.verify(f"d@{version}").ok
 
 
 def test_fields_that_exist_are_refused_or_replaced(storage: Storage, wide: Any) -> None:
@@ -405,7 +405,7 @@ def test_records_are_appended_to_some_of_the_records(storage: Storage, wide: Any
 
 
 def test_records_appended_to_none_have_the_columns(storage: Storage) -> None:
-    storage.submit([], "e", "v1", element_spec={"x": ArraySpec("int64")}, allow_empty=True, progress=False)
+    storage.submit([], "e@v1", element_spec={"x": ArraySpec("int64")}, allow_empty=True, progress=False)
     storage.add_columns("e@v1", new="v2", columns={"y": np.zeros(0, np.int32)})
     for row in ({"x": 1}, {"x": 1, "y": np.int32(2), "z": 3}, {"x": "1", "y": np.int32(2)}):
         with pytest.raises(cachelayer.CacheLayerError):
@@ -428,7 +428,7 @@ def test_other_versions_know_the_columns(storage: Storage, wide: Any, tmp_path: 
 
 
 def test_erased_records_lose_their_columns(storage: Storage, wide: Any) -> None:
-    storage.erase("d", of="v3", records=[299], reason="asked", grace=0, progress=False)
+    storage.erase("d@v3", records=[299], reason="asked", grace=0, progress=False)
     storage.gc(grace=0, progress=False)
     left = storage.fetch("d@v3")
     with pytest.raises(cachelayer.ErasedRecordError):
@@ -446,11 +446,11 @@ def test_erased_records_lose_their_columns(storage: Storage, wide: Any) -> None:
 
 @pytest.mark.parametrize("columns", [{"y": np.zeros(RECORDS)}, {"z": np.array(["a"] * RECORDS, object)}, named])
 def test_to_a_version_with_erased_records_no_columns_are_added(storage: Storage, ref: Any, columns: Any) -> None:
-    storage.erase("d", of="v1", records=[17], reason="asked", progress=False)
+    storage.erase("d@v1", records=[17], reason="asked", progress=False)
     with pytest.raises(cachelayer.errors.RefusedError, match="erased"):
         storage.add_columns("d@v1", new="v2", columns=columns)
     left = storage.fetch("d@v1")
-    storage.rewrite("d", left.exclude(left.erased), "v2", progress=False)
+    storage.rewrite(left.exclude(left.erased), "d@v2", progress=False)
     assert len(storage.add_columns("d@v2", new="v3", columns=named, progress=False)) == RECORDS - 1
     assert storage.verify("d@v3").ok
 
@@ -464,7 +464,7 @@ def test_a_damaged_column_file_is_refused(local: Storage) -> None:
     with pytest.raises(cachelayer.CorruptionError):
         Storage(local.url, verify="always").fetch("d@v2").read([0])
     with pytest.raises(cachelayer.CorruptionError):
-        local.rewrite("d", "v2", "written", progress=False)
+        local.rewrite("d@v2", "written", progress=False)
     file.write_bytes(raw[:-8])
     with pytest.raises(cachelayer.CorruptionError):
         local.fetch("d@v2").read([0])
@@ -472,7 +472,7 @@ def test_a_damaged_column_file_is_refused(local: Storage) -> None:
 
 def test_at_most_sixteen_groups(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.submit(elements(3), "d", "g0", progress=False)
+    storage.submit(elements(3), "d@g0", progress=False)
     for number in range(1, 17):
         storage.add_columns(f"d@g{number - 1}", new=f"g{number}", columns={f"c{number}": np.ones(3)})
     with pytest.raises(cachelayer.InvalidArgumentError, match="rewrite"):
@@ -482,25 +482,25 @@ def test_at_most_sixteen_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("on", [None, "id"])
 def test_columns_of_a_file_are_identified_by_the_file(storage: Storage, tmp_path: Path, on: str | None) -> None:
-    storage.cache([{"id": number} for number in range(3)], "d", "v1")
+    storage.cache([{"id": number} for number in range(3)], "d@v1")
     path, keys = tmp_path / "scores.npz", {} if on is None else {on: np.arange(3)}
     np.savez(path, score=np.arange(3), **keys)
-    made = storage.add_columns("d", "v1", "v2", str(path), on=on)
+    made = storage.add_columns("d@v1", "v2", str(path), on=on)
     assert made.provenance["identity"]["files"] == 1
     if on is None:
-        assert storage.add_columns("d", "v1", "v2", str(path), hosts=(0, 1)).digest == made.digest
+        assert storage.add_columns("d@v1", "v2", str(path), hosts=(0, 1)).digest == made.digest
         np.savez(path, score=np.arange(1, 4))
         with pytest.raises(cachelayer.AlreadyExistsError, match="files"):
-            storage.add_columns("d", "v1", "v2", str(path), hosts=(0, 1))
+            storage.add_columns("d@v1", "v2", str(path), hosts=(0, 1))
 
 
 def test_hosts_that_ask_for_other_columns_than_a_version_has_are_refused(storage: Storage) -> None:
     for version in ("v1", "other"):
-        storage.submit(elements() if version == "v1" else elements()[:-1] + elements(1), "d", version)
-    made = storage.add_columns("d", "v1", "v2", named, hosts=(0, 2))
-    assert storage.add_columns("d", "v1", "v2", named, hosts=(1, 2)).digest == made.digest
-    storage.derive("d", "v1", "derived", keep=slice(None, 3))
-    storage.append("d", "v1", "appended", elements(1))
+        storage.submit(elements() if version == "v1" else elements()[:-1] + elements(1), f"d@{version}")
+    made = storage.add_columns("d@v1", "v2", named, hosts=(0, 2))
+    assert storage.add_columns("d@v1", "v2", named, hosts=(1, 2)).digest == made.digest
+    storage.derive("d@v1", "derived", keep=slice(None, 3))
+    storage.append("d@v1", "appended", elements(1))
     asked: list[tuple[str, str, Any, dict[str, Any], str]] = [
         ("v1", "v2", lambda element: {"name": "x"}, {}, "changed|new"),
         ("v1", "v2", named, {"batched": True}, "batched was False and is True"),
@@ -511,12 +511,12 @@ def test_hosts_that_ask_for_other_columns_than_a_version_has_are_refused(storage
     ]
     for base, new, function, options, told in asked:
         with pytest.raises(cachelayer.AlreadyExistsError, match=f"d@{new} is published already: .*({told})"):
-            storage.add_columns("d", base, new, function, hosts=(1, 2), **options)
+            storage.add_columns(f"d@{base}", new, function, hosts=(1, 2), **options)
 
 
 def test_columns_whose_shards_something_deletes_before_they_are_read_again_are_built_again(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.submit({"x": np.arange(1000)}, "d", "v1")
+    storage.submit({"x": np.arange(1000)}, "d@v1")
     shards = tmp_path / "d" / paths.SHARDS
     before = set(shards.iterdir())
 
@@ -545,11 +545,11 @@ def test_a_column_file_is_copied_range_by_range(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     rows, numbers = 4_000, 4_099
     table = {"k": np.arange(2), "y": np.arange(2 * numbers, dtype=np.float64).reshape(2, numbers)}
-    storage.submit({"k": np.arange(rows) % 2, "x": np.arange(rows)}, "d", "v1", progress=False)
+    storage.submit({"k": np.arange(rows) % 2, "x": np.arange(rows)}, "d@v1", progress=False)
     uses: dict[str, Callable[[], object]] = {
-        "join": lambda: storage.add_columns("d", "v1", "v2", table, on="k", progress=False),
-        "append": lambda: storage.append("d", "v2", "v3", [{"k": 0, "x": rows, "y": -table["y"][1]}], progress=False),
-        "erase": lambda: storage.erase("d", of="v3", records=[7, 3_001], reason="asked", progress=False),
+        "join": lambda: storage.add_columns("d@v1", "v2", table, on="k", progress=False),
+        "append": lambda: storage.append("d@v2", "v3", [{"k": 0, "x": rows, "y": -table["y"][1]}], progress=False),
+        "erase": lambda: storage.erase("d@v3", records=[7, 3_001], reason="asked", progress=False),
     }
     held = {name: held_at_most(use) for name, use in uses.items()}
     assert max(held.values()) < rows * numbers * 8 // 3, held

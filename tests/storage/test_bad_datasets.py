@@ -100,7 +100,7 @@ def test_a_storage_whose_datasets_all_fail_is_an_error_and_one_is_none(storage: 
 
 
 def test_a_folder_that_was_moved_is_no_storage_without_datasets(tmp_path: Path) -> None:
-    ref = cachelayer.Storage(tmp_path / "here").submit([1, 2], "d", "v1")
+    ref = cachelayer.Storage(tmp_path / "here").submit([1, 2], "d@v1")
     (tmp_path / "here").rename(tmp_path / "there")
     with pytest.raises(cachelayer.DatasetNotFoundError, match="no such folder"):
         cachelayer.open(ref.reference)
@@ -110,14 +110,14 @@ def test_a_folder_that_was_moved_is_no_storage_without_datasets(tmp_path: Path) 
 def test_a_link_to_a_disk_that_is_not_mounted_says_where_it_leads(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "disk")
     with pytest.raises(cachelayer.StorageError, match=r"data: it is a link to \S*/disk, which does not exist"):
-        cachelayer.Storage(tmp_path / "data").submit([1], "d", "v1")
+        cachelayer.Storage(tmp_path / "data").submit([1], "d@v1")
 
 
 def test_what_this_user_may_not_read_is_neither_absent_nor_damaged() -> None:
     with tempfile.TemporaryDirectory() as folder:
         storage = cachelayer.Storage(folder)
         for dataset_id in ("a", "b"):
-            storage.submit([1, 2], dataset_id, "v1")
+            storage.submit([1, 2], f"{dataset_id}@v1")
         # Nobody cannot import where Python lies in root's home: whatever the calls import, they import before.
         assert storage.verify("a@v1")
         assert (storage.gc(), storage.datasets()) == ([], ["a", "b"])
@@ -177,7 +177,7 @@ USES: dict[str, Callable[[cachelayer.Storage], Any]] = {
     "verify": lambda storage: storage.verify("d@v2"),
     "repair": lambda storage: storage.repair("d@v2", dry_run=True),
     "copy": lambda storage: storage.copy("d@v2", to=f"{storage.url}-copy"),
-    "append": lambda storage: storage.append("d", "v1", "v4", [{"n": 300, "tokens": np.arange(2)}]),
+    "append": lambda storage: storage.append("d@v1", "v4", [{"n": 300, "tokens": np.arange(2)}]),
     "build": lambda storage: storage.cache(cachelayer.sharded(parts, 4), "d@v9", progress=False),
     "builds": lambda storage: storage.builds("d"),
     "history": lambda storage: storage.history("d"),

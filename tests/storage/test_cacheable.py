@@ -23,7 +23,7 @@ from cachelayer.builds.recipe import Recipe
 def test_the_function_runs_once_and_keeps_its_face(storage: cachelayer.Storage) -> None:
     calls = []
 
-    @storage.cacheable("rows", "v1", description="rows")
+    @storage.cacheable("rows@v1", description="rows")
     def rows(count: int, *, step: int = 2) -> list[int]:
         """Some rows."""
         calls.append(count)
@@ -43,16 +43,16 @@ def test_other_arguments_are_refused_with_both(storage: cachelayer.Storage) -> N
     def rows(count: int) -> list[int]:
         return list(range(count))
 
-    make = storage.cacheable("rows", "v1")(rows)
+    make = storage.cacheable("rows@v1")(rows)
     make(3)
     with pytest.raises(cachelayer.ArgumentsMismatchError, match="count was 3 and is 4"):
         make(4)
-    without_a_name = storage.cacheable("rows", "v2")(functools.partial(rows, 3))
+    without_a_name = storage.cacheable("rows@v2")(functools.partial(rows, 3))
     assert list(without_a_name()) == [0, 1, 2]
 
 
 def test_arguments_are_stored_in_clear_only_if_they_are_numbers(storage: cachelayer.Storage, tmp_path: Path) -> None:
-    @storage.cacheable("rows", "v1")
+    @storage.cacheable("rows@v1")
     def rows(url: str, split: str, size: int, headers: dict[str, str]) -> list[int]:
         return [1]
 
@@ -94,7 +94,7 @@ def warned(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
 
 
 def test_code_that_changed_is_one_warning_that_says_what(storage: cachelayer.Storage, load: Load) -> None:
-    make = storage.cacheable("rows", "v1")
+    make = storage.cacheable("rows@v1")
     old = make(load()["rows"])
     assert warned(lambda: (old(3), old(3))) == []
     new = make(load(("SIZE = 32", "SIZE = 64"), ("return n *", "return -n *"))["rows"])
@@ -109,7 +109,7 @@ def test_code_that_changed_is_one_warning_that_says_what(storage: cachelayer.Sto
 
 
 def test_a_format_string_names_versions_by_the_arguments(storage: cachelayer.Storage) -> None:
-    @storage.cacheable("rows", "size-{size}_{scale:.2f}_{where.name}_{others[0]}_{size:0{width}}")
+    @storage.cacheable("rows@size-{size}_{scale:.2f}_{where.name}_{others[0]}_{size:0{width}}")
     def rows(size: int, scale: float = 0.5, *others: int, where: Path = Path("a/b"), width: int = 3) -> list[int]:
         return [size]
 
@@ -117,7 +117,7 @@ def test_a_format_string_names_versions_by_the_arguments(storage: cachelayer.Sto
     assert list(rows(8, 0.25, 9)) == [8]
     assert list(storage.versions("rows")) == ["size-7_0.25_b_9_007", "size-8_0.25_b_9_008"]
 
-    @storage.cacheable("rows", "{kind}-{size}")
+    @storage.cacheable("rows@{kind}-{size}")
     def others(kind: str, **sizes: int) -> list[int]:
         return [1]
 
@@ -138,7 +138,7 @@ def test_a_format_string_that_gives_no_name_is_refused(storage: cachelayer.Stora
         return [1]
 
     with pytest.raises(cachelayer.InvalidArgumentError, match=re.escape(repr(text))):
-        storage.cacheable("rows", text)(rows)(value)
+        storage.cacheable(f"rows@{text}")(rows)(value)
     assert storage.datasets() == []
 
 
@@ -148,7 +148,7 @@ def test_a_function_names_no_version(storage: cachelayer.Storage) -> None:
 
 
 def test_auto_names_a_version_by_code_and_arguments(storage: cachelayer.Storage, load: Load) -> None:
-    auto = storage.cacheable("rows", "auto")
+    auto = storage.cacheable("rows@auto")
     name = auto(load()["rows"])(3).dataset_version
     assert re.fullmatch("auto-[0-9a-f]{12}", name)
     same = load(("return [scaled", "# a comment\n    return [scaled"))["rows"]
@@ -158,17 +158,17 @@ def test_auto_names_a_version_by_code_and_arguments(storage: cachelayer.Storage,
         auto(same)(4).dataset_version,
         auto(load(("SIZE = 32", "SIZE = 64"))["rows"])(3).dataset_version,
         auto(load(("n * SIZE", "n"))["rows"])(3).dataset_version,
-        storage.cacheable("rows", "auto", max_records=2)(same)(3).dataset_version,
-        storage.cacheable("rows", "auto", element_spec=float)(same)(3).dataset_version,
+        storage.cacheable("rows@auto", max_records=2)(same)(3).dataset_version,
+        storage.cacheable("rows@auto", element_spec=float)(same)(3).dataset_version,
     }
     assert len({name, *others}) == 6
-    assert storage.cacheable("rows", "auto", compression="zstd", progress=False)(same)(3).dataset_version == name
+    assert storage.cacheable("rows@auto", compression="zstd", progress=False)(same)(3).dataset_version == name
 
 
 def test_functions_are_not_compared_with_those_of_another_release_of_python(
     storage: cachelayer.Storage, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = storage.cacheable("rows", "v1")(load()["rows"])(3).provenance
+    built = storage.cacheable("rows@v1")(load()["rows"])(3).provenance
 
     def recipe_of(*changes: tuple[str, str]) -> Recipe:
         return Recipe.of(load(*changes)["rows"], BuildOptions.of({}))
@@ -179,14 +179,14 @@ def test_functions_are_not_compared_with_those_of_another_release_of_python(
 
 
 def test_auto_with_what_cannot_be_told_apart_is_refused(storage: cachelayer.Storage) -> None:
-    @storage.cacheable("rows", "auto")
+    @storage.cacheable("rows@auto")
     def rows(thing: Any) -> list[int]:
         return [1]
 
     with pytest.raises(cachelayer.InvalidArgumentError, match="argument thing"):
         rows(number for number in [1])
     with pytest.raises(cachelayer.InvalidArgumentError, match="name the version"):
-        storage.cacheable("rows", "auto")(len)([1])
+        storage.cacheable("rows@auto")(len)([1])
     names = {rows(thing).dataset_version for thing in (b"a", b"b", {"a", "b"}, {"a"}, [1], "a")}
     assert len(names) == 6
 
@@ -205,7 +205,7 @@ class Nested:
 def test_auto_warns_of_what_differs_in_each_run(
     storage: cachelayer.Storage, made: Callable[[], Any], told: str
 ) -> None:
-    @storage.cacheable("rows", "auto")
+    @storage.cacheable("rows@auto")
     def rows(run: Any) -> list[int]:
         return [1]
 
@@ -216,7 +216,7 @@ def test_auto_warns_of_what_differs_in_each_run(
 
 
 def test_auto_does_not_warn_of_other_arguments_options_and_code(storage: cachelayer.Storage, load: Load) -> None:
-    auto, shorter = storage.cacheable("rows", "auto"), storage.cacheable("rows", "auto", max_records=1)
+    auto, shorter = storage.cacheable("rows@auto"), storage.cacheable("rows@auto", max_records=1)
     for function, size in ((auto, 3), (auto, 4), (shorter, 4)):
         function(load()["rows"])(size)
     auto(load(("n * SIZE", "n"))["rows"])(4)
@@ -228,6 +228,6 @@ def test_auto_as_a_plain_name_is_refused_with_a_hint(storage: cachelayer.Storage
     for call in (storage.submit, storage.cache):
         with pytest.raises(cachelayer.InvalidNameError, match="cacheable"):
             call([1], "rows", "auto")
-    storage.submit([1], "rows", "v1")
+    storage.submit([1], "rows@v1")
     with pytest.raises(cachelayer.InvalidNameError, match="cacheable"):
-        storage.copy("rows", "v1", storage, new="auto")
+        storage.copy("rows@v1", storage, new="auto")

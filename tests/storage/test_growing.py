@@ -62,7 +62,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def growing(folder: Path, source: Any = None, **options: Any) -> Iterator[DataRef[Any]]:
     """A version that is being built: its builder waits in the middle until the block ends."""
     try:
-        yield Storage(folder / "storage").cache(source or Gated(), "d", "v1", wait=False, **OPTIONS, **options)
+        yield Storage(folder / "storage").cache(source or Gated(), "d@v1", wait=False, **OPTIONS, **options)
     finally:
         (folder / "open").touch()
 
@@ -72,7 +72,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> DataRef[Any]:
     """The version of a build that was waited for."""
     folder = tmp_path_factory.mktemp("whole")
     os.environ.setdefault("TRAINER", str(os.getpid()))
-    return Storage(folder / "storage").cache(Gated(), "d", "v1", **OPTIONS)
+    return Storage(folder / "storage").cache(Gated(), "d@v1", **OPTIONS)
 
 
 PARTS = {"train": 0.7, "rest": 0.3}
@@ -167,7 +167,7 @@ def test_a_state_goes_on_in_the_version_that_the_plan_made_and_in_no_other(tmp_p
             of_rest.set_state(state)
     iterator.set_state(finished.get_state())
     assert plain(next(iterator)) == expected[1]
-    other = Storage(tmp_path / "other").cache([rows(number) for number in range(RECORDS)], "d", "v1", **OPTIONS)
+    other = Storage(tmp_path / "other").cache([rows(number) for number in range(RECORDS)], "d@v1", **OPTIONS)
     assert other.digest == whole.digest
     with pytest.raises(StateError, match="digest"):
         iter(other.stream(**options)).set_state(state)
@@ -188,7 +188,7 @@ def test_a_state_of_a_growing_and_a_finished_version_goes_on_once_all_is_built(
 ) -> None:
     options: Any = {"global_batch_size": BATCH, "shuffle": True, "seed": 5}
     # This one is built, and has a plan too.
-    other = Storage(tmp_path / "other").cache([rows(number) for number in range(100)], "d", "v1", **OPTIONS)
+    other = Storage(tmp_path / "other").cache([rows(number) for number in range(100)], "d@v1", **OPTIONS)
     expected = iter(JOINS[name](whole, other).stream(**options))
     with growing(tmp_path) as ref:
         join = JOINS[name](ref, other)
@@ -211,8 +211,8 @@ def test_a_state_of_a_growing_and_a_finished_version_goes_on_once_all_is_built(
 
 def test_a_version_that_exists_is_returned(tmp_path: Path, whole: DataRef[Any]) -> None:
     storage = Storage(tmp_path / "storage")
-    storage.cache(Gated(), "d", "v1", **OPTIONS)
-    assert storage.cache(Gated(), "d", "v1", wait=False, **OPTIONS).digest == whole.digest
+    storage.cache(Gated(), "d@v1", **OPTIONS)
+    assert storage.cache(Gated(), "d@v1", wait=False, **OPTIONS).digest == whole.digest
     assert not readers(tmp_path)
 
 
@@ -311,7 +311,7 @@ def test_a_program_that_is_killed_in_epoch_0_ends_on_two_hosts_with_the_losses_o
 
 
 def test_an_error_of_the_source_is_raised_by_reads_and_names_the_record(tmp_path: Path) -> None:
-    ref = Storage(tmp_path / "storage").cache(FailsAt(), "d", "v1", wait=False, **OPTIONS)
+    ref = Storage(tmp_path / "storage").cache(FailsAt(), "d@v1", wait=False, **OPTIONS)
     assert ref[399]["text"] == "text 399"
     with pytest.raises(SourceError, match="record 403: ValueError: no such row"):
         _ = ref[403]
@@ -335,7 +335,7 @@ class NoneAt(Gated):
 
 
 def test_elements_that_do_not_fit_are_the_same_errors_as_in_a_build(tmp_path: Path) -> None:
-    ref = Storage(tmp_path / "storage").cache(OtherFrom(), "d", "v1", wait=False, **OPTIONS)
+    ref = Storage(tmp_path / "storage").cache(OtherFrom(), "d@v1", wait=False, **OPTIONS)
     with pytest.raises(ElementError, match=r"record 403, leaf \['text'\]"):
         ref.read([399, 401, 403])
     (tmp_path / "open").touch()
@@ -343,14 +343,14 @@ def test_elements_that_do_not_fit_are_the_same_errors_as_in_a_build(tmp_path: Pa
 
 def test_a_none_that_the_first_elements_do_not_show_is_refused_with_its_leaf(tmp_path: Path) -> None:
     storage = Storage(tmp_path / "storage")
-    ref = storage.cache(NoneAt(), "d", "v1", wait=False, **OPTIONS)
+    ref = storage.cache(NoneAt(), "d@v1", wait=False, **OPTIONS)
     with pytest.raises(SourceError, match=r"\['text'\].*nullable=True"):
         list(ref.stream(BATCH))
     spec = {"text": cachelayer.ArraySpec(str, nullable=True)}
     (tmp_path / "open").touch()
-    declared = storage.cache(NoneAt(), "d", "v2", wait=False, element_spec=spec, **OPTIONS)
+    declared = storage.cache(NoneAt(), "d@v2", wait=False, element_spec=spec, **OPTIONS)
     assert declared[403]["text"] is None
-    waited = Storage(tmp_path / "waited").cache(NoneAt(), "d", "v2", element_spec=spec, **OPTIONS)
+    waited = Storage(tmp_path / "waited").cache(NoneAt(), "d@v2", element_spec=spec, **OPTIONS)
     assert [plain(batch) for batch in declared.stream(50)] == [plain(batch) for batch in waited.stream(50)]
     assert declared.digest == waited.digest
 
@@ -363,19 +363,19 @@ class Locked(Gated):
 def test_what_cannot_be_read_or_built_so_is_refused_by_name(tmp_path: Path) -> None:
     storage = Storage(tmp_path / "storage")
     with pytest.raises(InvalidArgumentError, match="no items by number"):
-        storage.cache((rows(number) for number in range(9)), "d", "v1", wait=False)
+        storage.cache((rows(number) for number in range(9)), "d@v1", wait=False)
     with pytest.raises(InvalidTypeError, match="pass a function that makes it"):
-        storage.cache(Locked(), "d", "v1", wait=False)
+        storage.cache(Locked(), "d@v1", wait=False)
     for options in ({"on_error": "skip"}, {"resume": False}, {"pack": {"leaves": "tokens", "length": 8}}):
         with pytest.raises(InvalidArgumentError, match="wait=False"):
-            storage.cache(Gated(), "d", "v1", wait=False, **options)  # type: ignore[arg-type]
+            storage.cache(Gated(), "d@v1", wait=False, **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="memory"):
-        Storage("memory://growing").cache(Gated(), "d", "v1", wait=False)
+        Storage("memory://growing").cache(Gated(), "d@v1", wait=False)
     with pytest.raises(SourceError, match="no element"):
-        storage.cache([], "d", "v1", wait=False)
-    assert len(storage.cache([], "d", "v1", wait=False, allow_empty=True)) == 0
+        storage.cache([], "d@v1", wait=False)
+    assert len(storage.cache([], "d@v1", wait=False, allow_empty=True)) == 0
     (tmp_path / "open").touch()
-    made = storage.cache(Locked, "d", "v2", wait=False)
+    made = storage.cache(Locked, "d@v2", wait=False)
     assert made[3]["text"] == "text 3"
     assert made.digest == storage.fetch("d@v2").digest
 
@@ -383,7 +383,7 @@ def test_what_cannot_be_read_or_built_so_is_refused_by_name(tmp_path: Path) -> N
 def test_a_version_that_another_build_publishes_under_the_name_is_refused(tmp_path: Path) -> None:
     with growing(tmp_path) as ref:
         other = Storage(tmp_path / "other")
-        other.submit([{"x": 1}], "d", "v1")
+        other.submit([{"x": 1}], "d@v1")
         other.copy("d@v1", to=Storage(tmp_path / "storage"))
         with pytest.raises(SourceError, match="something else"):
             _ = ref.digest
@@ -495,7 +495,7 @@ def test_rows_that_change_in_place_afterwards_change_nothing(tmp_path: Path, kin
         "frame": pd.DataFrame({"n": np.arange(40)}),
     }
     source = sources[kind]
-    ref = Storage(tmp_path).cache(source, "d", "v1", wait=False, shard_bytes=500)
+    ref = Storage(tmp_path).cache(source, "d@v1", wait=False, shard_bytes=500)
     change_rows(source)
     first = plain(ref.read(range(40)))
     assert "-1" not in str(first)
@@ -521,7 +521,7 @@ class DifferentEverywhere(Rows):
 
 
 def test_a_source_that_differs_in_the_process_that_builds_is_an_error(tmp_path: Path) -> None:
-    ref = Storage(tmp_path).cache(DifferentEverywhere(range(40)), "d", "v1", wait=False)
+    ref = Storage(tmp_path).cache(DifferentEverywhere(range(40)), "d@v1", wait=False)
     with pytest.raises(SourceError, match="record 0 differs"):
         ref.digest  # noqa: B018 - it waits
 
@@ -530,7 +530,7 @@ def test_a_source_that_differs_in_the_process_that_builds_is_an_error(tmp_path: 
 def test_what_was_read_and_is_not_what_is_stored_is_an_error(tmp_path: Path, kind: str) -> None:
     """A function gives what a module holds, or an object gives other rows in other processes."""
     source: Any = made_rows if kind == "function" else Different(range(40))
-    ref = Storage(tmp_path).cache(source, "d", "v1", wait=False, shard_bytes=500)
+    ref = Storage(tmp_path).cache(source, "d@v1", wait=False, shard_bytes=500)
     try:
         MADE[6]["n"] = -1
         read = ref[6]["n"]
@@ -557,7 +557,7 @@ def test_a_version_that_is_deleted_once_it_is_built_stays_deleted(tmp_path: Path
         assert plain(ref[3]) == plain(whole[3])
         other = pickle.loads(pickle.dumps(ref))
     wait_until(lambda: bool(storage.versions("d")) if storage.datasets() else False)
-    storage.delete("d", "v1", grace=0)
+    storage.delete("d@v1", grace=0)
     storage.gc(grace=0.0)
     for each in (ref, other):
         # Who saw that it was published reads on, as of any deleted version; nobody waits for it.
@@ -567,7 +567,7 @@ def test_a_version_that_is_deleted_once_it_is_built_stays_deleted(tmp_path: Path
             assert plain(each[5]) == plain(whole[5])
     wait_until(lambda: "cachelayer-build" not in [thread.name for thread in threading.enumerate()])
     assert not storage.versions("d")
-    assert storage.cache(Gated(), "d", "v1", **OPTIONS).digest == whole.digest
+    assert storage.cache(Gated(), "d@v1", **OPTIONS).digest == whole.digest
 
 
 def test_functions_of_a_stream_see_what_they_see_of_the_version(tmp_path: Path, whole: DataRef[Any]) -> None:

@@ -66,11 +66,11 @@ def test_a_version_is_what_was_made_until_it_is_deleted_and_then_nothing_of_it_i
     assert {file for file in stored_files(storage) - before if file.startswith("shards/")} == set()
     assert_only_versions_are_left(storage, "d")
     for version in ("v1", "v3"):
-        storage.delete("d", version, grace=0)
+        storage.delete(f"d@{version}", grace=0)
     storage.gc(grace=0)
     assert plain(Storage(storage.url).fetch("d@v2")) == elements
     assert_only_versions_are_left(storage, "d")
-    storage.delete("d", "v2", grace=0)
+    storage.delete("d@v2", grace=0)
     assert stored_files(storage) == set()
 
 
@@ -98,7 +98,7 @@ TAKEN = {"cache": [], "sequence": [], "parts": [], "copy": ["best"]}
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_new_version_has_a_name_of_its_own(storage: Storage, name: str) -> None:
-    storage.tag("d", "v1", "best")
+    storage.tag("d@v1", "best")
     before = sorted(Path(storage.url).rglob("*"))
     for new in ["auto", "latest", "a b", *TAKEN.get(name, ["v1", "best"])]:
         with pytest.raises((AlreadyExistsError, InvalidArgumentError), match=new):
@@ -166,12 +166,12 @@ class Meanwhile(LocalStore):
 
 
 def replace_base(storage: Storage) -> None:
-    storage.delete("d", "v1", grace=0)
-    storage.submit(rows(100, 160), "d", "v1", **OPTIONS)
+    storage.delete("d@v1", grace=0)
+    storage.submit(rows(100, 160), "d@v1", **OPTIONS)
 
 
 MEANWHILE: dict[str, Callable[[Storage], object]] = {
-    "deleted": lambda storage: storage.delete("d", "v1", grace=0),
+    "deleted": lambda storage: storage.delete("d@v1", grace=0),
     "replaced": replace_base,
     "erased": lambda storage: storage.erase("d@v1", records=[3], reason="asked to", grace=0, progress=False),
 }
@@ -207,8 +207,8 @@ def test_whatever_happens_to_the_base_meanwhile_a_whole_version_is_made_or_none(
 def test_what_names_a_digest_is_tagged_or_deleted_only_with_that_digest(storage: Storage) -> None:
     digest = storage.fetch("d@v1").digest
     storage.tag(f"d@v1@sha256:{digest}", tag="best")
-    storage.delete("d", "v1", force=True)
-    storage.submit(rows(100, 160), "d", "v1", **OPTIONS)
+    storage.delete("d@v1", force=True)
+    storage.submit(rows(100, 160), "d@v1", **OPTIONS)
     for change in (lambda name: storage.tag(name, tag="best"), storage.delete):
         with pytest.raises(CorruptionError, match="v1 has digest"):
             change(f"d@v1@sha256:{digest}")

@@ -33,8 +33,8 @@ def url(server: Server) -> str:
     """A storage with two versions of one dataset."""
     url = server.url(new_bucket(server))
     owner = Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
-    owner.submit(ROWS, "rows", "v1")
-    owner.append("rows", "v1", "v2", ROWS[:10])
+    owner.submit(ROWS, "rows@v1")
+    owner.append("rows@v1", "v2", ROWS[:10])
     return url
 
 
@@ -47,12 +47,12 @@ def test_a_reader_reads_and_audits_and_changes_nothing(server: Server, url: str)
         assert len(list(ref.stream(10, shuffle=True, seed=0))) == 11
         assert storage.verify("rows@v2")
         assert storage.diff("rows@v1", "rows@v2")
-        assert storage.cache(ROWS, "rows", "v1") is not None
+        assert storage.cache(ROWS, "rows@v1") is not None
         changes: list[Callable[[], Any]] = [
-            lambda: storage.submit(ROWS, "rows", "v3"),
-            lambda: storage.append("rows", "v2", "v3", ROWS),
+            lambda: storage.submit(ROWS, "rows@v3"),
+            lambda: storage.append("rows@v2", "v3", ROWS),
             lambda: storage.tag("rows@v1", tag="best"),
-            lambda: storage.delete("rows", "v1"),
+            lambda: storage.delete("rows@v1"),
         ]
         for change in changes:
             with pytest.raises(StorageError):
@@ -65,13 +65,13 @@ def test_a_writer_without_delete_makes_versions_and_the_collector_removes_what_i
     server: Server, url: str
 ) -> None:
     with storage_with(server, url, WRITER) as storage:
-        storage.submit(ROWS, "rows", "v3")
-        storage.append("rows", "v3", "v4", ROWS)
-        storage.derive("rows", "v4", "v5", keep="x > 50")
+        storage.submit(ROWS, "rows@v3")
+        storage.append("rows@v3", "v4", ROWS)
+        storage.derive("rows@v4", "v5", keep="x > 50")
         storage.tag("rows@v5", tag="best")
-        storage.cache(ROWS, "other", "v1")
+        storage.cache(ROWS, "other@v1")
         assert len(storage.fetch("rows@best")) == 98
-        storage.delete("rows", "v1")
+        storage.delete("rows@v1")
         with pytest.raises(StorageError):
             storage.gc(grace=0)
     collector = Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)

@@ -107,19 +107,19 @@ VALUES: dict[str, tuple[Any, Any]] = {
 )
 def test_values_that_json_cannot_hold_are_compared(storage: Storage, way: str, name: str) -> None:
     before, after = map(WAYS[way], VALUES[name])
-    built = storage.cache(before, "d", "v1")
-    assert storage.cache(WAYS[way](VALUES[name][0]), "d", "v1", on_change="error").digest == built.digest
+    built = storage.cache(before, "d@v1")
+    assert storage.cache(WAYS[way](VALUES[name][0]), "d@v1", on_change="error").digest == built.digest
     with pytest.raises(StaleVersionError, match=r"value|args"):
-        storage.cache(after, "d", "v1", on_change="error")
+        storage.cache(after, "d@v1", on_change="error")
 
 
 @pytest.mark.parametrize("way", ["closure", "place in a partial", "slot"])
 def test_what_cannot_be_compared_is_named_once(storage: Storage, way: str, tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         with pytest.warns(CacheLayerWarning, match="TextIOWrapper") as caught:
-            assert len([storage.cache(WAYS[way](file), "d", "v1") for _ in range(2)]) == 2
+            assert len([storage.cache(WAYS[way](file), "d@v1") for _ in range(2)]) == 2
         assert len(caught) == 1
-        storage.cache(WAYS[way](file), "e", "v1", on_change="ignore")
+        storage.cache(WAYS[way](file), "e@v1", on_change="ignore")
 
 
 N = 1000
@@ -149,15 +149,15 @@ CHANGES: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_version_that_was_built_from_something_else_is_used_with_one_warning(storage: Storage, name: str) -> None:
     before, after, expected = CHANGES[name]
-    built = storage.cache(before, "d", "v1")
+    built = storage.cache(before, "d@v1")
     with pytest.warns(StaleVersionWarning, match=f"d@v1 was built .*{expected}.*on_change=") as caught:
-        digests = {storage.cache(after, "d", "v1").digest for _ in range(2)}
+        digests = {storage.cache(after, "d@v1").digest for _ in range(2)}
     assert digests == {built.digest}
     assert [warning.filename for warning in caught] == [__file__]
-    assert storage.cache(after, "d", "v1", on_change="ignore").digest == built.digest
+    assert storage.cache(after, "d@v1", on_change="ignore").digest == built.digest
     with pytest.raises(StaleVersionError, match=expected):
-        storage.cache(after, "d", "v1", on_change="error")
-    assert storage.cache(before, "d", "v1", on_change="error").digest == built.digest
+        storage.cache(after, "d@v1", on_change="error")
+    assert storage.cache(before, "d@v1", on_change="error").digest == built.digest
 
 
 FRAMES: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
@@ -172,8 +172,8 @@ FRAMES: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 def test_a_frame_with_other_values_or_columns_is_noticed(storage: Storage, library: str) -> None:
     make = FRAMES[library](pytest.importorskip(library))
     columns = {"x": np.arange(N), "y": np.arange(N) / 2}
-    built = storage.cache(make(columns), "d", "v1")
-    assert storage.cache(make(columns), "d", "v1", on_change="error").digest == built.digest
+    built = storage.cache(make(columns), "d@v1")
+    assert storage.cache(make(columns), "d@v1", on_change="error").digest == built.digest
     others: list[tuple[dict[str, Any], str]] = [
         ({**columns, "x": np.where(columns["x"] == N - 7, 0, columns["x"])}, "column x changed"),
         ({**columns, "y": columns["y"] + 1}, "column y changed"),
@@ -184,11 +184,11 @@ def test_a_frame_with_other_values_or_columns_is_noticed(storage: Storage, libra
     ]
     for other, expected in others:
         with pytest.raises(StaleVersionError, match=expected):
-            storage.cache(make(other), "d", "v1", on_change="error")
+            storage.cache(make(other), "d@v1", on_change="error")
 
 
 def test_a_function_over_a_stream_of_a_version_is_compared_without_a_look_at_what_was_read(storage: Storage) -> None:
-    ref = storage.cache([{"n": number} for number in range(20)], "base", "v1")
+    ref = storage.cache([{"n": number} for number in range(20)], "base@v1")
 
     def over(stream: Any) -> Callable[[], Iterator[Any]]:
         return lambda: iter(stream)
@@ -199,17 +199,17 @@ def test_a_function_over_a_stream_of_a_version_is_compared_without_a_look_at_wha
         (ref, ref.raw()[1:]),
     ):
         name = f"d{len(storage.datasets())}"
-        storage.cache(over(first), name, "v1")
-        storage.cache(over(first), name, "v1", on_change="error")
+        storage.cache(over(first), f"{name}@v1")
+        storage.cache(over(first), f"{name}@v1", on_change="error")
         with pytest.raises(StaleVersionError, match="stream"):
-            storage.cache(over(other), name, "v1", on_change="error")
+            storage.cache(over(other), f"{name}@v1", on_change="error")
 
 
 def test_weights_of_a_mixture_are_noticed(storage: Storage) -> None:
-    storage.cache(mixed(1), "d", "v1", max_records=10)
-    storage.cache(mixed(1), "d", "v1", max_records=10, on_change="error")
+    storage.cache(mixed(1), "d@v1", max_records=10)
+    storage.cache(mixed(1), "d@v1", max_records=10, on_change="error")
     with pytest.raises(StaleVersionError, match="mixture"):
-        storage.cache(mixed(2), "d", "v1", max_records=10, on_change="error")
+        storage.cache(mixed(2), "d@v1", max_records=10, on_change="error")
 
 
 def test_the_same_table_in_other_memory_is_no_change(storage: Storage, tmp_path: Path) -> None:
@@ -217,14 +217,14 @@ def test_the_same_table_in_other_memory_is_no_change(storage: Storage, tmp_path:
     columns = {"x": list(range(N)), "words": [["a"] * (row % 3) for row in range(N)]}
     table, dataset = pa.table(columns), datasets.Dataset.from_dict(columns)
     dataset.save_to_disk(tmp_path / "saved")
-    storage.cache(table, "table", "v1")
-    storage.cache(dataset, "dataset", "v1")
+    storage.cache(table, "table@v1")
+    storage.cache(dataset, "dataset@v1")
     for same in (pa.concat_tables([table[:3], table[3:]]), pa.concat_tables([table, table])[N:]):
-        storage.cache(same, "table", "v1", on_change="error")
+        storage.cache(same, "table@v1", on_change="error")
     for same in (datasets.load_from_disk(tmp_path / "saved"), dataset.with_format("numpy"), dataset.select(range(N))):
-        storage.cache(same, "dataset", "v1", on_change="error")
+        storage.cache(same, "dataset@v1", on_change="error")
     with pytest.raises(StaleVersionError, match="column x changed; column words changed"):
-        storage.cache(dataset.select(range(N)[::-1]), "dataset", "v1", on_change="error")
+        storage.cache(dataset.select(range(N)[::-1]), "dataset@v1", on_change="error")
 
 
 @pytest.mark.parametrize("library", FRAMES)
@@ -236,12 +236,12 @@ def test_every_value_of_a_frame_is_compared(storage: Storage, library: str) -> N
         "lists": [[row] * (row % 3) for row in range(rows)],
         "flags": [row % 2 == 0 for row in range(rows)],
     }
-    storage.cache(make(columns), "d", "v1")
-    storage.cache(make(columns), "d", "v1", on_change="error")
+    storage.cache(make(columns), "d@v1")
+    storage.cache(make(columns), "d@v1", on_change="error")
     values = {"text": "corrected", "nullable": None, "lists": [7], "flags": True}
     corrected = {name: [*column[:69_003], values[name], *column[69_004:]] for name, column in columns.items()}
     with pytest.raises(StaleVersionError, match="; ".join(f"column {name} changed" for name in columns)):
-        storage.cache(make(corrected), "d", "v1", on_change="error")
+        storage.cache(make(corrected), "d@v1", on_change="error")
 
 
 def test_of_a_table_that_is_too_large_rows_are_compared_and_it_is_said(
@@ -249,10 +249,10 @@ def test_of_a_table_that_is_too_large_rows_are_compared_and_it_is_said(
 ) -> None:
     monkeypatch.setattr(source_identity, "MOST_NBYTES", 7_999)
     with pytest.warns(CacheLayerWarning, match="sample of its source, 256 of 1,000 rows") as caught:
-        refs = [storage.cache({"x": np.arange(N)}, "d", "v1", on_change="error") for _ in range(2)]
+        refs = [storage.cache({"x": np.arange(N)}, "d@v1", on_change="error") for _ in range(2)]
     assert len(caught) == 1
     assert refs[0].provenance["compared_in_part"] == ["256 of 1,000 rows"]
-    made = storage.cache(lambda: {"x": np.arange(N)}, "made", "v1")
+    made = storage.cache(lambda: {"x": np.arange(N)}, "made@v1")
     assert made.provenance["compared_in_part"] == ["256 of 1,000 rows"]
 
 
@@ -269,10 +269,10 @@ TENSORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 def test_every_value_of_a_series_or_tensor_is_compared(storage: Storage, kind: str) -> None:
     module, make = TENSORS[kind]
     library, values = pytest.importorskip(module), np.arange(5_000)
-    storage.cache(make(library, values), "d", "v1")
-    storage.cache(make(library, values.copy()), "d", "v1", on_change="error")
+    storage.cache(make(library, values), "d@v1")
+    storage.cache(make(library, values.copy()), "d@v1", on_change="error")
     with pytest.raises(StaleVersionError, match=r"elements changed|column 0 changed"):
-        storage.cache(make(library, np.where(values == 4_321, 0, values)), "d", "v1", on_change="error")
+        storage.cache(make(library, np.where(values == 4_321, 0, values)), "d@v1", on_change="error")
 
 
 LONG = [{"x": number, "name": "a"} for number in range(300_000)]
@@ -283,14 +283,14 @@ def test_of_what_is_long_a_sample_is_compared_and_named(storage: Storage) -> Non
         return lambda: [len(rows), len(array)]
 
     array = np.zeros(20_000_000)
-    ref = storage.cache(of(LONG, array), "d", "v1")
+    ref = storage.cache(of(LONG, array), "d@v1")
     elements, items = sorted(ref.provenance["compared_in_part"])
     assert re.search(r"array \(20,000 of 20,000,000 elements of an array\)$", elements)
     assert re.search(r"rows \([\d,]+ of 300,000 items\)$", items)
-    storage.cache(of(LONG, array), "d", "v1", on_change="error")
+    storage.cache(of(LONG, array), "d@v1", on_change="error")
     for changed in ([{"x": 7, "name": "a"}, *LONG[1:]], [*LONG[:-1], {"x": 7, "name": "a"}], LONG[1:]):
         with pytest.raises(StaleVersionError, match="rows changed"):
-            storage.cache(of(changed, array), "d", "v1", on_change="error")
+            storage.cache(of(changed, array), "d@v1", on_change="error")
 
 
 def test_what_is_held_is_looked_at_without_running_its_code(storage: Storage) -> None:
@@ -305,10 +305,10 @@ def test_what_is_held_is_looked_at_without_running_its_code(storage: Storage) ->
             raise AssertionError
 
     held = [Item([number]) for number in range(3)]
-    storage.cache(closed(held), "d", "v1")
-    storage.cache(closed([Item([number]) for number in range(3)]), "d", "v1", on_change="error")
+    storage.cache(closed(held), "d@v1")
+    storage.cache(closed([Item([number]) for number in range(3)]), "d@v1", on_change="error")
     with pytest.raises(StaleVersionError, match="value changed"):
-        storage.cache(closed([Item([number]) for number in range(4)]), "d", "v1", on_change="error")
+        storage.cache(closed([Item([number]) for number in range(4)]), "d@v1", on_change="error")
 
 
 SOURCES: dict[str, Callable[[int], Any]] = {
@@ -330,18 +330,18 @@ SOURCES: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("kind", SOURCES)
 def test_sources_of_every_kind_are_compared(storage: Storage, kind: str) -> None:
     make = SOURCES[kind]
-    storage.cache(make(2), "d", "v1", on_change="error")
-    storage.cache(make(2), "d", "v1", on_change="error")
+    storage.cache(make(2), "d@v1", on_change="error")
+    storage.cache(make(2), "d@v1", on_change="error")
     with pytest.raises(StaleVersionError):
-        storage.cache(make(3), "d", "v1", on_change="error")
+        storage.cache(make(3), "d@v1", on_change="error")
 
 
 def test_views_are_compared_by_their_records(storage: Storage) -> None:
-    base = storage.submit(list(range(20)), "base", "v1")
-    storage.cache(base[:10], "d", "v1")
-    storage.cache(base[:10], "d", "v1", on_change="error")
+    base = storage.submit(list(range(20)), "base@v1")
+    storage.cache(base[:10], "d@v1")
+    storage.cache(base[:10], "d@v1", on_change="error")
     with pytest.raises(StaleVersionError, match="records was"):
-        storage.cache(base[10:], "d", "v1", on_change="error")
+        storage.cache(base[10:], "d@v1", on_change="error")
 
 
 def test_a_source_of_a_library_is_compared_by_what_pickle_would_keep_or_named(storage: Storage) -> None:
@@ -350,12 +350,12 @@ def test_a_source_of_a_library_is_compared_by_what_pickle_would_keep_or_named(st
     def source(count: int) -> Any:
         return torch.utils.data.ConcatDataset([torch.utils.data.TensorDataset(torch.arange(count))])
 
-    storage.cache(source(3), "d", "v1")
-    storage.cache(source(3), "d", "v1", on_change="error")
+    storage.cache(source(3), "d@v1")
+    storage.cache(source(3), "d@v1", on_change="error")
     with pytest.raises(StaleVersionError, match="source"):
-        storage.cache(source(4), "d", "v1", on_change="error")
+        storage.cache(source(4), "d@v1", on_change="error")
     with Path(__file__).open() as file:
-        ref = storage.cache(file, "e", "v1", max_records=2)
+        ref = storage.cache(file, "e@v1", max_records=2)
     assert ref.provenance["not_compared"] == ["the source (TextIOWrapper)"]
 
 
@@ -385,13 +385,13 @@ def test_nothing_is_called_iterated_or_read_to_compare(storage: Storage) -> None
         def __iter__(self) -> Iterator[int]:
             raise AssertionError
 
-    storage.cache([1, 2, 3], "d", "v1")
+    storage.cache([1, 2, 3], "d@v1")
     for source in (never, generated, generated(), Iterated(), map(never, [1])):
-        storage.cache(source, "d", "v1", on_change="error")
-    storage.cache(Numbers([1, 2, 3]), "e", "v1")
-    storage.cache(Numbers([1, 2, 3]), "e", "v1", on_change="error")
+        storage.cache(source, "d@v1", on_change="error")
+    storage.cache(Numbers([1, 2, 3]), "e@v1")
+    storage.cache(Numbers([1, 2, 3]), "e@v1", on_change="error")
     with pytest.raises(StaleVersionError, match="attribute numbers"):
-        storage.cache(Numbers([1, 2, 4], can_be_read=False), "e", "v1", on_change="error")
+        storage.cache(Numbers([1, 2, 4], can_be_read=False), "e@v1", on_change="error")
 
 
 def test_what_is_the_same_is_no_change(storage: Storage) -> None:
@@ -402,11 +402,11 @@ def test_what_is_the_same_is_no_change(storage: Storage) -> None:
         return [size]
 
     for source in (functools.partial(counted, 3), functools.partial(counted, size=3)):
-        storage.cache(source, "d", "v1", on_change="error")
+        storage.cache(source, "d@v1", on_change="error")
     assert calls == [1]
     for value in (threading.Lock(), threading.Event()):
         for _ in range(2):
-            storage.cache(closed(value), "d", type(value).__name__, on_change="error")
+            storage.cache(closed(value), f"d@{type(value).__name__}", on_change="error")
 
 
 class Slotted:
@@ -417,28 +417,28 @@ def test_what_python_notes_in_a_class_when_it_pickles_an_instance_is_no_change(s
     def rows() -> list[int]:
         return [len(Slotted.__slots__)]
 
-    storage.cache(rows, "d", "v1", on_change="error")
+    storage.cache(rows, "d@v1", on_change="error")
     pickle.dumps(Slotted())
     assert "__slotnames__" in vars(Slotted)
-    storage.cache(rows, "d", "v1", on_change="error")
+    storage.cache(rows, "d@v1", on_change="error")
 
 
 def test_a_version_that_was_made_from_another_is_not_what_a_source_would_give(storage: Storage) -> None:
-    storage.submit([{"x": number} for number in range(3)], "d", "v1")
-    storage.append("d", "v1", "appended", [{"x": 7}])
-    storage.derive("d", "v1", "derived", keep=[0])
-    storage.rewrite("d", "v1", "rewritten")
-    storage.add_columns("d", "v1", "with-columns", {"y": np.arange(3)})
-    storage.copy("d", "derived", storage, new="copied")
+    storage.submit([{"x": number} for number in range(3)], "d@v1")
+    storage.append("d@v1", "appended", [{"x": 7}])
+    storage.derive("d@v1", "derived", keep=[0])
+    storage.rewrite("d@v1", "rewritten")
+    storage.add_columns("d@v1", "with-columns", {"y": np.arange(3)})
+    storage.copy("d@derived", storage, new="copied")
     for version in ("appended", "derived", "rewritten", "with-columns", "copied"):
         for source in ([{"x": 9}], rows):
             with pytest.raises(StaleVersionError, match="built from the version v1, not from a source"):
-                storage.cache(source, "d", version, on_change="error")
-            storage.cache(source, "d", version, on_change="ignore")
+                storage.cache(source, f"d@{version}", on_change="error")
+            storage.cache(source, f"d@{version}", on_change="ignore")
         with pytest.warns(StaleVersionWarning, match="from the version v1"):
-            storage.cache(rows, "d", version)
+            storage.cache(rows, f"d@{version}")
         with pytest.raises(StaleVersionError, match="from the version v1"):
-            storage.cacheable("d", version, on_change="error")(rows)()
+            storage.cacheable(f"d@{version}", on_change="error")(rows)()
 
 
 @pytest.mark.parametrize(
@@ -451,9 +451,9 @@ def test_a_version_that_was_made_from_another_is_not_what_a_source_would_give(st
     ],
 )
 def test_options_that_decide_the_records_are_compared(storage: Storage, options: Any, expected: str) -> None:
-    storage.cache(rows, "d", "v1")
+    storage.cache(rows, "d@v1")
     with pytest.raises(StaleVersionError, match=f"with other options: {expected}"):
-        storage.cache(rows, "d", "v1", on_change="error", **options)
+        storage.cache(rows, "d@v1", on_change="error", **options)
 
 
 def test_files_are_compared_unless_they_are_those_of_another_host(storage: Storage, tmp_path: Path) -> None:
@@ -461,17 +461,17 @@ def test_files_are_compared_unless_they_are_those_of_another_host(storage: Stora
     for each in (folder, copy):
         each.mkdir()
         (each / "a.txt").write_text("a")
-    storage.cache(from_files(folder), "d", "v1")
-    storage.cache(from_files(folder), "d", "v1", on_change="error")
+    storage.cache(from_files(folder), "d@v1")
+    storage.cache(from_files(folder), "d@v1", on_change="error")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("socket.gethostname", lambda: "another")
-        storage.cache(from_files(copy), "d", "v1", on_change="error")
+        storage.cache(from_files(copy), "d@v1", on_change="error")
     (folder / "a.txt").write_text("ab")
     with pytest.raises(StaleVersionError, match="files_nbytes"):
-        storage.cache(from_files(folder), "d", "v1", on_change="error")
+        storage.cache(from_files(folder), "d@v1", on_change="error")
     (folder / "a.txt").unlink()
     with pytest.warns(CacheLayerWarning, match="without comparing all of its source"):
-        storage.cache(from_files(folder), "d", "v1")
+        storage.cache(from_files(folder), "d@v1")
 
 
 def test_how_files_are_read_is_compared(storage: Storage, tmp_path: Path) -> None:
@@ -491,15 +491,15 @@ def test_how_files_are_read_is_compared(storage: Storage, tmp_path: Path) -> Non
     ]
     for number, (one, other) in enumerate(ways):
         for _ in range(2):
-            storage.cache(one(), "d", f"v{number}", on_change="error")
+            storage.cache(one(), f"d@v{number}", on_change="error")
         with pytest.raises(StaleVersionError, match=r"argument (schema|parse|arrays) changed"):
-            storage.cache(other(), "d", f"v{number}", on_change="error")
+            storage.cache(other(), f"d@v{number}", on_change="error")
 
 
 def test_an_argument_that_becomes_an_object_is_another(storage: Storage) -> None:
-    storage.cache(functools.partial(rows, value=None), "d", "v1")
+    storage.cache(functools.partial(rows, value=None), "d@v1")
     with pytest.raises(StaleVersionError, match="argument value changed"):
-        storage.cache(functools.partial(rows, value=Holder(1)), "d", "v1", on_change="error")
+        storage.cache(functools.partial(rows, value=Holder(1)), "d@v1", on_change="error")
 
 
 @pytest.mark.slow
@@ -519,11 +519,11 @@ def test_a_reload_is_noticed_and_what_ran_is_what_is_recorded(
     edit(1)
     module = importlib.import_module(path.stem)
     edit(2)
-    assert list(storage.cache(module.f, "e", "v1")) == [1]
+    assert list(storage.cache(module.f, "e@v1")) == [1]
     module = importlib.reload(module)
     with pytest.raises(StaleVersionError, match="helper"):
-        storage.cache(module.f, "e", "v1", on_change="error")
-    storage.cache(module.f, "e", "v2")
+        storage.cache(module.f, "e@v1", on_change="error")
+    storage.cache(module.f, "e@v2")
     program = f"import cachelayer, {path.stem} as m\ns = cachelayer.Storage({storage.url!r})\n"
     call = f"{program}s.cache(m.f, 'e', 'v2', on_change='error')"
     subprocess.run([sys.executable, "-c", call], check=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
@@ -547,8 +547,8 @@ def rows(reader, table):
     return reader.read() + sorted(NAMES)
 
 storage = cachelayer.Storage(sys.argv[1])
-made = storage.cacheable("d", "auto")(rows)(Reader("p", "q", "r"), {"k": {1, "2", 3.0}})
-part = storage.cache(functools.partial(rows, Reader("p", "q"), np.eye(2)), "e", "v1", on_change="error")
+made = storage.cacheable("d@auto")(rows)(Reader("p", "q", "r"), {"k": {1, "2", 3.0}})
+part = storage.cache(functools.partial(rows, Reader("p", "q"), np.eye(2)), "e@v1", on_change="error")
 """
 
 
@@ -608,17 +608,17 @@ def assert_no_secret(storage: Storage) -> None:
 def test_no_secret_is_written_anywhere_and_one_that_changed_is_noticed(storage: Storage, tmp_path: Path) -> None:
     before, after = (module_of(tmp_path, mark)["SOURCES"] for mark in (MARK, "another"))
     for number, name in enumerate(before):
-        storage.cache(before[name], "d", f"v{number}")
-        storage.cache(before[name], "d", f"v{number}", on_change="error")
+        storage.cache(before[name], f"d@v{number}")
+        storage.cache(before[name], f"d@v{number}", on_change="error")
         assert_no_secret(storage)
         with pytest.raises(StaleVersionError) as caught:
-            storage.cache(after[name], "d", f"v{number}", on_change="error")
+            storage.cache(after[name], f"d@v{number}", on_change="error")
         assert MARK not in str(caught.value)
 
 
 def test_no_record_is_written_outside_shards(storage: Storage) -> None:
     for version, source in (("v1", [271_828, 314_159]), ("v2", lambda: [271_828, 314_159])):
-        assert "271828" not in str(storage.cache(source, "d", version).provenance)
+        assert "271828" not in str(storage.cache(source, f"d@{version}").provenance)
 
 
 def test_no_secret_is_written_while_a_build_is_unfinished(storage: Storage, tmp_path: Path) -> None:
@@ -631,8 +631,8 @@ def test_no_secret_is_written_while_a_build_is_unfinished(storage: Storage, tmp_
     module = module_of(tmp_path, MARK)
     source = functools.partial(failing, module["positional"], f"s3://x:{MARK}@host", {"Authorization": [MARK]})
     with pytest.raises(cachelayer.SourceError):
-        storage.cache(cachelayer.sharded(source, 4), "d", "v1")
+        storage.cache(cachelayer.sharded(source, 4), "d@v1")
     assert list(Path(storage.url).rglob("plan.json"))
     assert_no_secret(storage)
-    storage.cache(cachelayer.sharded(functools.partial(module["part"], MARK), 2), "parts", "v1")
+    storage.cache(cachelayer.sharded(functools.partial(module["part"], MARK), 2), "parts@v1")
     assert_no_secret(storage)

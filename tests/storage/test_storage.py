@@ -24,25 +24,25 @@ ARRAYS = {"n": np.arange(50), "x": np.repeat(np.arange(50, dtype=np.float32), 3)
 
 def test_the_digest_is_that_of_the_data(tmp_path: Path) -> None:
     refs = [
-        Storage(tmp_path / "a").submit(numbered(500), "d", "v1", shard_bytes=5000),
-        Storage(tmp_path / "b").submit(numbered(500), "other", "v9", shard_bytes=5000, compression="zstd"),
-        Storage(tmp_path / "b").submit(list(numbered(500)), "d", "v1", shard_bytes=5000, description="again"),
+        Storage(tmp_path / "a").submit(numbered(500), "d@v1", shard_bytes=5000),
+        Storage(tmp_path / "b").submit(numbered(500), "other@v9", shard_bytes=5000, compression="zstd"),
+        Storage(tmp_path / "b").submit(list(numbered(500)), "d@v1", shard_bytes=5000, description="again"),
     ]
     assert len({ref.digest for ref in refs}) == 1
-    assert Storage(tmp_path / "a").submit(numbered(499), "d", "v2", shard_bytes=5000).digest != refs[0].digest
+    assert Storage(tmp_path / "a").submit(numbered(499), "d@v2", shard_bytes=5000).digest != refs[0].digest
     for ref in refs:
         assert [int(row["n"]) for row in ref] == list(range(500))
 
 
 def test_references_open_what_they_name(storage: Storage) -> None:
-    first = storage.submit(numbered(10), "d", "v1", metadata={"a": [1]}, description="ten")
-    second = storage.submit(numbered(20), "d", "v2")
-    storage.tag("d", "v1", "stable")
+    first = storage.submit(numbered(10), "d@v1", metadata={"a": [1]}, description="ten")
+    second = storage.submit(numbered(20), "d@v2")
+    storage.tag("d@v1", "stable")
     for text in ("d@v1", "d@stable", f"d@sha256:{first.digest}", f"d@sha256:{first.digest[:9]}"):
         assert storage.fetch(text).digest == first.digest
     for text in ("d", "d@latest", "d@v2"):
         assert storage.fetch(text).digest == second.digest
-    assert storage.fetch("d", "stable").dataset_version == "v1"
+    assert storage.fetch("d@stable").dataset_version == "v1"
     assert cachelayer.open(first.reference).digest == first.digest
     assert len(cachelayer.open(f"{storage.url}/d@v2[:15]")) == len(storage.fetch("d[5:]")) == 15
     for other in (storage.verify, storage.delete):
@@ -82,9 +82,9 @@ def test_options_are_checked(storage: Storage) -> None:
         {"element_spec": {"a": object}},
     ):
         with pytest.raises(ValueError, match=next(iter(options))):
-            storage.submit([1], "d", "v1", **options)  # type: ignore[arg-type]
+            storage.submit([1], "d@v1", **options)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="shard_bytes"):
-        storage.submit([1], "d", "v1", shard_bytes=1.5)  # type: ignore[arg-type]
+        storage.submit([1], "d@v1", shard_bytes=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="verify"):
         Storage(storage.url, verify="sometimes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="reference"):
@@ -95,19 +95,19 @@ def test_options_are_checked(storage: Storage) -> None:
 def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(cachelayer.StorageError, match="file"):
-        Storage(tmp_path / "file").submit([1], "d", "v1")
+        Storage(tmp_path / "file").submit([1], "d@v1")
 
 
 def test_what_a_source_finds_there_already_is_its_own_error(storage: Storage) -> None:
-    storage.submit([1, 2], "raw", "v1")
+    storage.submit([1, 2], "raw@v1")
     with pytest.raises(cachelayer.AlreadyExistsError, match="raw@v1"):
-        storage.cache(lambda: storage.submit([1, 2], "raw", "v1"), "made", "v1")
+        storage.cache(lambda: storage.submit([1, 2], "raw@v1"), "made@v1")
 
 
 def test_opening_reads_no_records(storage: Storage) -> None:
-    storage.submit({"x": np.zeros((2_000, 2_000), np.uint8)}, "d", "v1")
+    storage.submit({"x": np.zeros((2_000, 2_000), np.uint8)}, "d@v1")
     tracemalloc.start()
-    ref = storage.fetch("d", "v1")
+    ref = storage.fetch("d@v1")
     assert not ref[1_999]["x"].any()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -27,10 +27,10 @@ ORDERS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def refs(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
-    storage.submit(list(range(OLD)), "d", "v1", shard_bytes=400)
-    storage.append("d", "v1", "v2", list(range(OLD, OLD + NEW)))
-    storage.append("d", "v2", "v3", list(range(OLD + NEW, OLD + NEW + NEWER)))
-    return [storage.fetch("d", version) for version in ("v1", "v2", "v3")]
+    storage.submit(list(range(OLD)), "d@v1", shard_bytes=400)
+    storage.append("d@v1", "v2", list(range(OLD, OLD + NEW)))
+    storage.append("d@v2", "v3", list(range(OLD + NEW, OLD + NEW + NEWER)))
+    return [storage.fetch(f"d@{version}") for version in ("v1", "v2", "v3")]
 
 
 def advanced(iterators: list[Any], newer: Any) -> None:
@@ -176,8 +176,8 @@ def test_functions_and_their_random_numbers_go_on(refs: list[Any]) -> None:
 def test_anything_else_is_refused(refs: list[Any], tmp_path: Path) -> None:
     old, newer, _ = refs
     storage, options = cachelayer.Storage(tmp_path), {"shuffle": True, "seed": 1}
-    other = storage.submit(list(range(1, 90)), "d", "v1")
-    erased = storage.submit(list(range(OLD)), "e", "v1", shard_bytes=400)
+    other = storage.submit(list(range(1, 90)), "d@v1")
+    erased = storage.submit(list(range(OLD)), "e@v1", shard_bytes=400)
     for stream, after in [
         (old.stream(8, **options), other),
         (newer.stream(8, **options), old),
@@ -206,7 +206,7 @@ def mixed(weights: Any, datasets: Any, **options: Any) -> Any:
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     storage = cachelayer.Storage(tmp_path_factory.mktemp("others"))
-    return [storage.submit(list(range(first, first + 25)), f"o{first}", "v1") for first in (1000, 2000)]
+    return [storage.submit(list(range(first, first + 25)), f"o{first}@v1") for first in (1000, 2000)]
 
 
 def of_datasets(rows: list[int]) -> list[list[int]]:
@@ -383,7 +383,7 @@ def test_states_of_an_iterator_that_advanced_belong_to_the_newer_version(refs: l
 
 def test_blocks_of_default_sizes_go_on_in_their_sizes_though_appended_records_are_smaller(tmp_path: Path) -> None:
     storage, spec = cachelayer.Storage(tmp_path), cachelayer.ArraySpec(bytes)
-    old: Any = storage.submit([bytes(30_000)] * 400, "d", "v1", element_spec=spec, compression=None)
+    old: Any = storage.submit([bytes(30_000)] * 400, "d@v1", element_spec=spec, compression=None)
     new: Any = storage.append("d@v1", new="v2", source=[b"small"] * 1000)
     options: dict[str, Any] = {"shuffle": "blocks", "seed": 3, "num_epochs": 3}
     iterator = iter(old.stream(8, **options))
@@ -404,10 +404,10 @@ def test_default_sizes_do_not_depend_on_what_was_erased_before_records_were_appe
     def blocks(folder: Path, erased: list[int]) -> Any:
         storage, spec = cachelayer.Storage(folder), cachelayer.ArraySpec("uint8", (None,))
         rows = [{"x": np.zeros(3000, np.uint8)} for _ in range(500)]
-        storage.submit(rows, "d", "v1", element_spec={"x": spec}, compression=None, shard_bytes=1 << 18)
+        storage.submit(rows, "d@v1", element_spec={"x": spec}, compression=None, shard_bytes=1 << 18)
         storage.add_columns("d@v1", new="v2", columns={"more": np.ones((500, 900))})
         if erased:
-            storage.erase("d", records=erased, of="v2", reason="asked to", progress=False)
+            storage.erase("d@v2", records=erased, reason="asked to", progress=False)
         newer = storage.append("d@v2", new="v3", source=[{"x": np.zeros(2000, np.uint8), "more": np.ones(900)}] * 100)
         return iter(newer.stream(8, shuffle="blocks", seed=1)).get_state()["order"]["blocks"]
 
@@ -454,10 +454,10 @@ def documents(begin: int, end: int) -> list[Any]:
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
-    storage.submit(documents(0, OLD), "d", "v1", shard_bytes=400)
-    storage.append("d", "v1", "v2", documents(OLD, OLD + NEW))
-    storage.append("d", "v2", "v3", documents(OLD + NEW, OLD + NEW + NEWER))
-    return [storage.fetch("d", version) for version in ("v1", "v2", "v3")]
+    storage.submit(documents(0, OLD), "d@v1", shard_bytes=400)
+    storage.append("d@v1", "v2", documents(OLD, OLD + NEW))
+    storage.append("d@v2", "v3", documents(OLD + NEW, OLD + NEW + NEWER))
+    return [storage.fetch(f"d@{version}") for version in ("v1", "v2", "v3")]
 
 
 def listed(batch: Any) -> Any:

@@ -25,7 +25,7 @@ class Interrupted(BaseException):
 
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return cachelayer.Storage(tmp_path_factory.mktemp("storage")).cache(list(range(3000)), "d", "v1")
+    return cachelayer.Storage(tmp_path_factory.mktemp("storage")).cache(list(range(3000)), "d@v1")
 
 
 STREAMS: dict[str, Callable[[Any, int], Any]] = {

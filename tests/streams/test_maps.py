@@ -410,13 +410,13 @@ def same(one: Any, other: Any) -> bool:
 @pytest.fixture(scope="module")
 def varying(tmp_path_factory: pytest.TempPathFactory) -> Any:
     storage = cachelayer.Storage(tmp_path_factory.mktemp("varying"))
-    return storage.submit([varied(n, n % 3 + 1) for n in range(12)], "d", "v1", element_spec=SPEC)
+    return storage.submit([varied(n, n % 3 + 1) for n in range(12)], "d@v1", element_spec=SPEC)
 
 
 @pytest.fixture(scope="module")
 def alike(tmp_path_factory: pytest.TempPathFactory) -> Any:
     storage = cachelayer.Storage(tmp_path_factory.mktemp("alike"))
-    return storage.submit([varied(n, 2) for n in range(12)], "d", "v1", element_spec=SPEC)
+    return storage.submit([varied(n, 2) for n in range(12)], "d@v1", element_spec=SPEC)
 
 
 def doubled(element: dict[str, Any]) -> dict[str, Any]:

@@ -82,9 +82,9 @@ def siblings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """For each view, datasets whose rows have one digest: of records that are stored plain and compressed."""
     storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
     refs: list[Any] = [
-        storage.submit(list(map(row, range(RECORDS))), "d", "v1"),
-        storage.rewrite("d", "v1", "v2", compression="zstd"),
-        storage.rewrite("d", "v1", "v3", compression="zstd:9"),
+        storage.submit(list(map(row, range(RECORDS))), "d@v1"),
+        storage.rewrite("d@v1", "v2", compression="zstd"),
+        storage.rewrite("d@v1", "v3", compression="zstd:9"),
     ]
     made = {view: [sibling for ref in refs for sibling in make(ref)] for view, make in VIEWS.items()}
     for several in made.values():
@@ -149,21 +149,21 @@ def test_default_sizes_of_blocks_are_one_for_a_digest_however_it_came_about(tmp_
     options: dict[str, Any] = {"shard_bytes": 400_000, "progress": False}
     storage = cachelayer.Storage(tmp_path)
     for name, compression in (("plain", None), ("compressed", "zstd")):
-        storage.submit(rows[:200], name, "v1", compression=compression, **options)
+        storage.submit(rows[:200], f"{name}@v1", compression=compression, **options)
         storage.append(f"{name}@v1", new="v2", source=rows[200:], progress=False)
         storage.derive(f"{name}@v2", new="kept", keep=range(0, 300, 3))
         storage.append(f"{name}@kept", new="more", source=rows[:50], progress=False)
         storage.add_columns(f"{name}@v2", new="scored", columns=lambda row: {"y": len(row["x"])}, progress=False)
-        storage.submit(rows, name, "parts", compression=compression, workers=2, **options)
+        storage.submit(rows, f"{name}@parts", compression=compression, workers=2, **options)
         # Another build goes on after the notes of one that failed.
         for source in (noted(as_source(rows), (150,))[0], noted(as_source(rows))[0]):
             with suppress(SourceError):
-                storage.cache(source, name, "resumed", compression=compression, on_change="ignore", **options)
-        storage.erase(name, records=[3, 77], of="v2", reason="asked to", progress=False)
-        assert facts(storage.fetch(name, "resumed"))[0] == facts(storage.fetch(name, "parts"))[0]
+                storage.cache(source, f"{name}@resumed", compression=compression, on_change="ignore", **options)
+        storage.erase(f"{name}@v2", records=[3, 77], reason="asked to", progress=False)
+        assert facts(storage.fetch(f"{name}@resumed"))[0] == facts(storage.fetch(f"{name}@parts"))[0]
     assert [*storage.versions("plain")] == [*storage.versions("compressed")]
     for version in storage.versions("plain"):
-        plain, compressed = (storage.fetch(name, version) for name in ("plain", "compressed"))
+        plain, compressed = (storage.fetch(f"{name}@{version}") for name in ("plain", "compressed"))
         assert facts(plain) == facts(compressed)
         assert compressed[::2].nbytes < plain[::2].nbytes
 

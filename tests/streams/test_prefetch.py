@@ -219,7 +219,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("leave", ["", "del iterator", "raise SystemExit(0)"])
 def test_the_interpreter_ends_with_an_iterator_open(leave: str, tmp_path: Path) -> None:
-    cachelayer.Storage(tmp_path).submit(range(10_000), "numbers", "v1")
+    cachelayer.Storage(tmp_path).submit(range(10_000), "numbers@v1")
     script = f"""
 import sys
 import cachelayer
@@ -235,7 +235,7 @@ print(len(next(iterator)))
 @pytest.mark.parametrize("kind", ["wrapped", "cached"])
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_a_forked_child_and_its_parent_both_go_on(tmp_path: Path, kind: str, prefetch: int) -> None:
-    cached = cachelayer.Storage(tmp_path).submit(range(5000), "numbers", "v1", shard_bytes=4000)
+    cached = cachelayer.Storage(tmp_path).submit(range(5000), "numbers@v1", shard_bytes=4000)
     stream = (Records(5000) if kind == "wrapped" else cached).stream(100, shuffle=True, seed=2, prefetch=prefetch)
     iterator, expected = iter(stream), [stream.record_numbers(step).tolist() for step in range(50)]
     for step in range(3):
@@ -308,7 +308,7 @@ def test_a_function_of_batches_that_fails_is_called_again_and_nothing_is_lost(
 
 
 def test_without_any_thread_reading_ahead_is_an_error_and_goes_on_when_there_are_threads(tmp_path: Path) -> None:
-    ref = cachelayer.Storage(tmp_path).submit([bytes([number]) for number in range(20)], "d", "v1")
+    ref = cachelayer.Storage(tmp_path).submit([bytes([number]) for number in range(20)], "d@v1")
     iterator, found = iter(ref.stream(prefetch=2)), []
     with no_threads(), pytest.raises(StorageError, match="no thread to read in: can't start new thread"):
         found.extend(iterator)

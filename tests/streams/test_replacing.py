@@ -164,7 +164,7 @@ def test_every_order_has_the_stand_ins_of_the_page(kind: str) -> None:
 def test_in_a_bucket_the_stand_in_fits_into_the_batch(tmp_path: Path) -> None:
     lengths = [3, 9, 1, 4, 12, 2, 4, 7, 16, 3, 5, 2, 14, 6]
     rows = [{"tokens": np.full(length, number + 1, np.int32)} for number, length in enumerate(lengths)]
-    ref = Storage(tmp_path).cache(rows, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))})
+    ref = Storage(tmp_path).cache(rows, "d@v1", element_spec={"tokens": ArraySpec("int32", (None,))})
     stream = ref.stream(3, buckets=("tokens", [4, 8, 16]), shuffle=True, seed=1, num_epochs=2)
     bad = {0, 6, 7, 8}
 
@@ -362,7 +362,7 @@ def test_one_failure_too_many_raises_at_its_step_and_names_all(batch: int | None
 def test_leaves_of_stand_ins_are_passed_on_as_those_of_others(tmp_path: Path, declares: bool) -> None:
     rows = [{"v": np.arange(n % 3 + 1, dtype=np.int32), "n": None if n == 3 else n} for n in range(12)]
     spec = {"v": ArraySpec("int32", (None,)), "n": ArraySpec("int64", nullable=True)}
-    ref = Storage(tmp_path).cache(rows, "d", "v1", element_spec=spec)
+    ref = Storage(tmp_path).cache(rows, "d@v1", element_spec=spec)
 
     def fn(element: dict[str, Any]) -> dict[str, Any]:
         if element["n"] in (4, 9):
@@ -395,7 +395,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ]
     rows[4]["image"], rows[9]["image"], rows[13]["image"] = b"junk", png(PIXELS[9])[:60], None
     spec = {"image": ImageSpec(nullable=True), "label": np.int64, "tokens": ArraySpec("int32", (None,))}
-    return Storage(tmp_path_factory.mktemp("pictures")).submit(rows, "d", "v1", element_spec=spec, validate=False)
+    return Storage(tmp_path_factory.mktemp("pictures")).submit(rows, "d@v1", element_spec=spec, validate=False)
 
 
 def means(element: dict[str, Any]) -> dict[str, Any]:
@@ -437,7 +437,7 @@ def test_an_element_that_does_not_decode_is_replaced(pictures: Any, view: str, b
 def remote() -> Any:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     rows = [{"n": n, "x": np.full(1000, n, np.int16)} for n in range(600)]
-    return storage.submit(rows, "d", "v1", shard_bytes=1 << 30)
+    return storage.submit(rows, "d@v1", shard_bytes=1 << 30)
 
 
 def checked(element: dict[str, Any]) -> dict[str, Any]:

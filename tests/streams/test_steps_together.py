@@ -24,7 +24,7 @@ SPEC = {"n": ArraySpec(np.int64), "s": ArraySpec(str), "v": ArraySpec(np.int64, 
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
     elements = [{"n": n, "s": "x" * (n % 7), "v": np.arange(n % 7)} for n in range(N)]
     storage = cachelayer.Storage(tmp_path_factory.mktemp("together"))
-    return storage.cache(elements, "d", "v1", shard_bytes=2000, element_spec=SPEC, progress=False)
+    return storage.cache(elements, "d@v1", shard_bytes=2000, element_spec=SPEC, progress=False)
 
 
 def shown(batch: Any) -> str:

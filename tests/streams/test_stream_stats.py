@@ -69,7 +69,7 @@ def test_the_parts_sum_to_the_time_and_another_thread_sees_that_an_iterator_wait
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_the_process_counts_what_its_iterators_count(prefetch: int, tmp_path: Path) -> None:
-    ref = cachelayer.Storage(tmp_path).cache({"x": np.zeros((2000, 100))}, "zeros", "v1")
+    ref = cachelayer.Storage(tmp_path).cache({"x": np.zeros((2000, 100))}, "zeros@v1")
     before = counters()
     iterators = [iter(ref.stream(100, prefetch=prefetch).map(slow)), iter(ref.stream(100, prefetch=prefetch))]
     mapped, plain = [[sum(1 for _ in iterator), iterator.stats()][1] for iterator in iterators]

@@ -36,7 +36,7 @@ def expected_digest() -> str:
     """The digest of every version in these tests."""
     return (
         cachelayer.Storage("memory://expected", local_cache_bytes=0)
-        .cache(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
+        .cache(rows, "rows@v1", shard_bytes=SHARD_BYTES)
         .digest
     )
 

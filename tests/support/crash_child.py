@@ -28,7 +28,7 @@ def once(operation: Operation) -> Make:
 # Each makes the version "new" in a storage; both storages have the version "v1", the other one that of other records.
 WAYS: dict[str, Make] = {
     **{name: once(operation) for name, operation in OPERATIONS.items() if name not in ("submit", "derive")},
-    "workers": lambda storage, _: storage.cache(Listed(), "d", "new", workers=2, **OPTIONS),
+    "workers": lambda storage, _: storage.cache(Listed(), "d@new", workers=2, **OPTIONS),
     "copy": lambda storage, other: other.copy("d@v1", to=storage, new="new", progress=False),
 }
 
@@ -83,4 +83,4 @@ def main(folder: str, version: str, records: int, step: int | None = None) -> No
     """Build a version, or die before that step in the folder."""
     if step is not None:
         die_before(folder, step)
-    cachelayer.Storage(folder).cache(iter(rows(0, records)), "rows", version, shard_bytes=200_000)
+    cachelayer.Storage(folder).cache(iter(rows(0, records)), f"rows@{version}", shard_bytes=200_000)

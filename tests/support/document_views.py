@@ -51,7 +51,7 @@ def document_views(folder: Path) -> dict[str, tuple[Any, list[dict[str, Any]]]]:
     """Every kind of view, and the elements that it has."""
     storage = Storage(folder)
     built = {
-        name: storage.cache(ELEMENTS, "docs", name, element_spec=SPEC, **options) for name, options in BUILDS.items()
+        name: storage.cache(ELEMENTS, f"docs@{name}", element_spec=SPEC, **options) for name, options in BUILDS.items()
     }
     many = built["many"]
     chosen = [5, 88, 3, 3, 40, 0, 41]
@@ -59,7 +59,7 @@ def document_views(folder: Path) -> dict[str, tuple[Any, list[dict[str, Any]]]]:
     some = [{name: each[name] for name in fields} for each in ELEMENTS]
     others = [{"score": np.float32(1), **each} for each in some[10:40]]
     other_spec = {"score": ArraySpec("float32"), **{name: SPEC[name] for name in fields}}
-    other = storage.cache(others, "docs", "other", element_spec=other_spec, shard_bytes=1000)
+    other = storage.cache(others, "docs@other", element_spec=other_spec, shard_bytes=1000)
     both = cachelayer.concat([many.fields(*fields)[::-1], other.fields(*fields)])
     STORED.update({ref.reference: ELEMENTS for ref in built.values()} | {other.reference: ELEMENTS[10:40]})
     return {name: (ref, ELEMENTS) for name, ref in built.items()} | {

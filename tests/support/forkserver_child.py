@@ -24,7 +24,7 @@ if __name__ == "__main__":
     multiprocessing.set_start_method("forkserver")
     # PyTorch takes each process seconds to import.
     multiprocessing.set_forkserver_preload(["cachelayer.adapters.torch"] if find_spec("torch") else [])
-    ref = cachelayer.Storage(sys.argv[1]).cache(cachelayer.sharded(part, 4), "d", "v1", workers=2, progress=False)
+    ref = cachelayer.Storage(sys.argv[1]).cache(cachelayer.sharded(part, 4), "d@v1", workers=2, progress=False)
     assert ref.read(range(200)).tolist() == list(range(200))
     with ProcessPoolExecutor(2) as pool:
         assert list(pool.map(read, [ref] * 4, range(4))) == [0, 1, 2, 3]

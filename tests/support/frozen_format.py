@@ -175,7 +175,7 @@ def size(row: dict[str, Any]) -> dict[str, Any]:
 OPTIONS: dict[str, Any] = {"element_spec": SPEC, "shard_bytes": SHARD_BYTES, "progress": False}
 # What makes each version of the dataset "kinds", in this order.
 CHANGES: dict[str, Callable[[Storage], Any]] = {
-    "built": lambda storage: storage.submit([element(n) for n in range(RECORDS)], "kinds", "built", **OPTIONS),
+    "built": lambda storage: storage.submit([element(n) for n in range(RECORDS)], "kinds@built", **OPTIONS),
     "longer": lambda storage: storage.append(
         "kinds@built", new="longer", source=[element(RECORDS + n) for n in range(MORE)], progress=False
     ),
@@ -189,12 +189,12 @@ CHANGES: dict[str, Callable[[Storage], Any]] = {
     "grown": lambda storage: storage.append(
         "kinds@compressed", new="grown", source=[element(RECORDS + n) for n in range(MORE)], progress=False
     ),
-    "plain": lambda storage: storage.submit([b"", b"a", b"bc" * 300], "kinds", "plain", progress=False),
+    "plain": lambda storage: storage.submit([b"", b"a", b"bc" * 300], "kinds@plain", progress=False),
     "new-dtypes": lambda storage: storage.submit(
-        [{name: number(n, name) for name in NEW_ML_DTYPES} for n in range(2)], "kinds", "new-dtypes", progress=False
+        [{name: number(n, name) for name in NEW_ML_DTYPES} for n in range(2)], "kinds@new-dtypes", progress=False
     ),
     "empty": lambda storage: storage.submit(
-        [], "kinds", "empty", element_spec={"n": ArraySpec("int64")}, allow_empty=True, progress=False
+        [], "kinds@empty", element_spec={"n": ArraySpec("int64")}, allow_empty=True, progress=False
     ),
 }
 ERASED = [3]
@@ -312,12 +312,12 @@ def write(folder: Path) -> None:
     storage = Storage(folder / "storage")
     for change in CHANGES.values():
         change(storage)
-    storage.submit([{"x": 1}], "kinds", "deleted", progress=False)
+    storage.submit([{"x": 1}], "kinds@deleted", progress=False)
     storage.delete("kinds@deleted")
     storage.tag("kinds@compressed", tag="checked")
     states = states_of(storage)
     of_loops = state_of_loops(storage)
-    storage.erase("kinds", records=ERASED, of="built", reason="asked for", grace=0)
+    storage.erase("kinds@built", records=ERASED, reason="asked for", grace=0)
     for hosts in (None, (0, 2)):
         code = (
             "import sys, frozen_format as f; f.hide_machine(); f.die_at_third_note(); "
@@ -334,7 +334,7 @@ def interrupted(storage: Storage, **options: Any) -> Any:
     """Build, or go on with, the version whose first build is killed: by itself, or by hosts that share it."""
     source = cachelayer.concat([built(storage)] * TIMES)
     version = "shared" if options.get("hosts") else "v1"
-    return storage.cache(source, "interrupted", version, shard_bytes=5 * SHARD_BYTES, progress=False, **options)
+    return storage.cache(source, f"interrupted@{version}", shard_bytes=5 * SHARD_BYTES, progress=False, **options)
 
 
 def die_at_third_note() -> None:

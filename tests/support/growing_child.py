@@ -74,7 +74,7 @@ def train() -> None:
     os.environ["TRAINER"] = str(os.getpid())
     storage, folder, steps, end = sys.argv[1:]
     source = FailsAt() if end == "failing" else Gated()
-    ref = cachelayer.Storage(storage).cache(source, "d", "v1", wait=False, shard_bytes=SHARD_BYTES)
+    ref = cachelayer.Storage(storage).cache(source, "d@v1", wait=False, shard_bytes=SHARD_BYTES)
     iterator = iter(ref.stream(BATCH, shuffle=True, seed=5, num_epochs=2))
     if Path(folder, "state.json").exists():
         iterator.load(folder)

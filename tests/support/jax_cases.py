@@ -241,8 +241,8 @@ def test_arguments_that_cannot_be_are_refused() -> None:
 
 def test_it_advances_to_a_newer_version_if_the_sharding_divides_its_steps(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
-    old = storage.submit([{"id": np.int32(number)} for number in range(40)], "d", "v1", shard_bytes=1000)
-    newer = storage.append("d", "v1", "v2", [{"id": np.int32(number)} for number in range(40, 55)])
+    old = storage.submit([{"id": np.int32(number)} for number in range(40)], "d@v1", shard_bytes=1000)
+    newer = storage.append("d@v1", "v2", [{"id": np.int32(number)} for number in range(40, 55)])
     plain, stream = iter(old.stream(8, num_epochs=2, remainder="wrap")), old.stream(8, num_epochs=2, remainder="wrap")
     iterator = iter(global_batches(stream, devices(8)))
     assert_same(next(iterator), next(plain))
@@ -276,10 +276,10 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_value_of_an_array_is_compared(tmp_path: Path) -> None:
     storage, values = cachelayer.Storage(tmp_path), np.arange(5_000)
-    storage.cache(jax.numpy.asarray(values), "d", "v1")
-    storage.cache(jax.numpy.asarray(values.copy()), "d", "v1", on_change="error")
+    storage.cache(jax.numpy.asarray(values), "d@v1")
+    storage.cache(jax.numpy.asarray(values.copy()), "d@v1", on_change="error")
     with pytest.raises(cachelayer.StaleVersionError, match=r"elements changed|column 0 changed"):
-        storage.cache(jax.numpy.asarray(np.where(values == 4_321, 0, values)), "d", "v1", on_change="error")
+        storage.cache(jax.numpy.asarray(np.where(values == 4_321, 0, values)), "d@v1", on_change="error")
 
 
 @pytest.mark.parametrize("shuffle", [True, Blocks(records=8), "blocks"], ids=str)

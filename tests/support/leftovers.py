@@ -32,7 +32,7 @@ def named_files(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
     """Return the files that its versions name, relative to the dataset."""
     named: set[str] = set()
     for version in Log(storage._store.folder(dataset_id)).head().versions:
-        found = storage.fetch(dataset_id, version)._base.version
+        found = storage.fetch(f"{dataset_id}@{version}")._base.version
         named |= {blob.name for file in found.manifest.files for blob in file.blobs} | {manifest_name(found.info)}
         if found.indices is not None:
             named.add(paths.indices(manifest_stem(found.info)))
@@ -76,5 +76,5 @@ def assert_only_versions_are_left(storage: cachelayer.Storage, dataset_id: str) 
     """Raise unless all versions of a dataset are whole and, after a collection, there is nothing else of it."""
     collect_all(storage, dataset_id)
     versions = Log(storage._store.folder(dataset_id)).head().versions
-    assert all(storage.verify(dataset_id, version, progress=False) for version in versions)
+    assert all(storage.verify(f"{dataset_id}@{version}", progress=False) for version in versions)
     assert_nothing_is_left(storage, dataset_id)

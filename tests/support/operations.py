@@ -53,10 +53,10 @@ def doubled(batch: dict[str, Any]) -> dict[str, Any]:
 TABLE = {"number": np.arange(2 * RECORDS)[::-2], "half": np.arange(2 * RECORDS)[::-2] / 2}
 Operation = Callable[[Storage, str], DataRef[Any]]
 BUILDS: dict[str, Operation] = {
-    "submit": lambda storage, new: storage.submit(generated, "d", new, **OPTIONS),
-    "cache": lambda storage, new: storage.cache(generated, "d", new, **OPTIONS),
-    "sequence": lambda storage, new: storage.cache(Listed(), "d", new, **OPTIONS),
-    "parts": lambda storage, new: storage.cache(cachelayer.sharded(part, 6), "d", new, hosts=(0, 1), **OPTIONS),
+    "submit": lambda storage, new: storage.submit(generated, f"d@{new}", **OPTIONS),
+    "cache": lambda storage, new: storage.cache(generated, f"d@{new}", **OPTIONS),
+    "sequence": lambda storage, new: storage.cache(Listed(), f"d@{new}", **OPTIONS),
+    "parts": lambda storage, new: storage.cache(cachelayer.sharded(part, 6), f"d@{new}", hosts=(0, 1), **OPTIONS),
 }
 OF_A_BASE: dict[str, Operation] = {
     "append": lambda storage, new: storage.append("d@v1", new=new, source=generated, **OPTIONS),
@@ -88,4 +88,4 @@ def expected(name: str) -> list[dict[str, Any]]:
 
 
 def submit_base(storage: Storage) -> DataRef[Any]:
-    return storage.submit(rows(), "d", "v1", metadata={"of": "tests"}, description="numbers", **OPTIONS)
+    return storage.submit(rows(), "d@v1", metadata={"of": "tests"}, description="numbers", **OPTIONS)

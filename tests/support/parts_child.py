@@ -56,7 +56,5 @@ def main() -> None:
     url, options, folder, index, count, workers = sys.argv[1:]
     storage = cachelayer.Storage(url, storage_options=json.loads(options), local_cache_bytes=0)
     source = cachelayer.sharded(Rows(Path(folder)), PARTS)
-    ref = storage.cache(
-        source, "d", "v1", hosts=(int(index), int(count)), workers=int(workers), shard_bytes=SHARD_BYTES
-    )
+    ref = storage.cache(source, "d@v1", hosts=(int(index), int(count)), workers=int(workers), shard_bytes=SHARD_BYTES)
     sys.stdout.write(ref.digest)

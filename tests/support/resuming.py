@@ -45,13 +45,13 @@ def assert_resumes(make: Callable[[], Any], folder: Path, records: int, shard_by
         records: number of elements.
     """
     options: Any = {"shard_bytes": shard_bytes, "on_change": "ignore"}
-    whole = Storage(folder / "whole").cache(noted(as_source(make()))[0], "d", "v1", **options)
+    whole = Storage(folder / "whole").cache(noted(as_source(make()))[0], "d@v1", **options)
     assert len(whole._base.version.manifest.shards) >= 8
     storage = Storage(folder / "resumed")
     with pytest.raises(SourceError, match="went away"):
-        storage.cache(noted(as_source(make()), (records // 2,))[0], "d", "v1", **options)
+        storage.cache(noted(as_source(make()), (records // 2,))[0], "d@v1", **options)
     source, given = noted(as_source(make()))
-    ref = storage.cache(source, "d", "v1", **options)
+    ref = storage.cache(source, "d@v1", **options)
     assert ref.digest == whole.digest
     assert given[0] < records - shard_bytes * records // (2 * whole.nbytes)
-    assert storage.verify("d", "v1", progress=False)
+    assert storage.verify("d@v1", progress=False)

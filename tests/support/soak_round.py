@@ -133,7 +133,7 @@ class Round:
         if self.erased:
             first.erase("d@v1", records=self.erased, reason="soak")
         for name in self.names:
-            self._check_version(first.fetch("d", name), name)
+            self._check_version(first.fetch(f"d@{name}"), name)
         ref = first.fetch("d@v1")
         assert ref.erased.tolist() == sorted(self.erased)
         assert first.copy("d@v1", to=second, progress=False).digest == ref.digest
@@ -159,11 +159,11 @@ def _shown(element: dict[str, Any]) -> tuple[int, str]:
 
 def _verify_all(storage: Storage) -> None:
     for version in storage.versions("d") if "d" in storage.datasets() else ():
-        assert storage.verify("d", version, progress=False), f"{storage.url}: {version} is damaged"
+        assert storage.verify(f"d@{version}", progress=False), f"{storage.url}: {version} is damaged"
 
 
 def _make(storage: Storage, name: str) -> DataRef[Any]:
-    return storage.fetch("d", name) if name in storage.versions("d") else OPERATIONS[name](storage, name)
+    return storage.fetch(f"d@{name}") if name in storage.versions("d") else OPERATIONS[name](storage, name)
 
 
 _digests: dict[str, str] = {}
@@ -205,7 +205,8 @@ def _do(task: tuple[str, Any], storage: Storage, other: Storage) -> None:
     elif kind == "collect there":
         other.gc(grace=0)
     elif kind == "copy":
-        storage.copy("d", what if what in storage.versions("d") else "v1", to=other, progress=False)
+        version = what if what in storage.versions("d") else "v1"
+        storage.copy(f"d@{version}", other, progress=False)
     elif kind == "verify":
         storage.verify("d@v1", progress=False)
     elif kind == "read":
@@ -214,4 +215,4 @@ def _do(task: tuple[str, Any], storage: Storage, other: Storage) -> None:
     elif kind == "erase":
         storage.erase("d@v1", records=what, reason="soak", grace=0)
     else:
-        storage.delete("d", what, grace=0)
+        storage.delete(f"d@{what}", grace=0)

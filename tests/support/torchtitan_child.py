@@ -41,7 +41,7 @@ class Job:
 
 def rows_of(folder: Path, name: str) -> object:
     storage = cachelayer.Storage(folder / "cache")
-    stories, sums = storage.fetch("stories", "v1"), storage.fetch("sums", "v1")
+    stories, sums = storage.fetch("stories@v1"), storage.fetch("sums@v1")
     if name == "packed":
         return stories.packed("tokens", SEQ_LEN + 1)
     if name == "windows":

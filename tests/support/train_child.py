@@ -38,7 +38,7 @@ def jittered(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any
 
 
 def batches(data: str, sharding: NamedSharding) -> GlobalBatchIterator[Any]:
-    ref = cachelayer.Storage(data).cache(points, "points", "v1", hosts=shard_by_process(), shard_bytes=4096)
+    ref = cachelayer.Storage(data).cache(points, "points@v1", hosts=shard_by_process(), shard_bytes=4096)
     stream = ref.stream(BATCH, shuffle=True, seed=SEED, num_epochs=EPOCHS, remainder="drop")
     return iter(global_batches(stream.map(jittered, rng=True), sharding))
 

@@ -150,7 +150,7 @@ class Cells:
         """Return the verdicts of both ways; raise if what is called equal is not."""
         identity, leaf = f"{row.name}-{next(NUMBERS)}", next(iter(self.rules))
         options: Any = {"element_spec": self.spec} if self.spec else {}
-        ref: DataRef[Any] = storage.cache(self.elements, identity, "v1", **options)
+        ref: DataRef[Any] = storage.cache(self.elements, f"{identity}@v1", **options)
         out: Verdict = "none"
         into: Verdict = "none"
         made: Any = None
@@ -164,7 +164,7 @@ class Cells:
 
             def taken() -> list[Any]:
                 source = row.make(ref, folder) if row.make else made[0] if not row.read else row.out(ref)
-                return list(row.taken(storage.cache(source, f"{identity}-in", "v1", **options)))
+                return list(row.taken(storage.cache(source, f"{identity}-in@v1", **options)))
 
             into, again = verdict_of(taken, leaf)
             if into == "equal":

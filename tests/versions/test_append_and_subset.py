@@ -24,7 +24,7 @@ def rows(start: int, stop: int) -> dict[str, Any]:
 
 
 def submit(storage: Storage, stop: int = 100) -> cachelayer.DataRef[Any]:
-    return storage.submit(rows(0, stop), "d", "v1", shard_bytes=SHARD_BYTES)
+    return storage.submit(rows(0, stop), "d@v1", shard_bytes=SHARD_BYTES)
 
 
 def values(ref: cachelayer.DataRef[Any]) -> list[int]:
@@ -41,10 +41,10 @@ def test_appended_records_come_behind_those_of_the_base_whose_shards_are_not_tou
 ) -> None:
     base = submit(storage)
     before = files(tmp_path)
-    ref = storage.append("d", "v1", "v2", rows(100, 130), shard_bytes=SHARD_BYTES)
+    ref = storage.append("d@v1", "v2", rows(100, 130), shard_bytes=SHARD_BYTES)
     assert before.items() <= files(tmp_path).items()
     assert ref.provenance["base"] == {"version": "v1", "digest": base.digest, "records": 100}
-    assert storage.append("d", "v1", "v3", iter([]), allow_empty=True).digest == base.digest
+    assert storage.append("d@v1", "v3", iter([]), allow_empty=True).digest == base.digest
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_appended_records_come_behind_those_of_the_base_whose_shards_are_not_tou
 def test_an_element_that_does_not_fit_the_base_is_refused_without_advice_that_append_would_refuse(
     storage: Storage, element: Any
 ) -> None:
-    storage.submit([{"x": 0, "label": "dog"}], "d", "v1")
+    storage.submit([{"x": 0, "label": "dog"}], "d@v1")
     with pytest.raises(cachelayer.ElementError) as error:
         storage.append("d@v1", new="v2", source=[element])
     assert "d@v1" in str(error.value)
@@ -76,26 +76,26 @@ def test_another_element_spec_is_refused_with_each_difference(
     submit(storage)
     before = files(tmp_path)
     with pytest.raises(cachelayer.InvalidArgumentError, match=rf"d@v1.*{told}"):
-        storage.append("d", "v1", "v2", source)
+        storage.append("d@v1", "v2", source)
     assert list(storage.versions("d")) == ["v1"]
     assert files(tmp_path) == before
 
 
 def test_leaves_that_are_none_in_what_comes_later_become_nullable(storage: Storage) -> None:
-    storage.submit([{"x": 1}, {"x": 2}], "d", "v1")
-    ref = storage.append("d", "v1", "v2", [{"x": None}, {"x": 4}])
+    storage.submit([{"x": 1}, {"x": 2}], "d@v1")
+    ref = storage.append("d@v1", "v2", [{"x": None}, {"x": 4}])
     assert [element["x"] for element in ref] == [1, 2, None, 4]
     assert ref.element_spec == {"x": ArraySpec(np.dtype("int64"), nullable=True)}
-    again = storage.append("d", "v2", "v3", [{"x": 5}])
+    again = storage.append("d@v2", "v3", [{"x": 5}])
     assert [element["x"] for element in again] == [1, 2, None, 4, 5]
     assert again.element_spec == ref.element_spec
 
 
 def test_metadata_is_inherited_and_what_is_given_goes_over_it(storage: Storage) -> None:
-    storage.submit([1], "d", "v1", metadata={"license": "x", "by": "me"})
-    appended = storage.append("d", "v1", "v2", [2], metadata={"by": "you"})
+    storage.submit([1], "d@v1", metadata={"license": "x", "by": "me"})
+    appended = storage.append("d@v1", "v2", [2], metadata={"by": "you"})
     assert appended.metadata == {"license": "x", "by": "you"}
-    assert storage.derive("d", "v2", "v3", keep=[0], metadata={"n": 1}).metadata == {**appended.metadata, "n": 1}
+    assert storage.derive("d@v2", "v3", keep=[0], metadata={"n": 1}).metadata == {**appended.metadata, "n": 1}
 
 
 KEEPS: dict[str, tuple[Any, list[int]]] = {
@@ -113,7 +113,7 @@ def test_a_derived_version_has_the_records_that_were_kept_in_their_order(
 ) -> None:
     base = submit(storage)
     before = files(tmp_path)
-    ref = storage.derive("d", "v1", "v2", keep=keep, description="some", allow_empty=not expected)
+    ref = storage.derive("d@v1", "v2", keep=keep, description="some", allow_empty=not expected)
     assert values(ref) == expected
     assert ref.digest == base.select(np.array(expected, np.int64)).digest
     assert files(tmp_path) == before
@@ -133,7 +133,7 @@ def test_a_derived_version_has_the_records_that_were_kept_in_their_order(
 def test_what_tells_no_records_is_refused(storage: Storage, keep: Any, error: type[Exception]) -> None:
     submit(storage)
     with pytest.raises(error):
-        storage.derive("d", "v1", "v2", keep=keep)
+        storage.derive("d@v1", "v2", keep=keep)
     assert list(storage.versions("d")) == ["v1"]
 
 
@@ -145,7 +145,7 @@ def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
 ) -> None:
     storage = Storage(tmp_path_factory.mktemp("s"))
     model = list(range(4))
-    storage.submit({"x": np.array(model)}, "d", "v0", shard_bytes=200)
+    storage.submit({"x": np.array(model)}, "d@v0", shard_bytes=200)
     fresh = 4
     for number, step in enumerate(steps):
         if isinstance(step, int):
@@ -153,28 +153,28 @@ def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
             fresh += step
             model = model + more
             source = {"x": np.array(more, np.int64)}
-            storage.append("d", f"v{number}", f"v{number + 1}", source, shard_bytes=200, allow_empty=True)
+            storage.append(f"d@v{number}", f"v{number + 1}", source, shard_bytes=200, allow_empty=True)
         else:
             keep = [index % len(model) for index in step] if model else []
             model = [model[index] for index in keep]
-            storage.derive("d", f"v{number}", f"v{number + 1}", keep=keep, allow_empty=True)
-    ref = storage.fetch("d", f"v{len(steps)}")
+            storage.derive(f"d@v{number}", f"v{number + 1}", keep=keep, allow_empty=True)
+    ref = storage.fetch(f"d@v{len(steps)}")
     assert values(ref) == model
-    assert storage.verify("d", f"v{len(steps)}")
+    assert storage.verify(f"d@v{len(steps)}")
     shutil.rmtree(storage.url)
 
 
 def test_kept_numbers_that_changed_are_found(storage: Storage, tmp_path: Path) -> None:
     submit(storage)
-    storage.derive("d", "v1", "v2", keep=[5, 3, 4])
+    storage.derive("d@v1", "v2", keep=[5, 3, 4])
     (path,) = tmp_path.glob("d/manifests/*.i64")
     for damage in (b"", b"\1" * 16, b"\0" * 24, None):
         path.unlink()
         if damage is not None:
             path.write_bytes(damage)
         with pytest.raises(cachelayer.CorruptionError):
-            Storage(tmp_path).fetch("d", "v2")
-        assert not Storage(tmp_path).verify("d", "v2")
+            Storage(tmp_path).fetch("d@v2")
+        assert not Storage(tmp_path).verify("d@v2")
 
 
 @pytest.mark.needs("pyarrow", "pandas")
@@ -186,7 +186,7 @@ def test_an_append_without_a_column_names_it_in_a_short_message_without_advice_t
     import pyarrow as pa
 
     whole = {f"column_number_{number:05}": number for number in range(2000)}
-    storage.submit([whole], "wide", "v1")
+    storage.submit([whole], "wide@v1")
     fewer = {name: value for name, value in whole.items() if not name.endswith("0777")}
     lists = {name: [value] for name, value in fewer.items()}
     made = {
@@ -196,20 +196,20 @@ def test_an_append_without_a_column_names_it_in_a_short_message_without_advice_t
         "pandas": lambda: pd.DataFrame(lists),
     }
     with pytest.raises(ValueError, match="column_number_00777") as error:
-        storage.append("wide", "v1", "v2", made[kind]())
+        storage.append("wide@v1", "v2", made[kind]())
     assert len(str(error.value)) < 1200
     assert "element_spec=" not in str(error.value)
 
 
 def test_no_message_is_longer_than_a_page(storage: Storage) -> None:
     long = "x" * 100_000
-    storage.submit([{long: 1, "b": 2}, {long: 1, "b": 2}], "d", "v1")
-    storage.submit([{f"x{number}": number for number in range(9000)}], "e", "v1")
+    storage.submit([{long: 1, "b": 2}, {long: 1, "b": 2}], "d@v1")
+    storage.submit([{f"x{number}": number for number in range(9000)}], "e@v1")
     calls: list[Any] = [
         lambda: storage.fetch(f"d@{long}"),
-        lambda: storage.submit([1], long, "v1"),
-        lambda: storage.submit([1], "f", "v1", **{long: 1}),
-        lambda: storage.submit([{"a": 1}, {long: 1}], "f", "v1", element_spec={"a": np.int64}),
+        lambda: storage.submit([1], f"{long}@v1"),
+        lambda: storage.submit([1], "f@v1", **{long: 1}),
+        lambda: storage.submit([{"a": 1}, {long: 1}], "f@v1", element_spec={"a": np.int64}),
         lambda: storage.fetch("d@v1").where(f"b > {'1' * 100_000}"),
         lambda: cachelayer.concat([storage.fetch("d@v1"), storage.fetch("e@v1")]),
         lambda: storage.fetch("d@v1").stream(1).without(steps=slice(0, 1)),  # type: ignore[arg-type]

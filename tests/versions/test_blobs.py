@@ -65,11 +65,11 @@ def storage(server: Server, proxy: FaultProxy) -> Storage:
 
 def test_a_build_that_begins_anew_neither_fetches_nor_sends_what_is_there(storage: Storage, proxy: FaultProxy) -> None:
     with pytest.raises(cachelayer.SourceError):
-        storage.submit(until(100), "d", "v1", **OPTIONS)
+        storage.submit(until(100), "d@v1", **OPTIONS)
     stored = sum(name.endswith(".array_record") for name in stored_files(storage))
     assert stored >= 10
     proxy.forget()
-    ref = storage.submit(until(-1), "d", "v1", **OPTIONS)
+    ref = storage.submit(until(-1), "d@v1", **OPTIONS)
     exchanges = proxy.exchanges()
     shards = len(ref._base.version.manifest.shards)
     shard_nbytes = ref.nbytes / shards
@@ -80,9 +80,9 @@ def test_a_build_that_begins_anew_neither_fetches_nor_sends_what_is_there(storag
 
 def test_a_copy_neither_fetches_nor_sends_what_is_there(storage: Storage, proxy: FaultProxy, tmp_path: Path) -> None:
     here = Storage(tmp_path)
-    nbytes = here.submit(Rows(), "d", "v1", **OPTIONS).nbytes
+    nbytes = here.submit(Rows(), "d@v1", **OPTIONS).nbytes
     here.copy("d@v1", to=storage, progress=False)
-    here.derive("d", "v1", "few", keep=range(10))
+    here.derive("d@v1", "few", keep=range(10))
     # One with files that are there already, as after a copy that was interrupted, and one that is there as a whole.
     for version in ("few", "v1"):
         proxy.forget()
@@ -105,7 +105,7 @@ def lookups(proxy: FaultProxy) -> set[int]:
 def test_a_builder_asks_about_a_file_before_and_after_it_puts_it_and_when_it_publishes(
     storage: Storage, proxy: FaultProxy
 ) -> None:
-    storage.cache(Rows(), "d", "v1", **OPTIONS)
+    storage.cache(Rows(), "d@v1", **OPTIONS)
     assert lookups(proxy) == {3}
 
 
@@ -114,7 +114,7 @@ def test_hosts_ask_once_more_about_the_files_that_other_hosts_have_put(storage: 
 
     def build(host: int) -> None:
         begin.wait()
-        storage.cache(Rows(), "d", "v1", hosts=(host, 2), progress=False, **OPTIONS)
+        storage.cache(Rows(), "d@v1", hosts=(host, 2), progress=False, **OPTIONS)
 
     with ThreadPoolExecutor(2) as hosts:
         list(hosts.map(build, range(2)))

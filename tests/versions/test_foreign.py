@@ -31,8 +31,8 @@ class Foreign:
         (self.home / "thesis" / "chapter1").write_text("mine")
         (self.home / ".bashrc").write_text("mine")
         storage = Storage(self.root)
-        storage.submit([{"n": number, "even": number % 2 == 0} for number in range(20)], "d", "all", shard_bytes=200)
-        storage.derive("d", "all", "v1", keep=[3, 1, 4, 1, 5])
+        storage.submit([{"n": number, "even": number % 2 == 0} for number in range(20)], "d@all", shard_bytes=200)
+        storage.derive("d@all", "v1", keep=[3, 1, 4, 1, 5])
         self.info = storage.versions("d")["v1"]
         self.document = json.loads((self.root / "d" / manifest_name(self.info)).read_bytes())
         self.entry = self.root / "d" / paths.log_entry(2)
@@ -70,14 +70,14 @@ def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(
     foreign.document["data"]["rows"]["shards"][key][0] = name
     foreign.publish()
     storage = Storage(foreign.root)
-    for use in (storage.fetch, lambda *names: storage.copy(*names, Storage(foreign.folder / "there"))):
+    for use in (storage.fetch, lambda name: storage.copy(name, Storage(foreign.folder / "there"))):
         with pytest.raises(CorruptionError, match="not a whole manifest"):
-            use("d", "v1")
+            use("d@v1")
     storage.gc(grace=0.0)
-    storage.delete("d", "v1", grace=0)
+    storage.delete("d@v1", grace=0)
     storage.gc(grace=0.0)
     assert foreign.outside() == before
-    assert storage.verify("d", "all")
+    assert storage.verify("d@all")
 
 
 @pytest.mark.parametrize(("place", "value"), [(1, f"{UP}thesis"), (1, "ab"), (2, "/etc"), (2, -1)])
@@ -87,7 +87,7 @@ def test_an_entry_names_no_file_elsewhere(foreign: Foreign, place: int, value: A
     foreign.entry.write_bytes(sealed({**foreign.logged, "swept": [f"shards/{UP}thesis"]}))
     (foreign.root / "d" / paths.LOG_HEAD).unlink()
     with pytest.raises(CorruptionError, match="not a whole entry"):
-        Storage(foreign.root).fetch("d", "all")
+        Storage(foreign.root).fetch("d@all")
     with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
         Storage(foreign.root).gc(grace=0.0)
     assert foreign.outside() == before
@@ -95,16 +95,16 @@ def test_an_entry_names_no_file_elsewhere(foreign: Foreign, place: int, value: A
 
 def uses(foreign: Foreign) -> Iterator[Callable[[], Any]]:
     storage = Storage(foreign.root)
-    yield lambda: storage.fetch("d", "v1").read([0, 4])
-    yield lambda: [storage.fetch("d", "v1")[row] for row in (0, -1)]
-    yield lambda: storage.fetch("d", "v1").metadata
-    yield lambda: str(storage.verify("d", "v1", progress=False))
-    yield lambda: str(storage.diff("d", "all", "v1"))
+    yield lambda: storage.fetch("d@v1").read([0, 4])
+    yield lambda: [storage.fetch("d@v1")[row] for row in (0, -1)]
+    yield lambda: storage.fetch("d@v1").metadata
+    yield lambda: str(storage.verify("d@v1", progress=False))
+    yield lambda: str(storage.diff("d@all", "d@v1"))
     yield lambda: [str(each) for each in storage.history("d")]
-    yield lambda: storage.tag("d", "v1", "best")
-    yield lambda: storage.derive("d", "v1", "v2", keep=[0])
-    yield lambda: storage.copy("d", "v1", Storage(foreign.folder / "there"), progress=False)
-    yield lambda: storage.delete("d", "v1", force=True)
+    yield lambda: storage.tag("d@v1", "best")
+    yield lambda: storage.derive("d@v1", "v2", keep=[0])
+    yield lambda: storage.copy("d@v1", Storage(foreign.folder / "there"), progress=False)
+    yield lambda: storage.delete("d@v1", force=True)
     yield lambda: storage.gc(grace=0.0)
 
 
@@ -137,7 +137,7 @@ def test_a_well_formed_lie_is_an_error_of_ours_too(foreign: Foreign, name: str) 
     HOSTILE[name](foreign.document["data"])
     foreign.publish()
     with pytest.raises(CacheLayerError):
-        Storage(foreign.root).fetch("d", "v1").read([0, 4])
+        Storage(foreign.root).fetch("d@v1").read([0, 4])
     for use in uses(foreign):
         with suppress(CacheLayerError):
             use()
@@ -145,8 +145,8 @@ def test_a_well_formed_lie_is_an_error_of_ours_too(foreign: Foreign, name: str) 
     # What is collected of it leaves a log that can be read.
     for version in ("v2", "v1"):
         with suppress(cachelayer.VersionNotFoundError):
-            Storage(foreign.root).delete("d", version, grace=0)
-    assert Storage(foreign.root).verify("d", "all")
+            Storage(foreign.root).delete(f"d@{version}", grace=0)
+    assert Storage(foreign.root).verify("d@all")
 
 
 def test_a_history_of_more_entries_than_there_are_ends_at_the_first_that_is_missing(foreign: Foreign) -> None:
@@ -164,4 +164,4 @@ def test_numbers_of_records_that_are_not_there_are_refused(foreign: Foreign) -> 
     for number in (-1, 20, 10_000_000, 2**62):
         kept.write_bytes(number.to_bytes(8, "little", signed=True) * 5)
         with pytest.raises(CorruptionError, match="names records outside of the 20 here"):
-            Storage(foreign.root).fetch("d", "v1")
+            Storage(foreign.root).fetch("d@v1")

@@ -124,7 +124,7 @@ def test_an_interrupted_build_goes_on(
     done = frozen_format.interrupted(frozen.storage, **options)
     assert len(done) == RECORDS * TIMES
     source = cachelayer.concat([frozen_format.built(frozen.storage)] * TIMES)
-    again = Storage(tmp_path / "new").submit(source, "d", "v1", shard_bytes=5 * frozen_format.SHARD_BYTES)
+    again = Storage(tmp_path / "new").submit(source, "d@v1", shard_bytes=5 * frozen_format.SHARD_BYTES)
     assert done.digest == again.digest
     names = [path.name for path in (tmp_path / "storage" / "interrupted" / "shards").glob("*.array_record")]
     assert set(frozen.noted) <= set(names)

@@ -57,7 +57,7 @@ def age(path: Path, seconds: float) -> None:
 def test_a_build_whose_files_were_taken_for_garbage_publishes_nothing_and_is_built_again(
     storage: Storage, tmp_path: Path, is_put_again: bool
 ) -> None:
-    storage.submit([0], "d", "v0")
+    storage.submit([0], "d@v0")
 
     def source() -> Iterator[Any]:
         yield from range(3000)
@@ -71,9 +71,9 @@ def test_a_build_whose_files_were_taken_for_garbage_publishes_nothing_and_is_bui
         yield 0
 
     with pytest.raises(BuildRevokedError, match="d@v1"):
-        storage.submit(source, "d", "v1", shard_bytes=9000, resume=False)
+        storage.submit(source, "d@v1", shard_bytes=9000, resume=False)
     assert list(storage.versions("d")) == ["v0"]
-    ref = storage.submit(range(3000), "d", "v1", shard_bytes=9000)
+    ref = storage.submit(range(3000), "d@v1", shard_bytes=9000)
     assert {shard.generation for shard in ref._base.version.manifest.shards} == {1}
     assert_only_versions_are_left(storage, "d")
 
@@ -84,16 +84,16 @@ class DiesBeforeDeleting(LocalStore):
 
 
 def test_what_a_collector_that_died_left_is_never_used_and_goes_with_the_next(storage: Storage, tmp_path: Path) -> None:
-    made = storage.submit(range(100), "d", "v1")
-    storage.submit([0], "d", "v0")
-    storage.delete("d", "v1")
+    made = storage.submit(range(100), "d@v1")
+    storage.submit([0], "d@v0")
+    storage.delete("d@v1")
     before = stored_files(storage)
     storage._catalog.change("d", lambda head: head.without_version("v1", {}, force=False, grace=0.0))
     with pytest.raises(KeyboardInterrupt):
         collect(DiesBeforeDeleting(tmp_path / "d"), 0.0)
     assert stored_files(storage) == before
     # The same shard, whose old file is still there, is put under another name.
-    again = storage.submit(range(100), "d", "v1")
+    again = storage.submit(range(100), "d@v1")
     assert again.digest == made.digest
     for ref, generation in ((made, 0), (again, 1)):
         assert {shard.generation for shard in ref._base.version.manifest.shards} == {generation}
@@ -103,7 +103,7 @@ def test_what_a_collector_that_died_left_is_never_used_and_goes_with_the_next(st
 
 
 def test_what_is_younger_than_the_grace_stays(storage: Storage, tmp_path: Path) -> None:
-    storage.submit([1], "d", "v1")
+    storage.submit([1], "d@v1")
     index, shard = put_junk(tmp_path)
     age(index, 100)
     assert storage.gc(grace=60) == []
@@ -111,13 +111,13 @@ def test_what_is_younger_than_the_grace_stays(storage: Storage, tmp_path: Path) 
     assert storage.gc(grace=60) == [Collected(f"d/{JUNK}", "no version names it")]
     assert storage.gc(grace=0.0) == []
     assert not index.exists()
-    assert storage.verify("d", "v1")
+    assert storage.verify("d@v1")
 
 
 @pytest.mark.parametrize("has_log", [True, False])
 def test_what_killed_writers_left_half_put_goes(storage: Storage, tmp_path: Path, has_log: bool) -> None:
     if has_log:
-        storage.submit([1], "d", "v1")
+        storage.submit([1], "d@v1")
     put_junk(tmp_path)
     (tmp_path / "d/_builds/v2").mkdir(parents=True)
     old, new = (tmp_path / f"d/{JUNK.replace('/', '/.')}.index.{name}.tmp" for name in ("old", "new"))
@@ -134,19 +134,19 @@ def test_what_killed_writers_left_half_put_goes(storage: Storage, tmp_path: Path
 
 def test_a_tagged_version_is_deleted_with_its_tags_where_that_is_forced(storage: Storage) -> None:
     for version in ("v1", "v2"):
-        storage.submit([1], "d", version)
+        storage.submit([1], f"d@{version}")
     for version, tag in (("v2", "best"), ("v1", "best"), ("v1", "paper"), ("v2", "new")):
-        storage.tag("d", version, tag)
+        storage.tag(f"d@{version}", tag)
     with pytest.raises(cachelayer.InvalidArgumentError, match="'paper'"):
-        storage.delete("d", "v1", grace=0)
+        storage.delete("d@v1", grace=0)
     assert list(storage.versions("d")) == ["v1", "v2"]
-    storage.delete("d", "v1", force=True)
+    storage.delete("d@v1", force=True)
     assert (storage.tags("d"), list(storage.versions("d"))) == ({"new": "v2"}, ["v2"])
     assert storage.history("d")[-1].details["tags"] == ["best", "paper"]
 
 
 def test_what_is_no_dataset_is_neither_listed_nor_collected(storage: Storage, tmp_path: Path) -> None:
-    storage.submit([1], "d", "v1")
+    storage.submit([1], "d@v1")
     put_junk(tmp_path)
     for name in (
         "webapp/_builds/release-1.4/app.js",
@@ -196,7 +196,7 @@ def test_nothing_of_a_damaged_dataset_is_collected_and_the_rest_is(
     storage: Storage, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     for name in ("a", "d", "z"):
-        storage.submit([1], name, "v1")
+        storage.submit([1], f"{name}@v1")
         put_junk(tmp_path, name)
     damage(tmp_path / "d")
     before = stored_files(storage)
@@ -207,7 +207,7 @@ def test_nothing_of_a_damaged_dataset_is_collected_and_the_rest_is(
 
 def test_a_damaged_manifest_hides_nothing_that_the_log_names(storage: Storage, tmp_path: Path) -> None:
     for name in ("a", "d"):
-        storage.submit([1], name, "v1")
+        storage.submit([1], f"{name}@v1")
         put_junk(tmp_path, name)
     before = named_files(storage)
     damage_manifest(tmp_path / "d")
@@ -216,45 +216,45 @@ def test_a_damaged_manifest_hides_nothing_that_the_log_names(storage: Storage, t
 
 
 def test_a_damaged_version_can_be_deleted(storage: Storage, tmp_path: Path) -> None:
-    storage.submit([1], "d", "v1")
+    storage.submit([1], "d@v1")
     damage_manifest(tmp_path / "d")
-    storage.submit([2], "d", "v2")
+    storage.submit([2], "d@v2")
     with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
-        storage.delete("d", "v2", grace=0)
+        storage.delete("d@v2", grace=0)
     assert list(storage.versions("d")) == ["v1"]
-    storage.delete("d", "v1", grace=0)
+    storage.delete("d@v1", grace=0)
     storage.gc(grace=0)
     assert stored_files(storage) == set()
 
 
 def test_a_tag_names_a_version_until_it_is_removed_and_is_none_itself(storage: Storage) -> None:
-    storage.submit([1], "d", "v1")
+    storage.submit([1], "d@v1")
     for tag in ("best", "old"):
-        storage.tag("d", "v1", tag)
-    for call in (lambda: storage.delete("d", "best", grace=0), lambda: storage.tag("d", "best", "better")):
+        storage.tag("d@v1", tag)
+    for call in (lambda: storage.delete("d@best", grace=0), lambda: storage.tag("d@best", "better")):
         with pytest.raises(cachelayer.VersionNotFoundError, match="'best' is a tag"):
             call()
     with pytest.raises(cachelayer.AlreadyExistsError, match="d@best is a tag"):
-        storage.submit(lambda: pytest.fail("was asked for its elements"), "d", "best")
-    assert storage.cache(lambda: pytest.fail("was built"), "d", "best").dataset_version == "v1"
+        storage.submit(lambda: pytest.fail("was asked for its elements"), "d@best")
+    assert storage.cache(lambda: pytest.fail("was built"), "d@best").dataset_version == "v1"
     with pytest.raises(cachelayer.AlreadyExistsError):
-        storage.tag("d", "v1", "v1")
-    storage.untag("d", "old")
+        storage.tag("d@v1", "v1")
+    storage.untag("d@old")
     assert (storage.tags("d"), list(storage.versions("d"))) == ({"best": "v1"}, ["v1"])
     for name in ("old", "v1"):
         with pytest.raises(cachelayer.VersionNotFoundError, match=f"no tag '{name}'"):
-            storage.untag("d", name)
+            storage.untag(f"d@{name}")
     with pytest.raises(cachelayer.DatasetNotFoundError):
-        storage.untag("e", "best")
+        storage.untag("e@best")
 
 
 def test_a_reader_goes_on_for_the_grace_and_is_told_of_the_deletion_after_it(storage: Storage, tmp_path: Path) -> None:
     # Shards that it has not opened when the version is deleted.
-    ref = storage.submit(range(100), "d", "v1", shard_bytes=500)
-    storage.submit([1], "d", "v2")
+    ref = storage.submit(range(100), "d@v1", shard_bytes=500)
+    storage.submit([1], "d@v2")
     reader = cachelayer.open(ref.reference)
     assert reader[0] == 0
-    storage.delete("d", "v1", grace=3600)
+    storage.delete("d@v1", grace=3600)
     assert storage.gc(grace=0) == []
     assert reader[40] == 40
     gone = {f"d/{name.partition('.')[0]}" for name in stored_files(storage) - named_files(storage)}
@@ -271,10 +271,10 @@ def test_a_reader_goes_on_for_the_grace_and_is_told_of_the_deletion_after_it(sto
 def test_a_name_can_be_built_again_within_the_grace_and_the_old_files_go_after_it(
     storage: Storage, tmp_path: Path, source: list[int]
 ) -> None:
-    old = storage.submit([1], "d", "v1")
-    storage.delete("d", "v1", grace=60)
+    old = storage.submit([1], "d@v1")
+    storage.delete("d@v1", grace=60)
     before = stored_files(storage)
-    assert storage.cache(source, "d", "v1").read([0]).tolist() == source
+    assert storage.cache(source, "d@v1").read([0]).tolist() == source
     assert old.read([0]).tolist() == [1]
     assert storage.gc(grace=0) == []
     age(tmp_path / "d" / paths.log_entry(2), 61)
@@ -286,15 +286,15 @@ def test_a_name_can_be_built_again_within_the_grace_and_the_old_files_go_after_i
 
 
 def test_what_is_deleted_again_without_a_grace_goes_at_once(storage: Storage) -> None:
-    storage.submit([1], "d", "v1")
-    storage.delete("d", "v1")
+    storage.submit([1], "d@v1")
+    storage.delete("d@v1")
     assert stored_files(storage)
     with pytest.raises(cachelayer.VersionNotFoundError):
-        storage.delete("d", "v1")
-    storage.delete("d", "v1", grace=0)
+        storage.delete("d@v1")
+    storage.delete("d@v1", grace=0)
     assert stored_files(storage) == set()
     with pytest.raises(cachelayer.VersionNotFoundError):
-        storage.delete("d", "v1", grace=0)
+        storage.delete("d@v1", grace=0)
 
 
 class DeletesMeanwhile(LocalStore):
@@ -308,7 +308,7 @@ class DeletesMeanwhile(LocalStore):
 
     def read(self, name: str) -> bytes | None:
         if name.startswith(f"{paths.MANIFESTS}/") and self.versions:
-            Storage(self.storage).delete("d", self.versions.pop(), grace=0)
+            Storage(self.storage).delete(f"d@{self.versions.pop()}", grace=0)
         return super().read(name)
 
 
@@ -318,13 +318,13 @@ def test_a_version_that_another_process_deletes_meanwhile_stops_no_collection(
 ) -> None:
     for dataset_id in ("a", "d", "z"):
         for number in range(1, 4):
-            storage.submit([number], dataset_id, f"v{number}")
+            storage.submit([number], f"{dataset_id}@v{number}")
         put_junk(tmp_path, dataset_id)
-    storage.delete("d", "v3")
+    storage.delete("d@v3")
     storage._catalog.store = DeletesMeanwhile(tmp_path, deleted)
     assert {f"{name}/{JUNK}" for name in "adz"} <= names(storage.gc(grace=0))
     with suppress(cachelayer.VersionNotFoundError):
-        storage.delete("d", "v3", grace=0)
+        storage.delete("d@v3", grace=0)
     for dataset_id in ("a", "d", "z"):
         assert_only_versions_are_left(storage, dataset_id)
     assert deleted not in storage.versions("d")
@@ -332,10 +332,10 @@ def test_a_version_that_another_process_deletes_meanwhile_stops_no_collection(
 
 def test_a_version_that_another_process_deletes_meanwhile_stops_no_erasure(storage: Storage, tmp_path: Path) -> None:
     for number in range(1, 4):
-        storage.submit([number, number], "d", f"v{number}")
+        storage.submit([number, number], f"d@v{number}")
     # The manifest of v1 is read when it is opened: the next one that is read is that of another version.
     again = Storage(tmp_path)
-    read = again.fetch("d", "v1")._base.version
+    read = again.fetch("d@v1")._base.version
     version = StoredVersion.with_manifest(DeletesMeanwhile(tmp_path, "v2").folder("d"), read.info, read.manifest)
     with pytest.warns(cachelayer.CacheLayerWarning, match="still in v1|is at work"):
         erased = Erasure(version, np.array([1]), "asked to", 0.0, False).erase()
@@ -345,22 +345,22 @@ def test_a_version_that_another_process_deletes_meanwhile_stops_no_erasure(stora
 
 def test_a_deleted_version_whose_manifest_is_gone_stops_no_collection(storage: Storage, tmp_path: Path) -> None:
     for name in ("a", "d", "z"):
-        storage.submit([1], name, "v1")
+        storage.submit([1], f"{name}@v1")
         put_junk(tmp_path, name)
-    storage.delete("d", "v1", grace=3600)
+    storage.delete("d@v1", grace=3600)
     for path in (tmp_path / "d/manifests").iterdir():
         path.unlink()
     assert names(storage.gc(grace=0)) == {f"a/{JUNK}", f"d/{JUNK}", f"z/{JUNK}"}
-    storage.delete("d", "v1", grace=0)
+    storage.delete("d@v1", grace=0)
     storage.gc(grace=0)
     assert named_files(storage) == set()
 
 
 @pytest.mark.parametrize("grace", [0.0, 3600.0])
 def test_a_dry_run_lists_exactly_what_goes(storage: Storage, tmp_path: Path, grace: float) -> None:
-    storage.submit([1], "d", "v1")
-    storage.submit([2], "d", "v2")
-    storage.delete("d", "v2", grace=1e-9)
+    storage.submit([1], "d@v1")
+    storage.submit([2], "d@v2")
+    storage.delete("d@v2", grace=1e-9)
     put_junk(tmp_path)
     temporary = f"cachelayer-build-0123456789ab-{process_name().rpartition('-')[0]}-{2**22 + 1}"
     elsewhere = "cachelayer-build-0123456789ab-elsewhere-1"
@@ -395,8 +395,8 @@ def test_a_dry_run_lists_exactly_what_goes(storage: Storage, tmp_path: Path, gra
 
 @pytest.mark.parametrize("grace", [-1, float("nan"), True, "1h"])
 def test_a_grace_is_a_number_of_seconds(storage: Storage, grace: Any) -> None:
-    storage.submit([1], "d", "v1")
-    for call in (lambda: storage.delete("d", "v1", grace=grace), lambda: storage.gc(grace=grace)):
+    storage.submit([1], "d@v1")
+    for call in (lambda: storage.delete("d@v1", grace=grace), lambda: storage.gc(grace=grace)):
         with pytest.raises(cachelayer.InvalidArgumentError, match="grace"):
             call()
     assert list(storage.versions("d")) == ["v1"]
@@ -436,9 +436,9 @@ def test_ages_are_by_the_clock_of_the_store(
     storage: Storage, tmp_path: Path, clock_ahead: Callable[..., None], seconds: float
 ) -> None:
     for number in (1, 2, 3):
-        storage.submit([number], "d", f"v{number}")
+        storage.submit([number], f"d@v{number}")
     clock_ahead(seconds)
-    storage.delete("d", "v1", grace=3600)
+    storage.delete("d@v1", grace=3600)
     entry = tmp_path / "d" / paths.log_entry(4)
     junk = put_junk(tmp_path)
     working = tmp_path / "d" / paths.WORKING / "cachelayer-build-0123456789ab-elsewhere-1"
@@ -452,7 +452,7 @@ def test_ages_are_by_the_clock_of_the_store(
         looked.append(in_a_fork(lambda: (storage.gc(), storage.gc(grace=0), storage.gc(grace=0, dry_run=True))))
         yield 0
 
-    storage.submit(rows, "d", "v4", shard_bytes=3000)
+    storage.submit(rows, "d@v4", shard_bytes=3000)
     assert looked == [("running", True), ([], [], [])]
     for path in (entry, *junk):
         age(path, 1800)
@@ -473,21 +473,21 @@ def test_what_a_running_build_has_put_stays_though_a_deleted_version_had_it(
     url = str(tmp_path / "s") if where == "disk" else f"memory://{uuid.uuid4().hex}"
     storage = Storage(url, local_cache_bytes=0)
     options: dict[str, Any] = {"shard_bytes": 9000}
-    old = storage.submit(range(3000), "d", "v1", **options)
+    old = storage.submit(range(3000), "d@v1", **options)
     if deleted == "before":
-        storage.delete("d", "v1", grace=1e-9)
+        storage.delete("d@v1", grace=1e-9)
 
     def source() -> Iterator[int]:
         yield from range(2999)
         if deleted == "meanwhile":
             with pytest.warns(cachelayer.CacheLayerWarning, match="a build of 'd' is at work"):
-                storage.delete("d", "v1", grace=0)
+                storage.delete("d@v1", grace=0)
         # What is in memory, no other process sees.
         collected = in_a_fork(lambda: storage.gc(grace=0)) if where == "disk" else storage.gc(grace=0)
         assert collected == []
         yield 2999
 
-    new = storage.submit(source, "d", "v2", **options)
+    new = storage.submit(source, "d@v2", **options)
     assert (new.digest, new.read([0, 2999]).tolist()) == (old.digest, [0, 2999])
     assert {each.reason for each in storage.gc(grace=0)} == {"version 'v1' was deleted"}
     assert_only_versions_are_left(storage, "d")
@@ -512,26 +512,26 @@ def test_what_an_interrupted_build_has_put_stays_for_the_grace_though_a_deleted_
     storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = Rows(tmp_path / "broken")
-    storage.submit(rows, "d", "v1", shard_bytes=9000)
-    storage.delete("d", "v1", grace=1e-9)
+    storage.submit(rows, "d@v1", shard_bytes=9000)
+    storage.delete("d@v1", grace=1e-9)
     rows.broken.touch()
     with pytest.raises(cachelayer.SourceError):
-        storage.cache(rows, "d", "v2", shard_bytes=9000)
+        storage.cache(rows, "d@v2", shard_bytes=9000)
     (build,) = storage.builds("d")
     assert build.shards > 2
     # The manifest of v1, and the shards that the build has not come to.
     assert 0 < len(storage.gc()) < build.shards
     rows.broken.unlink()
-    assert len(storage.cache(rows, "d", "v2", shard_bytes=9000)) == 3000
+    assert len(storage.cache(rows, "d@v2", shard_bytes=9000)) == 3000
     assert f"resuming after {build.done:,} records" in capsys.readouterr().err
     assert_only_versions_are_left(storage, "d")
 
 
 def test_the_files_of_two_equal_versions_go_with_the_second(storage: Storage) -> None:
     for version in ("v1", "v2"):
-        storage.submit(range(3000), "d", version, shard_bytes=9000)
-    storage.delete("d", "v2", grace=0)
-    storage.delete("d", "v1", grace=0)
+        storage.submit(range(3000), f"d@{version}", shard_bytes=9000)
+    storage.delete("d@v2", grace=0)
+    storage.delete("d@v1", grace=0)
     assert stored_files(storage) == set()
 
 
@@ -544,8 +544,8 @@ def test_a_build_whose_working_folder_is_deleted_says_so(storage: Storage, tmp_p
 
     for begin in (0, 1500, 2999):
         with pytest.raises(BuildRevokedError, match="d: the folder in which it was built"):
-            storage.submit(lambda begin=begin: source(begin), "d", "v1", shard_bytes=9000)
-    assert len(storage.submit(range(3000), "d", "v1")) == 3000
+            storage.submit(lambda begin=begin: source(begin), "d@v1", shard_bytes=9000)
+    assert len(storage.submit(range(3000), "d@v1")) == 3000
 
 
 def fill(disk: Path) -> None:
@@ -566,16 +566,16 @@ def free(disk: Path) -> int:
 def test_a_full_disk_is_freed(small_disk: Path, way: str, tags: int) -> None:
     storage = Storage(small_disk)
     for number in range(3):
-        storage.submit([np.full(500_000, number, np.uint8)], "d", f"v{number}")
+        storage.submit([np.full(500_000, number, np.uint8)], f"d@v{number}")
     named = {f"a-tag-of-some-letters-{number}": "v2" for number in range(tags)}
     Log(storage._store.folder("d")).change(lambda head: replace(head, tags=named, event={}))
     if way == "gc":
         for version in ("v0", "v1"):
-            storage.delete("d", version, grace=1e-9)
+            storage.delete(f"d@{version}", grace=1e-9)
     for version in ("v0", "v1"):
         fill(small_disk)
         with pytest.raises(cachelayer.StorageError, match="no space"):
-            storage.tag("d", "v2", "best")
+            storage.tag("d@v2", "best")
         if way == "rm":
             invoke("rm", f"{small_disk}/d@{version}", "--yes", "--grace", "0")
         elif version == "v0":
@@ -587,10 +587,10 @@ def test_a_full_disk_is_freed(small_disk: Path, way: str, tags: int) -> None:
 
 def test_a_dataset_that_is_not_collected_is_a_finding(storage: Storage, tmp_path: Path) -> None:
     for name in ("a", "d", "z"):
-        storage.submit([1], name, "v1")
+        storage.submit([1], f"{name}@v1")
         put_junk(tmp_path, name)
     damage_manifest(tmp_path / "d")
-    storage.submit([2], "d", "v0")
+    storage.submit([2], "d@v0")
     storage.delete("d@v0", grace=1e-9)
     shutil.rmtree(tmp_path / "z" / "_log")
     told = document("gc", tmp_path, "--grace", "0", code=1)
@@ -600,7 +600,7 @@ def test_a_dataset_that_is_not_collected_is_a_finding(storage: Storage, tmp_path
     assert set(told["failed"]) == {"d", "z"}
     assert "nothing of 'z' is collected" in invoke("gc", tmp_path, "--grace", "0", code=1).stderr
     # A deletion that should free space at once, and cannot.
-    storage.submit([2], "d", "v2")
+    storage.submit([2], "d@v2")
     assert document("rm", f"{tmp_path}/d@v2", "--yes", "--grace", "0", code=1) == {"deleted": "d@v2"}
     invoke("rm", f"{tmp_path}/d@v1", "--yes", "--grace", "0")
     shutil.rmtree(tmp_path / "z")
@@ -611,14 +611,14 @@ def test_a_dataset_that_is_not_collected_is_a_finding(storage: Storage, tmp_path
 @pytest.mark.parametrize("moved", ["the storage", "the dataset"])
 def test_a_version_that_was_moved_away_was_not_deleted(storage: Storage, tmp_path: Path, moved: str) -> None:
     here = Storage(tmp_path / "s")
-    ref = here.submit(range(3000), "m", "v1", shard_bytes=5000)
+    ref = here.submit(range(3000), "m@v1", shard_bytes=5000)
     other = Storage(tmp_path / "other")
     folder = tmp_path / "s" if moved == "the storage" else tmp_path / "s" / "m"
     folder.rename(tmp_path / "elsewhere")
     for use in (
         lambda: ref.read([2999]),
         lambda: next(iter(ref.stream(8, shuffle=True, seed=0))),
-        lambda: other.cache(ref, "copied", "v1"),
+        lambda: other.cache(ref, "copied@v1"),
         lambda: here.copy(ref.reference.removeprefix(f"{here.url}/"), to=other),
         lambda: here.delete("m@v1"),
     ):

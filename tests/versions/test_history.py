@@ -17,11 +17,11 @@ from cachelayer.objects.local import LocalStore
 
 def test_every_change_is_an_event_the_oldest_first_and_a_lost_one_is_named(storage: Storage, tmp_path: Path) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
-    storage.submit([1, 2], "d", "v1")
-    storage.submit([1, 2, 3], "d", "v2")
+    storage.submit([1, 2], "d@v1")
+    storage.submit([1, 2, 3], "d@v2")
     for version in ("v1", "v2"):
-        storage.tag("d", version, "best")
-    storage.delete("d", "v1", grace=0)
+        storage.tag(f"d@{version}", "best")
+    storage.delete("d@v1", grace=0)
     events = storage.history("d")
     assert [(each.sequence, each.kind, each.details.get("version"), each.details.get("tag")) for each in events] == [
         (1, "publish", "v1", None),
@@ -46,7 +46,7 @@ def test_an_event_is_one_readable_line() -> None:
 
 
 def test_an_unknown_dataset_is_named(storage: Storage) -> None:
-    storage.submit([1], "digits", "v1")
+    storage.submit([1], "digits@v1")
     with pytest.raises(DatasetNotFoundError, match="'digits'"):
         storage.history("digit")
     with pytest.raises(InvalidNameError):
@@ -57,7 +57,7 @@ def test_the_hint_for_a_name_with_a_typing_error_reads_no_other_dataset(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
-        storage.submit([1], f"digits{number}", "v1")
+        storage.submit([1], f"digits{number}@v1")
     seen: set[tuple[str, ...]] = set()
     local_path, root = LocalStore.local_path, Path(storage.url)
 

@@ -149,12 +149,12 @@ def test_a_process_of_another_machine_of_the_same_name_is_waited_for(
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "3000")
     assert elsewhere.startswith(f"{platform.node()}.")
     storage = cachelayer.Storage(tmp_path)
-    storage.submit([1], "d", "v1")
+    storage.submit([1], "d@v1")
     (tmp_path / "d" / FOLDER).mkdir(exist_ok=True)
     (tmp_path / "d" / NAME).write_bytes(f"{elsewhere} token 1".encode())
     working = tmp_path / "d" / paths.WORKING / f"cachelayer-build-0123456789ab-{elsewhere}"
     working.mkdir()
-    storage.submit([2], "d", "v2")
+    storage.submit([2], "d@v2")
     assert storage.gc(grace=0) == []
     assert Leases(LocalStore(tmp_path / "d").folder(FOLDER)).holder(CLAIM) is not None
     assert working.exists()
@@ -227,6 +227,6 @@ def test_somebody_is_at_work_while_a_lease_beats(
 def test_a_lease_of_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, bucket: BucketStore, told: str) -> None:
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", told)
     with pytest.raises(InvalidArgumentError, match=f"CACHELAYER_LEASE_SECONDS is '{told}'"):
-        cachelayer.Storage(bucket.url, local_cache_bytes=0).submit([1], "d", "v1")
+        cachelayer.Storage(bucket.url, local_cache_bytes=0).submit([1], "d@v1")
     monkeypatch.delenv("CACHELAYER_LEASE_SECONDS")
     assert expiry() == EXPIRY

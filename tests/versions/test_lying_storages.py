@@ -33,9 +33,9 @@ def other(row: Any) -> Any:
 
 def build(folder: Path, rows: list[Any], *, columns: bool, compression: Any) -> Storage:
     storage = Storage(folder)
-    storage.submit(rows, "d", "v1", compression=compression)
+    storage.submit(rows, "d@v1", compression=compression)
     if columns:
-        storage.add_columns("d", "v1", "wide", {"more": np.full(len(rows), rows[0]["n"])})
+        storage.add_columns("d@v1", "wide", {"more": np.full(len(rows), rows[0]["n"])})
     return storage
 
 
@@ -55,8 +55,8 @@ def publish_lie(
     storage: Storage, honest: Storage, version: str, change: Callable[[Any, Any, dict[str, bytes]], Any]
 ) -> None:
     """Publish a version anew, each file of which states what the honest one states, and is what ``change`` returns."""
-    stored = storage.fetch("d", version)._base.version
-    truth = honest.fetch("d", version)._base.version.manifest
+    stored = storage.fetch(f"d@{version}")._base.version
+    truth = honest.fetch(f"d@{version}")._base.version.manifest
     files = []
     for file, true in zip(stored.manifest.files, truth.files, strict=True):
         names = [blob.name for blob in file.blobs]
@@ -65,12 +65,12 @@ def publish_lie(
         for name in [blob.name for blob in lie.blobs]:
             storage._store.put(f"d/{name}", raw[name.rpartition(".")[2]])
         files.append(lie)
-    storage.delete("d", version, grace=1e9)
+    storage.delete(f"d@{version}", grace=1e9)
     log = Log(storage._catalog.dataset("d"))
     manifest = replace(stored.manifest.with_files(files), token="lie")
     published = event("publish", version=version)
     publish(log, NewVersion(version, manifest, published, published["time"]))
-    assert storage.fetch("d", version).digest == honest.fetch("d", version).digest
+    assert storage.fetch(f"d@{version}").digest == honest.fetch(f"d@{version}").digest
 
 
 CASES = [("plain", "v1", None), ("plain", "v1", "zstd"), ("text", "v1", None), ("text", "wide", None)]
@@ -93,8 +93,8 @@ def plain(ref: Any) -> list[Any]:
 
 def test_only_verify_proves_what_a_storage_serves(lie: tuple[Storage, Storage, str]) -> None:
     honest, liar, version = lie
-    assert plain(liar.fetch("d", version)) != plain(honest.fetch("d", version))
-    report = liar.verify("d", version)
+    assert plain(liar.fetch(f"d@{version}")) != plain(honest.fetch(f"d@{version}"))
+    report = liar.verify(f"d@{version}")
     assert not report
     assert report.damaged
 
@@ -103,39 +103,39 @@ def test_a_lie_is_not_copied_into_an_empty_storage(lie: tuple[Storage, Storage, 
     honest, liar, version = lie
     to = Storage(tmp_path / "to")
     with pytest.raises(CorruptionError, match=liar.url):
-        liar.copy("d", version, to)
+        liar.copy(f"d@{version}", to)
     assert to.datasets() == []
     # What the liar left is in nobody's way.
-    copy = honest.copy("d", version, to)
-    assert plain(copy) == plain(honest.fetch("d", version))
-    assert to.verify("d", version)
+    copy = honest.copy(f"d@{version}", to)
+    assert plain(copy) == plain(honest.fetch(f"d@{version}"))
+    assert to.verify(f"d@{version}")
 
 
 @pytest.mark.parametrize("lost", ["shard", "shard and manifest", "manifest"])
 def test_a_lie_heals_nothing(lie: tuple[Storage, Storage, str], tmp_path: Path, lost: str) -> None:
     honest, liar, version = lie
-    expected = plain(honest.fetch("d", version))
+    expected = plain(honest.fetch(f"d@{version}"))
     victim = Storage(tmp_path / "victim")
-    honest.copy("d", version, victim)
-    before = victim.fetch("d", version)._base.version
+    honest.copy(f"d@{version}", victim)
+    before = victim.fetch(f"d@{version}")._base.version
     names = [before.manifest.files[-1].name] if "shard" in lost else []
     names += [f"manifests/{path.name}" for path in (tmp_path / "victim/d/manifests").iterdir() if "manifest" in lost]
     for name in names:
         (tmp_path / "victim/d" / name).unlink()
-    for heal in (lambda: victim.repair("d", version, liar), lambda: liar.copy("d", version, victim)):
+    for heal in (lambda: victim.repair(f"d@{version}", from_=liar), lambda: liar.copy(f"d@{version}", victim)):
         with pytest.raises(CorruptionError, match=liar.url):
             heal()
-    assert victim.repair("d", version, honest)
-    assert victim.verify("d", version)
-    assert plain(victim.fetch("d", version)) == expected
+    assert victim.repair(f"d@{version}", from_=honest)
+    assert victim.verify(f"d@{version}")
+    assert plain(victim.fetch(f"d@{version}")) == expected
 
 
 def test_lengths_and_places_that_are_not_those_of_the_records_are_found(tmp_path: Path) -> None:
     """Windows are cut by lengths. Records of one size are read where arithmetic says, or where the index does."""
     rows = [{"tokens": np.arange(number)} for number in (3, 1)]
     honest = Storage(tmp_path / "honest")
-    honest.submit(rows, "d", "v1")
-    honest.submit([*map(np.int64, range(4))], "d", "v2")
+    honest.submit(rows, "d@v1")
+    honest.submit([*map(np.int64, range(4))], "d@v2")
 
     def other_lengths(file: Any, true: Any, raw: dict[str, bytes]) -> Any:
         raw["lengths"], lengths = encode_lengths(np.array([[2], [2]], np.uint32))
@@ -150,9 +150,9 @@ def test_lengths_and_places_that_are_not_those_of_the_records_are_found(tmp_path
 
     for version, change in (("v1", other_lengths), ("v2", other_places)):
         liar = Storage(tmp_path / f"liar-{version}")
-        honest.copy("d", version, liar)
+        honest.copy(f"d@{version}", liar)
         publish_lie(liar, honest, version, change)
-        assert not liar.verify("d", version)
+        assert not liar.verify(f"d@{version}")
         with pytest.raises(CorruptionError, match=liar.url):
-            liar.copy("d", version, Storage(tmp_path / "to"))
+            liar.copy(f"d@{version}", Storage(tmp_path / "to"))
     assert cachelayer.Storage(tmp_path / "to").datasets() == []

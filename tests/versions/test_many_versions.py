@@ -36,7 +36,7 @@ def test_a_dataset_of_10_000_versions_is_used_with_few_requests(where: str, requ
     server: Server = request.getfixturevalue(where)
     with fault_proxy(server.endpoint) as proxy:
         storage = new_storage(server, proxy.endpoint)
-        storage.submit(range(5), "d", "v1")
+        storage.submit(range(5), "d@v1")
         dataset = storage._store.folder("d")
         head = Log(dataset).head()
         info = head.versions["v1"]
@@ -59,7 +59,7 @@ def test_a_dataset_of_10_000_versions_is_used_with_few_requests(where: str, requ
 USES: dict[str, Callable[[Storage], Any]] = {
     "fetch": lambda storage: storage.fetch("d@day-000077"),
     "versions": lambda storage: storage.versions("d"),
-    "append": lambda storage: storage.append("d", "day-009999", "day-010000", [7]),
+    "append": lambda storage: storage.append("d@day-009999", "day-010000", [7]),
     "gc": lambda storage: storage.gc(grace=0),
 }
 
@@ -71,17 +71,17 @@ def test_appending_and_deriving_ask_as_much_after_many_appends_and_sweeps(
     server: Server = request.getfixturevalue(where)
     with fault_proxy(server.endpoint) as proxy:
         storage = new_storage(server, proxy.endpoint)
-        storage.submit([0], "d", "day-0")
+        storage.submit([0], "d@day-0")
         dataset = storage._store.folder("d")
         asked: dict[str, list[list[str]]] = {"append": [], "derive": [], "entries": []}
         for day in range(1, 25):
             proxy.forget()
-            ref = storage.append("d", f"day-{day - 1}", f"day-{day}", [day])
+            ref = storage.append(f"d@day-{day - 1}", f"day-{day}", [day])
             requests = [exchange.path for exchange in proxy.exchanges()]
             asked["append"].append([path for path in requests if "_log" not in path])
             asked["entries"].append([path for path in requests if "_log" in path])
             proxy.forget()
-            storage.derive("d", f"day-{day}", f"last-{day}", keep=[day])
+            storage.derive(f"d@day-{day}", f"last-{day}", keep=[day])
             asked["derive"].append([exchange.path for exchange in proxy.exchanges() if "_log" not in exchange.path])
             # What an interrupted build left is swept each day.
             dataset.put(f"{paths.SHARDS}/{day:032x}-{day - 1}.array_record", b"left")

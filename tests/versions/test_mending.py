@@ -32,33 +32,33 @@ class Place:
 
 def copy_again(place: Place) -> None:
     for version in ("v1", "w"):
-        place.whole.copy("d", version, place.storage)
+        place.whole.copy(f"d@{version}", place.storage)
 
 
 def copy_under_another_name(place: Place) -> None:
-    place.whole.copy("d", "w", place.storage, new="copied")
+    place.whole.copy("d@w", place.storage, new="copied")
 
 
 def delete_and_copy(place: Place) -> None:
-    place.storage.delete("d", "v1", grace=0)
+    place.storage.delete("d@v1", grace=0)
     copy_under_another_name(place)
 
 
 def delete_and_build(place: Place) -> None:
     """Another version shares the shards, so they stay; those of this build have names of a later generation."""
-    place.storage.delete("d", "v1", grace=0)
-    place.storage.submit(ROWS, "d", "v1", **OPTIONS)
+    place.storage.delete("d@v1", grace=0)
+    place.storage.submit(ROWS, "d@v1", **OPTIONS)
 
 
 MEND: dict[str, Callable[[Place], object]] = {
-    "submit": lambda place: place.storage.submit(ROWS, "d", "v2", **OPTIONS),
+    "submit": lambda place: place.storage.submit(ROWS, "d@v2", **OPTIONS),
     "delete and build": delete_and_build,
-    "rewrite": lambda place: place.storage.rewrite("d", place.whole.fetch("d@v1"), "r2", **OPTIONS),
-    "append": lambda place: place.storage.append("d", "empty", "v2", ROWS, **OPTIONS),
+    "rewrite": lambda place: place.storage.rewrite(place.whole.fetch("d@v1"), "d@r2", **OPTIONS),
+    "append": lambda place: place.storage.append("d@empty", "v2", ROWS, **OPTIONS),
     "copy again": copy_again,
     "copy under another name": copy_under_another_name,
     "delete and copy": delete_and_copy,
-    "repair": lambda place: place.storage.repair("d", "v1", place.whole),
+    "repair": lambda place: place.storage.repair("d@v1", from_=place.whole),
 }
 DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
     "flipped": lambda raw: raw[: len(raw) // 2] + bytes([raw[len(raw) // 2] ^ 1]) + raw[len(raw) // 2 + 1 :],
@@ -79,14 +79,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         storage = new_storage(request.getfixturevalue(kind), local_cache=tmp_path / "copies")
     whole = Storage(tmp_path / "whole")
     for each in (storage, whole):
-        each.submit([], "d", "empty", element_spec={"n": int}, allow_empty=True)
-        each.submit(ROWS, "d", "v1", **OPTIONS)
-        each.derive("d", "v1", "w", keep=[3, 1, *range(20, 50)])
+        each.submit([], "d@empty", element_spec={"n": int}, allow_empty=True)
+        each.submit(ROWS, "d@v1", **OPTIONS)
+        each.derive("d@v1", "w", keep=[3, 1, *range(20, 50)])
     return Place(storage, whole)
 
 
 def damage(storage: Storage, version: str, suffix: str, change: Callable[[bytes], bytes | None]) -> str:
-    stored = storage.fetch("d", version)._base.version
+    stored = storage.fetch(f"d@{version}")._base.version
     files = [*(blob.name for blob in stored.manifest.files[-1].blobs), paths.kept_numbers(manifest_stem(stored.info))]
     store, name = storage._store, f"d/{next(name for name in files if name.endswith(suffix))}"
     raw = change(store.read(name) or b"")
@@ -113,14 +113,14 @@ def test_what_puts_the_records_again_mends_every_version_that_shares_them(
 ) -> None:
     damaged = "r" if how == "rewrite" else "v1"
     if how == "rewrite":
-        place.storage.rewrite("d", "v1", "r", **OPTIONS)
+        place.storage.rewrite("d@v1", "r", **OPTIONS)
     name = damage(place.storage, damaged, suffix, DAMAGE[kind])
-    report = place.storage.verify("d", damaged)
+    report = place.storage.verify(f"d@{damaged}")
     assert not report
     assert f"{place.storage.url}/{name}" in str(report.problems)
     MEND[how](place)
     for version in ["v1"] if how == "delete and build" else place.storage.versions("d"):
-        place.storage.verify("d", version).raise_if_bad()
+        place.storage.verify(f"d@{version}").raise_if_bad()
 
 
 @pytest.mark.parametrize("place", ["disk", "memory"], indirect=True)
@@ -128,16 +128,16 @@ def test_what_puts_the_records_again_mends_every_version_that_shares_them(
 def test_files_of_columns_and_of_kept_records_are_mended_too(place: Place, kind: str) -> None:
     columns = {"more": np.arange(len(ROWS))}
     for storage in (place.storage, place.whole):
-        storage.add_columns("d", "v1", "c", columns)
+        storage.add_columns("d@v1", "c", columns)
     damage(place.storage, "c", ".npy", DAMAGE[kind])
-    assert not place.storage.verify("d", "c")
-    place.storage.add_columns("d", "v1", "again", columns)
-    place.storage.verify("d", "c").raise_if_bad()
+    assert not place.storage.verify("d@c")
+    place.storage.add_columns("d@v1", "again", columns)
+    place.storage.verify("d@c").raise_if_bad()
     for suffix, version in ((".npy", "c"), (".i64", "w")):
         damage(place.storage, version, suffix, DAMAGE[kind])
-        assert not place.storage.verify("d", version)
-        place.whole.copy("d", version, place.storage)
-        place.storage.verify("d", version).raise_if_bad()
+        assert not place.storage.verify(f"d@{version}")
+        place.whole.copy(f"d@{version}", place.storage)
+        place.storage.verify(f"d@{version}").raise_if_bad()
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
@@ -145,7 +145,7 @@ def test_a_damaged_local_copy_is_replaced_by_a_build(place: Place, tmp_path: Pat
     copies = sorted((tmp_path / "copies").rglob("*.array_record"))
     for path in copies:
         path.write_bytes(DAMAGE["flipped"](path.read_bytes()) or b"")
-    place.storage.submit(ROWS, "d", "v2", **OPTIONS)
+    place.storage.submit(ROWS, "d@v2", **OPTIONS)
     again = Storage(place.storage.url, local_cache=tmp_path / "copies", verify="always")
     assert [row["n"] for row in again.fetch("d@v1")] == [row["n"] for row in ROWS]
     assert sorted((tmp_path / "copies").rglob("*.array_record")) == copies
@@ -157,12 +157,12 @@ def test_a_file_with_the_same_records_and_other_bytes_takes_the_place_of_a_damag
     place: Place, tmp_path: Path, how: str
 ) -> None:
     other = Storage(tmp_path / "other")
-    other.submit(ROWS, "d", "v1", compression="zstd", **OPTIONS)
-    assert other.copy("d", "v1", place.storage).digest == place.storage.fetch("d@v1").digest
+    other.submit(ROWS, "d@v1", compression="zstd", **OPTIONS)
+    assert other.copy("d@v1", place.storage).digest == place.storage.fetch("d@v1").digest
     before = place.storage.versions("d")["v1"]
     damage(place.storage, "v1", ".array_record", DAMAGE["flipped"])
-    other.copy("d", "v1", place.storage) if how == "copy" else place.storage.repair("d@v1", from_=other)
-    place.storage.verify("d", "v1").raise_if_bad()
+    other.copy("d@v1", place.storage) if how == "copy" else place.storage.repair("d@v1", from_=other)
+    place.storage.verify("d@v1").raise_if_bad()
     after = place.storage.versions("d")["v1"]
     assert (after.digest, after.time, list(place.storage.versions("d"))) == (
         before.digest,
@@ -172,19 +172,19 @@ def test_a_file_with_the_same_records_and_other_bytes_takes_the_place_of_a_damag
     assert place.storage.history("d")[-1].kind == "repair"
     assert {*place.storage.fetch("d@v1")._base.version.manifest.shards.compressions} == {"none", "zstd"}
     # This version has the damaged file still.
-    assert not place.storage.verify("d", "w")
+    assert not place.storage.verify("d@w")
 
 
 @pytest.mark.parametrize("place", ["disk"], indirect=True)
 def test_what_is_damaged_in_both_places_is_an_error_and_all_else_is_mended(place: Place) -> None:
     name = damage(place.storage, "v1", ".array_record", DAMAGE["flipped"])
     with pytest.raises(cachelayer.CorruptionError, match=Path(name).name):
-        place.storage.copy("d", "v1", place.storage, new="copied")
-    first = place.storage.fetch("d", "v1")._base.version.manifest.shards[0]
+        place.storage.copy("d@v1", place.storage, new="copied")
+    first = place.storage.fetch("d@v1")._base.version.manifest.shards[0]
     place.storage._store.delete(f"d/{first.name}")
     damage(place.whole, "v1", ".array_record", DAMAGE["cut"])
     with pytest.raises(cachelayer.CorruptionError, match=Path(name).name):
         place.storage.repair("d@v1", from_=place.whole)
     assert place.storage.verify("d@v1").damaged == (name,)
     with pytest.raises(cachelayer.CorruptionError, match=Path(name).name):
-        place.whole.copy("d", "v1", place.storage)
+        place.whole.copy("d@v1", place.storage)

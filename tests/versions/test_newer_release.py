@@ -24,7 +24,7 @@ Change = Callable[[dict[str, Any]], Any]
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     storage = Storage(tmp_path)
-    storage.submit([{"n": number} for number in range(20)], "d", "old", shard_bytes=300)
+    storage.submit([{"n": number} for number in range(20)], "d@old", shard_bytes=300)
     storage.derive("d@old", new="v1", keep=[3, 1, 4])
     storage.add_columns("d@old", new="scored", columns=lambda row: {"score": row["n"] / 2})
     storage.gc(grace=0)
@@ -127,7 +127,7 @@ def test_what_may_be_added_is_ignored_and_kept(root: Path) -> None:
     assert storage.history("d")[-1].details["ticket"] == [7]
     there = Storage(root / "there")
     storage.copy("d@old", to=there)
-    storage.erase("d", records=[3], of="old", reason="asked for", grace=0)
+    storage.erase("d@old", records=[3], reason="asked for", grace=0)
     storage.gc(grace=0)
     for changed in (storage, there):
         info = changed.versions("d")["old"]

@@ -166,7 +166,7 @@ def test_opening_what_is_no_reference_is_refused(text: Any) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "a b", "a@b", "ü", "x[1:2]", "50%25", "#?&"])
 def test_the_reference_of_a_storage_anywhere_opens_it(tmp_path: Any, name: str) -> None:
-    ref = cachelayer.Storage(tmp_path / name).submit([1, 2, 3], "d", "v1")
+    ref = cachelayer.Storage(tmp_path / name).submit([1, 2, 3], "d@v1")
     assert cachelayer.open(ref.reference).digest == ref.digest
     assert len(cachelayer.open(ref.reference + "[1:]")) == 2
 

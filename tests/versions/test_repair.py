@@ -25,10 +25,10 @@ VERSIONS = ("v1", "kept", "columns")
 
 def fill(storage: Storage) -> Storage:
     """Publish a version of a few shards, some of its records, and the same with more columns."""
-    storage.submit(ROWS, "d", "v1", description="rows", **OPTIONS)
-    storage.derive("d", "v1", "kept", keep=[3, 1, *range(20, 50)])
-    storage.add_columns("d", "v1", "columns", {"more": np.arange(len(ROWS))})
-    storage.tag("d", "v1", "best")
+    storage.submit(ROWS, "d@v1", description="rows", **OPTIONS)
+    storage.derive("d@v1", "kept", keep=[3, 1, *range(20, 50)])
+    storage.add_columns("d@v1", "columns", {"more": np.arange(len(ROWS))})
+    storage.tag("d@v1", "best")
     return storage
 
 
@@ -58,7 +58,7 @@ def damage(storage: Storage, name: str) -> str:
 
 def objects_of(storage: Storage, version: str) -> list[str]:
     """All objects of a version, relative to the storage."""
-    stored = storage.fetch("d", version)._base.version
+    stored = storage.fetch(f"d@{version}")._base.version
     beside = manifest_objects(stored.info)
     files = [blob.name for file in stored.manifest.files for blob in file.blobs]
     return [f"d/{name}" for name in (*beside, *files) if storage._store.stat(f"d/{name}")]
@@ -71,26 +71,26 @@ def contents(storage: Storage) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_three_damaged_objects_are_found_named_and_repaired(storage: Storage, whole: Storage, version: str) -> None:
-    expected = [row["n"] for row in whole.fetch("d", version)]
+    expected = [row["n"] for row in whole.fetch(f"d@{version}")]
     names = objects_of(storage, version)[-3:]
     damage(storage, names[0])
     change(storage, names[1], None)
     damage(storage, names[2])
-    report = storage.verify("d", version)
+    report = storage.verify(f"d@{version}")
     assert sorted(report.damaged) == sorted(names)
     with pytest.raises(cachelayer.CorruptionError, match=r"storage\.repair"):
         report.raise_if_bad()
     before = contents(storage)
-    found = storage.repair("d", version, dry_run=True)
+    found = storage.repair(f"d@{version}", dry_run=True)
     assert (found.ok, found.repaired, {each.name for each in found.damaged}) == (False, False, {*names})
     assert {each.name: each.problem for each in found.damaged}[names[1]] == "missing"
     assert contents(storage) == before
-    repaired = storage.repair("d", version, whole)
+    repaired = storage.repair(f"d@{version}", from_=whole)
     assert (repaired.ok, repaired.repaired, repaired.damaged) == (True, True, found.damaged)
-    assert json.loads(json.dumps(repaired.to_json()))["source"] == whole.fetch("d", version).reference
-    storage.verify("d", version).raise_if_bad()
-    assert [row["n"] for row in storage.fetch("d", version)] == expected
-    again = storage.repair("d", version, whole.url)
+    assert json.loads(json.dumps(repaired.to_json()))["source"] == whole.fetch(f"d@{version}").reference
+    storage.verify(f"d@{version}").raise_if_bad()
+    assert [row["n"] for row in storage.fetch(f"d@{version}")] == expected
+    again = storage.repair(f"d@{version}", from_=whole.url)
     assert (again.ok, again.repaired, again.damaged) == (True, False, ())
 
 
@@ -100,23 +100,23 @@ def test_every_object_of_a_version_can_be_repaired(storage: Storage, whole: Stor
     """The manifest too: the one that is made anew has the same digest, under the same name, time and tag."""
     name = objects_of(storage, version)[place]
     info, tags = storage.versions("d")[version], storage.tags("d")
-    open_before = storage.fetch("d", version)
+    open_before = storage.fetch(f"d@{version}")
     for is_missing in (False, True):
         damage(storage, name)
         if is_missing:
             change(storage, name, None)
         is_bundle = name.endswith(".indices")
-        assert bool(storage.verify("d", version)) is (is_bundle and storage._store.stat(name) is None)
-        storage.repair("d", version, whole.fetch("d", version))
-        storage.verify("d", version).raise_if_bad()
+        assert bool(storage.verify(f"d@{version}")) is (is_bundle and storage._store.stat(name) is None)
+        storage.repair(f"d@{version}", from_=whole.fetch(f"d@{version}"))
+        storage.verify(f"d@{version}").raise_if_bad()
         after = storage.versions("d")[version]
         assert (after.digest, after.time, after.records) == (info.digest, info.time, info.records)
         assert (list(storage.versions("d")), storage.tags("d")) == (list(VERSIONS), tags)
-        assert [row["n"] for row in storage.fetch("d", version)] == [row["n"] for row in open_before]
+        assert [row["n"] for row in storage.fetch(f"d@{version}")] == [row["n"] for row in open_before]
         name = objects_of(storage, version)[place]
     assert storage.gc(grace=0.0) is not None
     for each in VERSIONS:
-        storage.verify("d", each).raise_if_bad()
+        storage.verify(f"d@{each}").raise_if_bad()
 
 
 def test_a_manifest_comes_back_byte_for_byte_from_a_copy_of_the_folder(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_manifest_comes_back_byte_for_byte_from_a_copy_of_the_folder(tmp_path:
 def test_a_sync_of_the_log_and_then_of_the_rest_is_whole_though_others_publish_meanwhile(tmp_path: Path) -> None:
     storage = fill(Storage(tmp_path / "storage"))
     shutil.copytree(tmp_path / "storage/d/_log", tmp_path / "backup/d/_log")
-    storage.submit(ROWS[:7], "d", "later")
+    storage.submit(ROWS[:7], "d@later")
     shutil.copytree(
         tmp_path / "storage",
         tmp_path / "backup",
@@ -144,7 +144,7 @@ def test_a_sync_of_the_log_and_then_of_the_rest_is_whole_though_others_publish_m
     assert (list(backup.versions("d")), backup.tags("d")) == (list(VERSIONS), {"best": "v1"})
     assert [event.kind for event in backup.history("d")] == ["publish", "publish", "publish", "tag"]
     for version in VERSIONS:
-        backup.verify("d", version).raise_if_bad()
+        backup.verify(f"d@{version}").raise_if_bad()
 
 
 def test_a_lost_manifest_and_damaged_shards_are_repaired_together(storage: Storage, whole: Storage) -> None:
@@ -158,7 +158,7 @@ def test_a_lost_manifest_and_damaged_shards_are_repaired_together(storage: Stora
         change(storage, missing, None)
     storage.repair("d@v1", from_=whole)
     for version in VERSIONS:
-        storage.verify("d", version).raise_if_bad()
+        storage.verify(f"d@{version}").raise_if_bad()
     assert opened[0]["n"] == 0
     # What was opened before says what to do if its own files go.
     stored = opened._base.version
@@ -168,7 +168,7 @@ def test_a_lost_manifest_and_damaged_shards_are_repaired_together(storage: Stora
 
 def test_what_has_other_records_is_refused_and_nothing_is_put(storage: Storage, whole: Storage, tmp_path: Path) -> None:
     other = Storage(tmp_path / "other")
-    other.submit(ROWS[:-1], "d", "v1", **OPTIONS)
+    other.submit(ROWS[:-1], "d@v1", **OPTIONS)
     damage(storage, objects_of(storage, "v1")[-1])
     before = contents(storage)
     refused: list[tuple[type[Exception], dict[str, Any]]] = [
@@ -203,13 +203,13 @@ def test_damaged_local_copies_are_removed(tmp_path: Path) -> None:
 
 def test_what_a_newer_release_wrote_is_not_taken_for_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, whole = Storage(tmp_path / "storage"), Storage(tmp_path / "whole")
-    whole.submit(ROWS, "d", "v1")
+    whole.submit(ROWS, "d@v1")
     with monkeypatch.context() as newer:
         newer.setattr("cachelayer.versions.manifest.FORMAT", 2)
-        storage.submit(ROWS, "d", "v1")
+        storage.submit(ROWS, "d@v1")
     report, before = storage.verify("d@v1"), contents(storage)
     assert (report.ok, report.damaged) == (False, ())
-    for repair in (lambda: storage.repair("d@v1", from_=whole), lambda: whole.copy("d", "v1", storage)):
+    for repair in (lambda: storage.repair("d@v1", from_=whole), lambda: whole.copy("d@v1", storage)):
         with pytest.raises(cachelayer.FormatError, match="update cachelayer"):
             repair()
     assert contents(storage) == before
@@ -235,20 +235,20 @@ def test_what_is_deleted_or_erased_meanwhile_does_not_come_back(
 ) -> None:
     storage, whole = (Storage(tmp_path / name) for name in ("storage", "whole"))
     for each in (storage, whole):
-        each.submit(ROWS, "d", "v1", **OPTIONS)
+        each.submit(ROWS, "d@v1", **OPTIONS)
     ref = whole.fetch("d@v1")
     shard = ref._base.version.manifest.shards[0]
     change(storage, f"d/{shard.name}", None)
 
     def erase() -> None:
         # The erased record is in the shard that is being put.
-        fill(Storage(tmp_path / "third")).copy("d", "v1", storage)
+        fill(Storage(tmp_path / "third")).copy("d@v1", storage)
         with pytest.warns(cachelayer.CacheLayerWarning, match="at work"):
             storage.erase("d@v1", records=[0], reason="asked", grace=0)
 
     def delete() -> None:
         with pytest.warns(cachelayer.CacheLayerWarning, match="at work"):
-            storage.delete("d", "v1", grace=0)
+            storage.delete("d@v1", grace=0)
 
     happens = {
         "delete": delete,
@@ -272,8 +272,8 @@ def test_what_is_deleted_or_erased_meanwhile_does_not_come_back(
 
 
 def test_damage_is_no_erasure_where_the_digest_was_published_again(storage: Storage) -> None:
-    storage.erase("d", "v1", records=[5], reason="request", grace=0)
-    storage.submit(ROWS, "d", "again", **OPTIONS)
-    stored = storage.fetch("d", "again")._base.version
+    storage.erase("d@v1", records=[5], reason="request", grace=0)
+    storage.submit(ROWS, "d@again", **OPTIONS)
+    stored = storage.fetch("d@again")._base.version
     with pytest.raises(cachelayer.CorruptionError), stored.reporting_deletion():
         raise cachelayer.CorruptionError("damaged")

@@ -71,8 +71,8 @@ WORK: dict[str, Callable[[Storage, str], object]] = {
     "verify": lambda storage, name: storage.verify("d@v1", progress=False),
     "copy": lambda storage, name: storage.copy("d@v1", None, storage, new=f"e@{name}", progress=False),
     "erase": lambda storage, name: storage.erase("d@v1", records=[int(name)], reason="asked to", progress=False),
-    "submit": lambda storage, name: storage.submit(ROWS[1:], "d", name, progress=False),
-    "add columns": lambda storage, name: storage.add_columns("d", "v1", name, {"more": np.arange(100)}),
+    "submit": lambda storage, name: storage.submit(ROWS[1:], f"d@{name}", progress=False),
+    "add columns": lambda storage, name: storage.add_columns("d@v1", name, {"more": np.arange(100)}),
     "plan": lambda storage, name: storage.fetch("d@v1").packed("tokens", 3),
 }
 
@@ -81,7 +81,7 @@ WORK: dict[str, Callable[[Storage, str], object]] = {
 @pytest.mark.parametrize("work", WORK)
 def test_what_is_killed_at_work_for_a_bucket_is_removed_by_the_next(tmp_path: Path, work: str) -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
-    storage.submit(ROWS, "d", "v1")
+    storage.submit(ROWS, "d@v1")
     with beside_threads():
         child = os.fork()
     if child == 0:

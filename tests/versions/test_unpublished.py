@@ -62,7 +62,7 @@ def only(storage: Storage) -> UnpublishedBuild:
 
 def test_an_interrupted_build_shows_its_shards(storage: Storage) -> None:
     with pytest.raises(SourceError, match="went away"):
-        storage.cache(Rows(fail), "d", "v1", resume=True, shard_bytes=SHARD_BYTES)
+        storage.cache(Rows(fail), "d@v1", resume=True, shard_bytes=SHARD_BYTES)
     found = only(storage)
     assert (found.version, found.state, found.status) == ("v1", "interrupted", "")
     assert found.shards > 1
@@ -70,7 +70,7 @@ def test_an_interrupted_build_shows_its_shards(storage: Storage) -> None:
     assert 0 <= found.idle < 600
     shown = invoke("ls", f"{storage.url}/d").stdout if "memory" not in storage.url else ""
     assert not shown or all(text in shown for text in ("no version of d is published", "interrupted", "idle"))
-    storage.submit([1], "d", "v1", resume=False)
+    storage.submit([1], "d@v1", resume=False)
     assert storage.builds("d") == []
 
 
@@ -84,7 +84,7 @@ def test_a_build_that_runs_is_seen_at_once(storage: Storage, resume: bool) -> No
             found = only(storage)
         assert storage.gc(grace=0) == []
 
-    storage.submit(Rows(look), "d", "v1", shard_bytes=SHARD_BYTES, resume=resume)
+    storage.submit(Rows(look), "d@v1", shard_bytes=SHARD_BYTES, resume=resume)
     assert storage.builds("d") == []
 
 
@@ -97,13 +97,13 @@ def test_a_silent_build_in_an_object_store_is_unknown(tmp_path: Path, monkeypatc
 
 def test_a_dry_run_names_what_gc_deletes_and_changes_nothing(storage: Storage) -> None:
     rows = list(map(row, range(ROWS)))
-    storage.submit(rows, "d", "v0")
-    storage.submit(rows, "d", "v1")
-    storage.append("d", "v1", "v2", rows)
+    storage.submit(rows, "d@v0")
+    storage.submit(rows, "d@v1")
+    storage.append("d@v1", "v2", rows)
     with pytest.raises(SourceError):
-        storage.submit(Rows(fail), "d", "v3", resume=True, shard_bytes=SHARD_BYTES)
-    storage.delete("d", "v0", grace=1e-6)
-    storage.delete("d", "v1")
+        storage.submit(Rows(fail), "d@v3", resume=True, shard_bytes=SHARD_BYTES)
+    storage.delete("d@v0", grace=1e-6)
+    storage.delete("d@v1")
     history = storage.history("d")
     files = files_below(storage, "d")
     would = storage.gc(grace=0, dry_run=True)

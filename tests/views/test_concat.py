@@ -28,8 +28,7 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> list[DataRef[Any]]:
     return [
         storage.cache(
             map(element, numbers),
-            "d",
-            f"v{place}",
+            f"d@v{place}",
             element_spec=SPEC,
             allow_empty=True,
             shard_bytes=900,
@@ -64,8 +63,8 @@ def test_a_record_of_one_part_does_not_move_when_another_is_joined(refs: list[Da
 
 def test_a_leaf_that_is_none_in_one_part_may_be_none_in_all(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    whole = storage.cache([{"x": 1}, {"x": 2}], "d", "v1")
-    holed = storage.cache([{"x": 3}, {"x": None}], "d", "v2")
+    whole = storage.cache([{"x": 1}, {"x": 2}], "d@v1")
+    holed = storage.cache([{"x": 3}, {"x": None}], "d@v2")
     batch = cachelayer.concat([whole, holed]).read([3, 0, 2])
     assert isinstance(batch["x"], Nullable)
     assert batch["x"].valid.tolist() == [False, True, True]
@@ -85,11 +84,11 @@ def test_a_leaf_that_is_none_in_one_part_may_be_none_in_all(tmp_path: Path) -> N
 )
 def test_what_cannot_be_joined_is_refused(tmp_path: Path, refs: Any, make: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
-        cachelayer.concat(make(refs[0], lambda rows: Storage(tmp_path).cache(rows, "e", "v1")))
+        cachelayer.concat(make(refs[0], lambda rows: Storage(tmp_path).cache(rows, "e@v1")))
 
 
 def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: list[DataRef[Any]]) -> None:
-    nothing: Any = Storage(tmp_path).submit([], "none", "v1", allow_empty=True)
+    nothing: Any = Storage(tmp_path).submit([], "none@v1", allow_empty=True)
     assert nothing.element_spec is None
     for parts in ([refs[1], nothing], [nothing, refs[1]], [nothing, refs[1], nothing[:], nothing.select([])]):
         joined = cachelayer.concat(parts)
@@ -106,8 +105,8 @@ def test_records_of_one_size_are_read_together_wherever_blocks_cut_them(tmp_path
     """One version has one shard and the other has many; block headers cut many of the records."""
     storage, drawn = Storage(tmp_path), np.random.default_rng(0)
     values = drawn.integers(0, 256, (80, nbytes), dtype=np.uint8)
-    one = storage.cache({"v": values[:40]}, "big", "one")
-    many = storage.cache({"v": values[40:]}, "big", "many", shard_bytes=400_000)
+    one = storage.cache({"v": values[:40]}, "big@one")
+    many = storage.cache({"v": values[40:]}, "big@many", shard_bytes=400_000)
     numbers = drawn.permutation(100)
     expected = np.concatenate([values, values[:40:2]])[numbers]
     assert (cachelayer.concat([one, many, one[::2]]).read(numbers)["v"] == expected).all()

@@ -120,7 +120,7 @@ def test_verify_tells_an_erased_record_from_a_lost_one(
 def test_a_version_of_some_records_names_them_by_its_own_numbers(tmp_path: Path, keep: Any) -> None:
     storage = Storage(tmp_path)
     submitted(storage, VARYING)
-    before = storage.derive("d", "v1", "some", keep=keep)
+    before = storage.derive("d@v1", "some", keep=keep)
     after = erased(storage, [2], "d@some")
     assert after.erased.tolist() == [2]
     with pytest.raises(ErasedRecordError, match="d@some: record 2 ") as info:
@@ -265,8 +265,8 @@ def test_a_state_goes_on_over_the_version_that_replaces_its_own(three: tuple[Any
 @pytest.mark.filterwarnings("ignore:.*equal records")
 def test_a_state_is_its_own_on_versions_made_of_one_with_erased_records(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.submit(list(range(20)), "d", "v1")
-    storage.erase("d", records=[3], of="v1", reason="asked to", progress=False)
+    storage.submit(list(range(20)), "d@v1")
+    storage.erase("d@v1", records=[3], reason="asked to", progress=False)
     derived = storage.derive("d@v1", new="v2", keep=[*range(3), *range(4, 20)])
     appended = storage.append("d@v1", new="v3", source=[20, 21])
     for ref in (derived, appended, derived[1:], cachelayer.concat([derived, appended])):

@@ -77,11 +77,11 @@ def test_records_that_do_not_exist_are_refused_with_their_number() -> None:
 
 def test_a_version_without_some_records_is_derived(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    base = storage.cache([{"n": number} for number in range(50)], "d", "v1", shard_bytes=200)
+    base = storage.cache([{"n": number} for number in range(50)], "d@v1", shard_bytes=200)
     shards = sorted(tmp_path.rglob("*.array_record"))
     left_out: list[Any] = [[-1, 3, 3], [], slice(None)]
     for number, records in enumerate(left_out):
-        made = storage.derive("d", "v1", f"without{number}", exclude=records, allow_empty=True)
+        made = storage.derive("d@v1", f"without{number}", exclude=records, allow_empty=True)
         assert made.digest == base.exclude(records).digest
         assert list(made) == list(base.exclude(records))
     assert storage.derive("d@without0", new="v3", exclude=[0]).digest == base.exclude([0, 3, 49]).digest
@@ -89,4 +89,4 @@ def test_a_version_without_some_records_is_derived(tmp_path: Path) -> None:
     wrong: list[Any] = [{"exclude": slice(None)}, {"exclude": [50]}, {}, {"keep": [1], "exclude": [2]}]
     for options, message in zip(wrong, ("v1", "record 50 of 50", "keep=", "keep="), strict=True):
         with pytest.raises((InvalidArgumentError, RecordIndexError), match=message):
-            storage.derive("d", "v1", "v4", **options)
+            storage.derive("d@v1", "v4", **options)

@@ -66,7 +66,7 @@ def only(element: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return Storage(tmp_path_factory.mktemp("fields")).submit(ROWS, "d", "v1", element_spec=SPEC, shard_bytes=20_000)
+    return Storage(tmp_path_factory.mktemp("fields")).submit(ROWS, "d@v1", element_spec=SPEC, shard_bytes=20_000)
 
 
 NAMES = st.lists(st.sampled_from([*PATHS, "meta", "meta/at"]), min_size=1, max_size=4)
@@ -114,7 +114,7 @@ def test_the_digest_names_the_leaves_whatever_they_were_called(ref: Any) -> None
 
 def test_all_fields_are_the_whole_whatever_is_beside_the_records(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.submit([{"a": n, "meta": {"b": n}} for n in range(9)], "d", "v1")
+    storage.submit([{"a": n, "meta": {"b": n}} for n in range(9)], "d@v1")
     added = storage.add_columns("d@v1", new="v2", columns={"c": np.arange(9), "a": np.arange(9) / 2}, replace=True)
     for view in (added, added[2:], added.where("c > 3"), storage.fetch("d@v1")):
         assert view.fields(*view.element_spec).digest == view.digest
@@ -124,7 +124,7 @@ def test_all_fields_are_the_whole_whatever_is_beside_the_records(tmp_path: Path)
 def test_an_added_column_that_is_decoded_makes_elements_that_are(tmp_path: Path) -> None:
     made = pytest.importorskip("pictures_and_sounds", exc_type=ImportError)
     storage, file = Storage(tmp_path), made.png(np.full((2, 2, 3), 7, np.uint8))
-    storage.submit([{"n": n} for n in range(3)], "d", "v1")
+    storage.submit([{"n": n} for n in range(3)], "d@v1")
     ref: Any = storage.add_columns(
         "d@v1", new="v2", columns=lambda _: {"image": file}, element_spec={"image": cachelayer.ImageSpec("RGB")}
     )
@@ -147,7 +147,7 @@ def test_only_the_bytes_of_these_fields_are_read(tmp_path: Path, size: tuple[int
     spec = {"blob": ArraySpec("uint8", size), "label": ArraySpec("int64"), "text": ArraySpec(str)}
     blob = np.zeros(1 << 20, np.uint8)
     rows = [{"blob": blob, "label": number, "text": str(number)} for number in range(24)]
-    ref = Storage(tmp_path).submit(rows, "d", "v1", element_spec=spec, shard_bytes=10 << 20)
+    ref = Storage(tmp_path).submit(rows, "d@v1", element_spec=spec, shard_bytes=10 << 20)
     view = ref.fields("label", "text")
     assert view[23]["label"] == 23
     tracemalloc.start()
@@ -162,7 +162,7 @@ def test_only_the_bytes_of_these_fields_are_read(tmp_path: Path, size: tuple[int
 
 def test_blocks_of_fields_depend_on_what_is_stored_and_not_on_how_it_is_read(tmp_path: Path) -> None:
     rows = [{"blob": np.zeros(50_000, np.uint8), "label": number} for number in range(90)]
-    Storage(tmp_path).submit(rows, "d", "v1")
+    Storage(tmp_path).submit(rows, "d@v1")
     Storage(tmp_path).copy("d@v1", to=(far := Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)))
     refs = [Storage(tmp_path).fetch("d@v1"), Storage(tmp_path, verify="always").fetch("d@v1"), far.fetch("d@v1")]
     for changed in (lambda ref: ref, lambda ref: cachelayer.concat([ref, ref[:9]])):
@@ -178,12 +178,12 @@ def test_blocks_of_fields_depend_on_what_is_stored_and_not_on_how_it_is_read(tmp
 @pytest.mark.parametrize("verify", ["open", "never"])
 def test_what_is_damaged_elsewhere_in_a_record_is_found_over_the_network(verify: Any) -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, verify=verify)
-    ref: Any = storage.submit([{"x": 1, "y": b"abcdefgh" * 9}] * 3, "d", "v1")
+    ref: Any = storage.submit([{"x": 1, "y": b"abcdefgh" * 9}] * 3, "d@v1")
     store, name = ref._base.version.folder, ref._base.version.manifest.shards[0].name
     raw = store.read(name)
     store.put(name, raw.replace(b"abcdefgh" * 9, b"abcdefgh" * 8 + b"abcdefgx", 1))
     with pytest.raises(CorruptionError, match="does not match its checksum"):
-        storage.fetch("d", "v1").fields("x")[0]
+        storage.fetch("d@v1").fields("x")[0]
 
 
 def test_images_are_decoded_only_if_they_are_chosen(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_images_are_decoded_only_if_they_are_chosen(tmp_path: Path) -> None:
     file = made.png(np.full((2, 2, 3), 7, np.uint8))
     spec = {"image": cachelayer.ImageSpec("RGB"), "label": ArraySpec("int64")}
     rows = [{"image": file, "label": 0}, {"image": b"no image", "label": 1}]
-    ref = Storage(tmp_path).submit(rows, "d", "v1", element_spec=spec, validate=False)
+    ref = Storage(tmp_path).submit(rows, "d@v1", element_spec=spec, validate=False)
     assert ref.fields("label").read([0, 1])["label"].tolist() == [0, 1]
     assert ref.fields("image")[0]["image"].tolist() == np.full((2, 2, 3), 7).tolist()
     assert ref.raw().fields("image")[1] == {"image": b"no image"}

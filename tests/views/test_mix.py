@@ -35,7 +35,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
 @pytest.fixture(scope="module")
 def refs(storage: Storage) -> list[Any]:
     return [
-        storage.cache([{"part": place, "n": number} for number in range(size)], "rows", f"v{place}")
+        storage.cache([{"part": place, "n": number} for number in range(size)], f"rows@v{place}")
         for place, size in enumerate(SIZES)
     ]
 
@@ -184,7 +184,7 @@ def test_padding_is_no_value_that_counts(tmp_path: Path, kind: str) -> None:
     spec = {"id": ArraySpec("int64"), "tokens": ArraySpec("int32", (None,))}
     short = [{"id": number, "tokens": np.ones(number % 3 * 8 + 1, np.int32)} for number in range(31)]
     views = []
-    for ref in (many.fields("id", "tokens"), Storage(tmp_path).cache(short, "short", "v1", element_spec=spec)):
+    for ref in (many.fields("id", "tokens"), Storage(tmp_path).cache(short, "short@v1", element_spec=spec)):
         padded = ref.padded({"tokens": 20}, long="truncate")
         views.append(
             {
@@ -265,7 +265,7 @@ def test_what_has_no_lengths_says_so(storage: Storage) -> None:
         with pytest.raises(InvalidArgumentError, match=f"'{by}'"):
             cachelayer.mix([(wrapped, 1), (wrapped, 1)], by=by)
     spec = {"tokens": ArraySpec("int32", (None,)), "text": ArraySpec(str)}
-    ref = storage.cache([{"tokens": np.ones(0, np.int32), "text": "x"}] * 3, "empty", "v1", element_spec=spec)
+    ref = storage.cache([{"tokens": np.ones(0, np.int32), "text": "x"}] * 3, "empty@v1", element_spec=spec)
     for part, leaf in ((ref, "tokens"), (ref.padded({"tokens": 5}), "text")):
         with pytest.raises(InvalidArgumentError, match=f"'{leaf}'"):
             cachelayer.mix([(part, 1)], by=leaf)

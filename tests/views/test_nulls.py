@@ -50,7 +50,7 @@ def rows_of(records: Any) -> list[Any]:
 
 @pytest.fixture
 def ref(storage: Storage) -> DataRef[Any]:
-    return storage.cache(lambda: iter(ROWS), "d", "v1")
+    return storage.cache(lambda: iter(ROWS), "d@v1")
 
 
 def test_elements_and_batches_have_them_as_they_were(ref: DataRef[Any]) -> None:
@@ -88,27 +88,27 @@ def test_they_come_from_every_source_with_one_digest(
 ) -> None:
     pq.write_table(to_arrow(ref), tmp_path / "rows.parquet")
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
-    again = storage.cache(SOURCES[name](tmp_path, ref), "again", "v1")
+    again = storage.cache(SOURCES[name](tmp_path, ref), "again@v1")
     assert (rows_of(again), again.element_spec, again.digest) == (ROWS, SPEC, ref.digest)
     assert to_arrow(again).to_pylist() == ROWS
 
 
 def test_versions_with_and_without_them_go_together(ref: DataRef[Any], storage: Storage) -> None:
-    clean = storage.cache(CLEAN, "clean", "v1")
+    clean = storage.cache(CLEAN, "clean@v1")
     lists = {"t": ArraySpec(str, (None,)), "n": ArraySpec("float64", (None,))}
     assert clean.element_spec == {"i": SPEC["i"], "m": {"a": ArraySpec("int64"), "b": {"c": ArraySpec(str)}}, **lists}
     assert rows_of(cachelayer.concat([clean, ref])) == CLEAN + ROWS
     assert plain(cachelayer.concat([clean, ref]).read([0, 2, 3])["n"]) == [[0.5, 1.0], [1.5, None], []]
-    appended = storage.append("clean", "v1", "v2", ROWS)
+    appended = storage.append("clean@v1", "v2", ROWS)
     assert rows_of(appended) == CLEAN + ROWS
     assert appended.element_spec == SPEC
-    assert storage.rewrite("d", "v1", "v2").digest == ref.digest
+    assert storage.rewrite("d@v1", "v2").digest == ref.digest
     columns = pa.table({"z": [{"q": 1}, None, {"q": None}, None], "l": [[1, None], None, [], [3]]})
-    added = storage.add_columns("d", "v1", "v3", columns)
+    added = storage.add_columns("d@v1", "v3", columns)
     assert [plain(row["z"]) for row in added] == columns["z"].to_pylist()
     assert [plain(row["l"]) for row in added] == columns["l"].to_pylist()
-    many = storage.cache(ROWS * 50, "many", "v1")
-    assert storage.cache(ROWS * 50, "many", "v2", workers=2).digest == many.digest
+    many = storage.cache(ROWS * 50, "many@v1")
+    assert storage.cache(ROWS * 50, "many@v2", workers=2).digest == many.digest
 
 
 def test_conditions_counts_and_statistics_see_them(ref: DataRef[Any]) -> None:
@@ -129,7 +129,7 @@ def test_what_has_no_null_refuses_them_by_name(ref: DataRef[Any], storage: Stora
         with pytest.raises(InvalidArgumentError, match="'n' is float64 or None"):
             call()
     with pytest.raises(ElementError, match="JsonSpec"):
-        storage.cache([{"x": [{"a": 1}]}, {"x": [{"a": 1}, None]}], "lists", "v1")
+        storage.cache([{"x": [{"a": 1}]}, {"x": [{"a": 1}, None]}], "lists@v1")
     with pytest.raises(CacheLayerError, match="filled"):
         ref[0]["n"].__array__()
     assert ref[0]["n"].filled(0).tolist() == [1.5, 0.0]
@@ -158,19 +158,19 @@ def test_a_field_whose_structure_changes_becomes_json_and_a_warning_says_so(
     path.write_text("\n".join(map(json.dumps, rows)))
     made = from_json(path) if source == "JSON lines" else datasets.IterableDataset.from_generator(lambda: iter(rows))
     with pytest.warns(CacheLayerWarning, match=r"\['f'\].*JSON"):
-        ref = storage.cache(made, "d", "v1")
+        ref = storage.cache(made, "d@v1")
     assert ref.element_spec == {"i": ArraySpec("int64"), "f": JsonSpec()}
     assert list(ref) == rows
 
 
 def test_arrays_of_known_shape_and_columns_hold_nulls(storage: Storage) -> None:
     lists = pa.array([[1, None, 3], None, [4, 5, 6]], pa.list_(pa.int16(), 3))
-    ref = storage.cache(pa.table({"x": lists}), "fixed", "v1")
+    ref = storage.cache(pa.table({"x": lists}), "fixed@v1")
     assert ref.element_spec == {"x": ArraySpec("int16", (3,), nullable=True, nullable_values=True)}
     assert to_arrow(ref)["x"].to_pylist() == lists.to_pylist()
     assert ref.read([2, 0])["x"].values.valid.tolist() == [[True] * 3, [True, False, True]]
     frames = [pd.DataFrame({"x": lists.to_pylist()}), pl.DataFrame({"x": lists.to_pylist()})]
     for version, frame in enumerate(frames):
-        assert [plain(row["x"]) for row in storage.cache(frame, "frames", f"v{version}")] == lists.to_pylist()
+        assert [plain(row["x"]) for row in storage.cache(frame, f"frames@v{version}")] == lists.to_pylist()
     texts = np.array([["a", None], ["b", "c"]], object)
-    assert [plain(row["x"]) for row in storage.cache({"x": texts}, "texts", "v1")] == texts.tolist()
+    assert [plain(row["x"]) for row in storage.cache({"x": texts}, "texts@v1")] == texts.tolist()

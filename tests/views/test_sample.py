@@ -51,7 +51,7 @@ Ref = Any
 
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Ref:
-    return Storage(tmp_path_factory.mktemp("storage")).cache(ELEMENTS, "d", "v1", element_spec=SPEC, shard_bytes=2000)
+    return Storage(tmp_path_factory.mktemp("storage")).cache(ELEMENTS, "d@v1", element_spec=SPEC, shard_bytes=2000)
 
 
 def numbers(stream: Any, count: int) -> list[int]:
@@ -173,5 +173,5 @@ def test_options_that_contradict_and_joins_are_refused(ref: Ref) -> None:
 
 def test_a_key_may_hold_a_slash(tmp_path: Path) -> None:
     elements = [{"a": {"c": n}, "a/b": float(n == 3)} for n in range(5)]
-    ref = Storage(tmp_path).cache(elements, "d", "v1")
+    ref = Storage(tmp_path).cache(elements, "d@v1")
     assert set(ref.sample("a/b", seed=0).stream(20)[0]["a"]["c"].tolist()) == {3}

@@ -125,7 +125,7 @@ def test_the_parts_are_these_for_ever() -> None:
 
 
 def test_parts_are_views_with_digests_of_their_own(tmp_path: Path) -> None:
-    ref = Storage(tmp_path).cache([{"n": n} for n in range(100)], "d", "v1")
+    ref = Storage(tmp_path).cache([{"n": n} for n in range(100)], "d@v1")
     parts = ref.split({"train": 0.8, "val": 0.2}, seed=1)
     assert len({ref.digest, *(part.digest for part in parts.values())}) == 3
     assert parts["val"].digest == Storage(tmp_path).fetch("d@v1").split({"a": 0.8, "b": 0.2}, seed=1)["b"].digest
@@ -179,7 +179,7 @@ def rows(start: int, stop: int) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
     storage = Storage(tmp_path_factory.mktemp("split"))
-    storage.submit(rows(0, 500), "d", "v1", shard_bytes=4_000)
+    storage.submit(rows(0, 500), "d@v1", shard_bytes=4_000)
     storage.append("d@v1", new="v2", source=rows(500, 700))
     return storage
 
@@ -204,7 +204,7 @@ def versions(storage: Storage) -> dict[str, Any]:
         "concatenated": cachelayer.concat([v1[100:], v1.where("n < 50")]),
         "copied": storage.copy("d@v2", to=Storage(f"{storage.url}-copy")),
     }
-    found["erased"] = Storage(f"{storage.url}-copy").erase("d", records=[1, 600], of="v2", reason="asked")
+    found["erased"] = Storage(f"{storage.url}-copy").erase("d@v2", records=[1, 600], reason="asked")
     return found | {"not erased": found["erased"].exclude(found["erased"].erased)[3:]}
 
 
@@ -228,10 +228,10 @@ def test_what_writes_records_anew_keeps_parts_by_a_field(storage: Storage, tmp_p
     v2 = storage.fetch("d@v2")
     new = {
         "shuffled": storage.rewrite("d@v2", new="shuffled", shuffle_seed=1),
-        "filtered": storage.rewrite("other", v2.where("n > 100"), "v1"),
-        "built": Storage(tmp_path).submit(v2.where("n % 2 == 0"), "d", "v1"),
-        "streamed": Storage(tmp_path).submit(v2.stream(shuffle=True, seed=1), "d", "v2"),
-        "built by itself": storage.submit(rows(0, 700)[::-1], "d", "again"),
+        "filtered": storage.rewrite(v2.where("n > 100"), "other@v1"),
+        "built": Storage(tmp_path).submit(v2.where("n % 2 == 0"), "d@v1"),
+        "streamed": Storage(tmp_path).submit(v2.stream(shuffle=True, seed=1), "d@v2"),
+        "built by itself": storage.submit(rows(0, 700)[::-1], "d@again"),
     }
     by_user, by_both = part_of(v2, by="user"), part_of(v2, by=["user", "day"])
     for ref in new.values():
@@ -260,7 +260,7 @@ def test_a_value_has_the_part_that_its_hash_gives(tmp_path: Path) -> None:
     texts = ["", "é", "a", None, "longer text"]
     spec = {"i": cachelayer.ArraySpec("int64", nullable=True), "s": cachelayer.ArraySpec(str, nullable=True)}
     built = [{"n": n, "i": i, "s": s} for n, (i, s) in enumerate(zip(values, texts, strict=True))]
-    ref = Storage(tmp_path).submit(built, "d", "v1", element_spec={"n": cachelayer.ArraySpec("int64"), **spec})
+    ref = Storage(tmp_path).submit(built, "d@v1", element_spec={"n": cachelayer.ArraySpec("int64"), **spec})
     for by in (("i",), ("s",), ("i", "s")):
         parts = ref.split({"a": 0.25, "b": 0.75}, seed=9, by=list(by))
         for name, part in parts.items():
@@ -402,7 +402,7 @@ def test_each_part_has_its_share_of_every_value_and_appended_records_move_none(t
 
 def test_wrapped_items_are_dealt_as_stored_ones_are(tmp_path: Path) -> None:
     listed = [{"user": n % 7, "word": None if n % 3 == 0 else "ab"[n % 2], "n": n} for n in range(5000)]
-    ref: Any = Storage(tmp_path).submit(listed, "d", "v1")
+    ref: Any = Storage(tmp_path).submit(listed, "d@v1")
     items: Any = cachelayer.wrap(listed[::], identity="items", element_spec=ref.element_spec)
     for options in ({"by": "user"}, {"by": ["user", "word"]}, {"stratify": "word"}):
         parts = zip(
@@ -418,7 +418,7 @@ def test_wrapped_items_are_dealt_as_stored_ones_are(tmp_path: Path) -> None:
 
 
 def test_what_is_made_of_records_that_it_shares_is_not_split(tmp_path: Path) -> None:
-    ref = Storage(tmp_path).submit(rows(0, 100), "d", "v1")
+    ref = Storage(tmp_path).submit(rows(0, 100), "d@v1")
     for view in (ref.rolling(2), cachelayer.concat([ref.rolling(2), ref.rolling(2)])[::-1]):
         with pytest.raises(InvalidTypeError, match=r"split the records first.*rolling"):
             view.split({"a": 0.5, "b": 0.5}, seed=0)
@@ -428,8 +428,8 @@ def test_what_is_made_of_records_that_it_shares_is_not_split(tmp_path: Path) -> 
 
 def test_erased_records_have_no_value_and_are_in_no_part(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    storage.submit(rows(0, 100), "d", "v1")
-    ref = storage.erase("d", records=[7, 50], of="v1", reason="asked")
+    storage.submit(rows(0, 100), "d@v1")
+    ref = storage.erase("d@v1", records=[7, 50], reason="asked")
     for options in ({"by": "user"}, {"stratify": "day"}):
         parts = ref.split({"a": 0.5, "b": 0.5}, seed=1, **options)
         shown = [int(row["n"]) for part in parts.values() for row in part]

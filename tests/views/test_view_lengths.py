@@ -39,7 +39,7 @@ def naive(elements: list[dict[str, Any]], leaf: str) -> list[int]:
 
 
 def submit(storage: Storage, **options: Any) -> Any:
-    return storage.submit(ELEMENTS, "d", "v1", element_spec=SPEC, **{"shard_bytes": 4000, **options})
+    return storage.submit(ELEMENTS, "d@v1", element_spec=SPEC, **{"shard_bytes": 4000, **options})
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def check(view: Any, elements: list[dict[str, Any]]) -> None:
 def test_every_build_stores_the_lengths_of_its_records(tmp_path: Path, options: dict[str, Any]) -> None:
     ref = submit(Storage(tmp_path), **options)
     check(ref, ELEMENTS[: len(ref)])
-    assert Storage(tmp_path).verify("d", "v1", progress=False)
+    assert Storage(tmp_path).verify("d@v1", progress=False)
 
 
 def test_neither_totals_nor_lengths_read_a_record(ref: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_leaves_without_lengths_are_refused_by_name(tmp_path: Path) -> None:
         "a": {"b": "yy"},
         "c/d": "z",
     }
-    ref = Storage(tmp_path).submit([element], "d", "v1", element_spec={**spec, "a": {"b": str}, "c/d": str})
+    ref = Storage(tmp_path).submit([element], "d@v1", element_spec={**spec, "a": {"b": str}, "c/d": str})
     assert [ref.lengths(name).tolist() for name in ("words", "c/d")] == [[2], [1]]
     for name, message in {"n": "'n'", "grid": "'grid'", "nope": "'words'", "a": "'a'", "": "''", "a/b": "a/b"}.items():
         for read in (ref.lengths, ref.total):
@@ -120,11 +120,11 @@ def test_damaged_lengths_are_made_again_with_a_warning_and_told_by_verify(tmp_pa
         with pytest.warns(CacheLayerWarning, match=first.name):
             check(ref, ELEMENTS)
         assert windows(ref) == expected
-    report = Storage(tmp_path).verify("d", "v1", progress=False)
+    report = Storage(tmp_path).verify("d@v1", progress=False)
     assert report.records == 90
     assert [f"{first.name}" in problem for problem in report.problems] == [True]
     with pytest.raises(CorruptionError, match=first.name):
-        Storage(tmp_path).copy("d", "v1", Storage(tmp_path / "there"), progress=False)
+        Storage(tmp_path).copy("d@v1", Storage(tmp_path / "there"), progress=False)
 
 
 def lie(folder: Path, ref: Any, lengths: Any) -> Any:
@@ -144,7 +144,7 @@ def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     set_facts(logged, "v1", manifest_sha256=hashlib.sha256(written).hexdigest())
     (folder / "d" / manifest_name(info_of_row("v1", logged["versions"][0]))).write_bytes(written)
     entry.write_bytes(sealed(logged))
-    return Storage(folder).fetch("d", "v1")
+    return Storage(folder).fetch("d@v1")
 
 
 def test_lengths_that_lie_never_read_past_a_record(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_lengths_that_lie_never_read_past_a_record(tmp_path: Path) -> None:
             elements.leaf_values(record * ones, [LeafRead(1, 0 * ones, lengths[record, :1])])
     with pytest.raises(CorruptionError, match="length"):
         elements.leaf_values(6 * ones, [LeafRead(1, 0 * ones, lengths[6, :1] - 1, np.ones(1, np.bool_))])
-    report = Storage(tmp_path).verify("d", "v1", progress=False)
+    report = Storage(tmp_path).verify("d@v1", progress=False)
     assert "the lengths of record 5 of the shard are not those of its leaves" in report.problems[0]
 
 
@@ -206,9 +206,9 @@ def test_far_lengths_are_those_of_near_ones_in_few_round_trips(gcs: Server, tmp_
         assert all(".lengths" in exchange.path for exchange in proxy.exchanges())
         check(far, ELEMENTS)
         check(far[3:80:7], ELEMENTS[3:80:7])
-    storage.copy("d", "v1", Storage(tmp_path), progress=False)
-    check(Storage(tmp_path).fetch("d", "v1"), ELEMENTS)
-    assert storage.verify("d", "v1", progress=False)
+    storage.copy("d@v1", Storage(tmp_path), progress=False)
+    check(Storage(tmp_path).fetch("d@v1"), ELEMENTS)
+    assert storage.verify("d@v1", progress=False)
 
 
 def test_far_lengths_that_are_not_what_was_published_are_made_again() -> None:
@@ -220,7 +220,7 @@ def test_far_lengths_that_are_not_what_was_published_are_made_again() -> None:
     for damaged in (flip(raw, 200), raw[:-8]):
         store.put(name, damaged)
         with pytest.warns(CacheLayerWarning, match=Path(name).name):
-            check(storage.fetch("d", "v1"), ELEMENTS)
+            check(storage.fetch("d@v1"), ELEMENTS)
 
 
 def test_local_copies_hold_lengths_too_and_a_damaged_one_is_not_believed(gcs: Server, tmp_path: Path) -> None:

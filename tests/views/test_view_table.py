@@ -81,14 +81,14 @@ def submit(storage: Storage, name: str, first: int = 0, count: int = 40) -> Any:
 
 
 def added(made: Versions) -> Any:
-    made.storage.add_columns("d", made.plain.dataset_version, "v3", {"vector": np.ones((40, 3), np.float32)})
+    made.storage.add_columns(f"d@{made.plain.dataset_version}", "v3", {"vector": np.ones((40, 3), np.float32)})
     columns = {"rank": np.arange(40), "label": np.arange(40) % 5}
-    return made.storage.add_columns("d", "v3", "v4", columns, replace=True)
+    return made.storage.add_columns("d@v3", "v4", columns, replace=True)
 
 
 def erased(made: Versions) -> Any:
     submit(made.storage, "erased@v1")
-    made.storage.erase("erased", records=[3, 17], of="v1", reason="asked to", progress=False)
+    made.storage.erase("erased@v1", records=[3, 17], reason="asked to", progress=False)
     return made.storage.fetch("erased@v1")
 
 
@@ -97,19 +97,19 @@ MADE: dict[str, Callable[[Versions], Any]] = {
     "more": lambda made: submit(made.storage, "more@v1", 40, 20),
     "other": lambda made: made.storage.submit(rows(5, 9), "other@v1", element_spec=OTHER_SPEC, compression="none"),
     "appended": lambda made: made.storage.append(
-        "d", made.plain.dataset_version, "v2", rows(40, 11), compression="none"
+        f"d@{made.plain.dataset_version}", "v2", rows(40, 11), compression="none"
     ),
     "added": added,
     "erased": erased,
-    "derived": lambda made: made.storage.derive("d", made.appended.dataset_version, "v5", exclude=[0, 1, 44]),
-    "derived_erased": lambda made: made.storage.derive("erased", made.erased.dataset_version, "v2", exclude=[0]),
+    "derived": lambda made: made.storage.derive(f"d@{made.appended.dataset_version}", "v5", exclude=[0, 1, 44]),
+    "derived_erased": lambda made: made.storage.derive(f"erased@{made.erased.dataset_version}", "v2", exclude=[0]),
     "bucket": lambda made: submit(made.far, "d@v1"),
     "media": lambda made: made.storage.submit(media_rows(), "media@v1", element_spec=MEDIA_SPEC, compression="none"),
     "bytes": lambda made: made.storage.submit([b"one", b"", b"three"], "bytes@v1", compression="none"),
     "empty": lambda made: made.storage.submit([], "empty@v1", allow_empty=True),
     "wrapped": lambda _: cachelayer.wrap([{"n": number, "t": "x" * number} for number in range(9)], identity="items"),
     "growing": lambda made: made.storage.cache(
-        rows(0, 40), "growing", "v1", element_spec=SPEC, compression="none", wait=False
+        rows(0, 40), "growing@v1", element_spec=SPEC, compression="none", wait=False
     ),
 }
 VIEWS: dict[str, Callable[[Versions], Any]] = {

@@ -438,7 +438,7 @@ def test_no_order_keeps_a_dataset_alive(tmp_path: Path, kind: str, options: dict
     before = set(threading.enumerate())
     rows = [{"t": np.arange(number % 8)} for number in range(200)]
     spec = {"t": cachelayer.ArraySpec(np.int64, (None,))}
-    view = ALIVE[kind](Storage(tmp_path).cache(rows, "d", "v1", element_spec=spec))
+    view = ALIVE[kind](Storage(tmp_path).cache(rows, "d@v1", element_spec=spec))
     assert len(list(view.stream(8, **options))) >= len(view) // 8
     left = weakref.ref(view._records.base)
     del view

@@ -51,7 +51,7 @@ def element(number: int) -> dict[str, Any]:
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
     storage = Storage(tmp_path_factory.mktemp("where"))
     rows = [element(number) for number in range(RECORDS)]
-    storage.submit(rows, "d", "v1", element_spec=SPEC, shard_bytes=4_000, progress=False)
+    storage.submit(rows, "d@v1", element_spec=SPEC, shard_bytes=4_000, progress=False)
     storage.add_columns("d@v1", new="v2", columns={"added": np.arange(RECORDS) / 8})
     return storage
 
@@ -188,7 +188,7 @@ def exact(storage: Storage) -> Any:
     for row in rows:
         row |= {"day": np.datetime64(row["day"], "D"), "ns": np.datetime64(row["ns"], "ns")}
         row["span"] = np.timedelta64(row["span"], "s")
-    return storage.submit(rows, "exact", "v1", element_spec=EXACT_SPEC)
+    return storage.submit(rows, "exact@v1", element_spec=EXACT_SPEC)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_function_gets_whole_columns_once(ref: Any, storage: Storage, monkeypa
     assert numbers(storage.derive("d@v2", new="above", keep=above_mean)) == list(range(200, 400))
     erased = Storage(f"{storage.url}-erased")
     storage.copy("d@v2", to=erased)
-    left = erased.erase("d", records=range(350, 400), of="v2", reason="asked to")
+    left = erased.erase("d@v2", records=range(350, 400), reason="asked to")
     assert (
         numbers(left.exclude(left.erased).where(above_mean)) == numbers(left.where(above_mean)) == list(range(175, 350))
     )
@@ -368,7 +368,7 @@ def test_a_function_of_an_element_makes_a_mask(ref: Any, storage: Storage, capfd
     assert numbers(derived) == [n for n in range(RECORDS) if n % 3 == 2]
     erased = Storage(f"{storage.url}-each")
     storage.copy("d@v2", to=erased)
-    left = erased.erase("d", records=[2, 5], of="v2", reason="asked to")
+    left = erased.erase("d@v2", records=[2, 5], reason="asked to")
     assert numbers(left.select(left.each(is_long))) == [n for n in range(8, RECORDS) if n % 3 == 2]
     items, windows = cachelayer.wrap([3, 1, 2], identity="items"), ref.windows("tokens", 4)
     assert items.each(lambda item: item > 1).tolist() == [True, False, True]
@@ -429,9 +429,9 @@ def test_a_derived_version_says_its_condition(storage: Storage, ref: Any) -> Non
         without = storage.derive("d@v2", new=f"without{number}", keep=condition)
         assert without.digest == ref.where(condition).digest
         assert re.fullmatch("hash:[0-9a-f]{6}", without.provenance["where"][0])
-        written = storage.rewrite(f"written{number}", ref.where(condition), "v1")
+        written = storage.rewrite(ref.where(condition), f"written{number}@v1")
         assert condition not in str(written.provenance)
-        assert condition not in str(storage.cache(ref.where(condition), "cached", f"v{number}").provenance)
+        assert condition not in str(storage.cache(ref.where(condition), f"cached@v{number}").provenance)
         assert cachelayer.open(ref.where(condition).reference).digest == without.digest
     better = storage.derive("d@v2", new="better", keep=ref.where("flag").where("n > 100")[:5])
     assert better.provenance["where"] == ["flag", "n > 100"]
@@ -446,7 +446,7 @@ def test_a_derived_version_says_its_condition(storage: Storage, ref: Any) -> Non
         made = storage.derive("d@v2", new=name, keep=view)
         assert made.provenance["where"] == (["flag", "n > 3"] if name == "fields" else ["flag"])
         assert numbers(made) == numbers(view)
-        assert "where('flag')" in storage.rewrite(f"other-{name}", view, "v1").provenance["base"]["references"][0]
+        assert "where('flag')" in storage.rewrite(view, f"other-{name}@v1").provenance["base"]["references"][0]
     for keep in (ref.where("flag").padded("tokens", 3, long="truncate"), cachelayer.concat([ref, ref])):
         with pytest.raises(cachelayer.InvalidArgumentError):
             storage.derive("d@v2", new="other", keep=keep)

@@ -39,7 +39,7 @@ class Buckets:
     Examples:
         >>> spec = {"tokens": cachelayer.ArraySpec("int64", (None,))}
         >>> texts = [{"tokens": [7] * length} for length in (1, 3, 2, 4, 1, 3)]
-        >>> ref = cachelayer.Storage(folder).cache(texts, "texts", "v1", element_spec=spec)
+        >>> ref = cachelayer.Storage(folder).cache(texts, "texts@v1", element_spec=spec)
         >>> for batch in ref.stream(2, buckets=cachelayer.Buckets("tokens", [2, 4], value=-1)):
         ...     print(batch["tokens"].tolist(), batch["tokens_length"].tolist())
         [[7, -1], [7, 7]] [1, 2]
