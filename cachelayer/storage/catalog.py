@@ -55,7 +55,7 @@ class Catalog:
             want = "any" if want == "dataset" else want
         reference = Reference.parse(named, version, want, argument)
         if reference.url and open_store(reference.url).url != self.store.url:
-            name = f"{reference.dataset_id}@{reference.name or reference.digest}"
+            name = reference.dataset_id + (f"@{reference.name}" if reference.name else "")
             raise InvalidArgumentError(
                 f"{name!r} lies in another storage than {self.store.url}: cachelayer.open() opens it"
             )
