@@ -46,7 +46,7 @@ with packages_of("torch", "this needs PyTorch"):
 
     from cachelayer.adapters.frameworks.torch_samplers import BatchSampler, Sampler, rank_and_world
     from cachelayer.adapters.frameworks.torch_tensors import check_dtypes, tensors
-    from cachelayer.adapters.frameworks.torch_workers import WorkerChunks
+    from cachelayer.adapters.frameworks.torch_workers import WorkerChunks, Workers
 
 __all__ = ["BatchSampler", "Loader", "Sampler", "as_source", "loader", "tensors", "to_torch"]
 _MANY_WORKERS = (
@@ -236,7 +236,8 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     Args:
         stream: a batched stream gives batches; any other gives elements.
         num_workers: the number of processes that read and map, which take turns at the steps; for heavy functions that
-            hold the interpreter lock. The items are the same for any number; 0 reads ahead in threads.
+            hold the interpreter lock. They start with the first item, stay from epoch to epoch, and end with the loader
+            and its iterators. The items are the same for any number; 0 reads ahead in threads.
         multiprocessing_context: "fork", "spawn" or "forkserver", as in a ``DataLoader``.
 
     Raises:
@@ -293,7 +294,7 @@ class Loader(Epochwise[T]):
         self._stream = stream
         self._workers = num_workers
         warn_of_workers(stream._reader, num_workers, _MANY_WORKERS)
-        chunks_of = partial(WorkerChunks, workers=num_workers, context=context) if num_workers else Prefetcher
+        chunks_of = partial(WorkerChunks, workers=Workers(num_workers, context)) if num_workers else Prefetcher
         reader = replace(stream._reader, convert=_converted)
         super().__init__(EpochCursor(reader, chunks_of))
 
