@@ -77,9 +77,9 @@ class Workers:
     def _begin(self, step: StepRange, reader: StepReader, *, keeps_processes: bool) -> Iterator[bytes]:
         """Have the processes begin at a step."""
         endless = reader.with_schedule(start=0, num_epochs=None)
-        if not keeps_processes or endless != self._reader:
-            self._reader = endless
-            self._loader = data.DataLoader(
+        loader = self._loader
+        if loader is None or not keeps_processes or endless != self._reader:
+            loader = data.DataLoader(
                 _Items(endless, self._count),
                 batch_size=None,
                 sampler=self._steps,
@@ -88,10 +88,12 @@ class Workers:
                 multiprocessing_context=self._context,
                 persistent_workers=True,
             )
+            self._loader = loader
+            self._reader = endless
         self._steps.schedule = reader.schedule
         self._steps.begin = step.begin
         try:
-            return iter(self._loader)
+            return iter(loader)
         except OSError as error:
             raise _of_memory(error) from error
 
