@@ -33,7 +33,7 @@ def rows(first: int = 0) -> Iterator[Any]:
         yield {"n": n, "text": f"secret of person {n:04}. " * (1 + n % 3)}
 
 
-@pytest.fixture(params=["disk", "s3", "gcs"])
+@pytest.fixture(params=["disk", "gcs"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "disk":
         return Storage(tmp_path / "s")
