@@ -94,8 +94,7 @@ def test_processes_and_hosts_build_the_version_of_one_process(kind: str, tmp_pat
         assert Storage(tmp_path / "workers").cache(read(paths), "d@v1", workers=2).digest == alone.digest
     with ThreadPoolExecutor(2) as hosts:
         refs = [
-            hosts.submit(Storage(tmp_path / "hosts").cache, read(paths), "d@v1", hosts=(host, 2))
-            for host in (0, 1)
+            hosts.submit(Storage(tmp_path / "hosts").cache, read(paths), "d@v1", hosts=(host, 2)) for host in (0, 1)
         ]
         assert {ref.result().digest for ref in refs} == {alone.digest}
 
