@@ -81,7 +81,6 @@ def imported(kind: str, files: list[str]) -> FileSource:
 
 
 def _by_names(files: Sequence[str]) -> str | None:
-    """Return the format that all names show."""
     formats = {_by_name(file) for file in files}
     return formats.pop() if len(formats) == 1 else None
 

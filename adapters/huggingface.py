@@ -106,7 +106,6 @@ def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Sour
 
 
 def _kept(features: Any) -> dict[str, Any]:
-    """Return the features for the metadata of the version."""
     return {METADATA: datasets.Features(features).to_dict()}
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_no_videos, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import CURE_OF_VALUES, check_numbers, check_stream
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
+from cachelayer.specs import tree
+from cachelayer.specs.schema import not_taken
 from cachelayer.streams.ahead.background import end_threads
 from cachelayer.streams.ahead.prefetch import Prefetcher
 from cachelayer.streams.checkpoint import Awaited, save_state
@@ -94,8 +96,7 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, *, depth: int | N
             f"sharding {sharding!r}: pass a jax.sharding.NamedSharding, such as NamedSharding(mesh, P('data'))"
         )
     check_stream(stream)
-    check_no_json(stream, "JAX")
-    check_no_videos(stream, "JAX")
+    check_numbers(stream, "JAX", lambda dtype: _dtype_for(dtype, wide=True) is not None)
     schedule = stream._reader.schedule
     if not schedule.batched:
         raise InvalidArgumentError("global_batches() needs batches: pass a global_batch_size to stream()")
@@ -305,9 +306,5 @@ def _leaf_error(name: str, leaf: Any, rows: int, *, has_dtype: bool) -> CacheLay
             f"{name} has shape {list(leaf.shape)} for {rows} rows: functions passed to map_batches() must keep every "
             "row, on the first axis"
         )
-    dtype = getattr(leaf, "dtype", type(leaf).__name__)
-    what = type(leaf.flat[0]).__name__ if str(dtype) == "object" and leaf.size else dtype
-    return InvalidTypeError(
-        f"{name} has type {what}, which JAX has no array for: make numbers of one shape of it with map(), or with "
-        "filled(value) or to_dense(length) in map_batches(), or leave it out"
-    )
+    value = type(leaf.flat[0]).__name__ if isinstance(leaf, np.ndarray) and leaf.size else tree.describe(leaf)
+    return not_taken(name, value, "JAX", f"{CURE_OF_VALUES}, or leave it out")

@@ -9,15 +9,16 @@ from __future__ import annotations
 import itertools
 import operator
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_no_json, check_no_videos, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_numbers, check_stream
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import Source, read_once
 from cachelayer.builds.unbatched_source import unbatched
@@ -27,6 +28,7 @@ from cachelayer.errors import (
     RecordIndexError,
 )
 from cachelayer.specs import tree
+from cachelayer.specs.schema import not_taken
 from cachelayer.specs.tree import Tree
 from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.iterator import StreamIterator
@@ -72,7 +74,6 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
 
 def _batch_count(dataset: Any) -> int | None:
-    """Return the number of batches of a dataset; None if it has no end."""
     try:
         count: int | None = dataset.num_batches
     except (TypeError, NotImplementedError):
@@ -133,8 +134,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         (3, [0, 1, 2])
     """
     check_stream(stream)
-    check_no_json(stream, "Keras")
-    check_no_videos(stream, "Keras")
+    check_numbers(stream, "Keras", _has_dtype)
     schedule = stream._reader.schedule
     if not schedule.batched:
         raise InvalidArgumentError("fit() takes batches: pass a global_batch_size to stream()")
@@ -194,9 +194,10 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         """Whether each ``fit`` goes on after the epochs of the last one."""
         self._following = 0
         """The epoch after the last one that a callback chose."""
-        self._has_begun = False
         self._given: set[int] = set()
         """The numbers of the batches that Keras has taken since it began the current epoch."""
+        self._epoch_ended: Callable[[], None] | None = None
+        """What :class:`Resume` does at the end of an epoch, before any callback."""
         # Hands out the batches of the current epoch, and the number of the next of them.
         self._batches: StreamIterator[Any] | None = None
         self._next = 0
@@ -261,17 +262,21 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._epochs.set_epoch(epoch)
         self._following = epoch + 1
         self._batches = None
-        self._has_begun = False
+        self._given.clear()
 
     def on_epoch_begin(self) -> None:
         # Keras calls this, also before it builds a model with a batch, which uses up no epoch.
-        if self._has_begun and len(self._given) == len(self):
+        if self._given and len(self._given) == len(self):
             self._end_epoch()
-        self._has_begun = True
         self._given.clear()
+
+    def on_epoch_end(self) -> None:
+        if self._epoch_ended is not None:
+            self._epoch_ended()
 
     def _end_epoch(self) -> None:
         """Go to the next epoch, a whole one."""
+        self._epoch_ended = None
         self._epochs.begin_next()
         self._batches = None
 
@@ -279,11 +284,10 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         """Go to the epoch, and the rest of it, that follows so many batches. :class:`Resume` calls this."""
         self._epochs.restore(self._endless.state(batches))
         self._batches = None
+        self._given.clear()
 
 
 class _EpochsCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells a dataset which epoch runs."""
-
     def __init__(self, dataset: StreamDataset) -> None:
         super().__init__()
         self._dataset = dataset
@@ -358,8 +362,8 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             raise InvalidArgumentError("Resume() of a stream without a dataset: pass to_keras(stream) to fit()")
         return datasets
 
-    def _batches_done(self) -> int:
-        """Return the number of batches that the optimizer has seen."""
+    def _counter(self) -> Any:
+        """Return the variable in which the optimizer counts the batches that it has seen."""
         optimizer = self.model.optimizer
         if hasattr(optimizer, "inner_optimizer"):
             raise InvalidArgumentError(
@@ -367,9 +371,19 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 "batches: train with bfloat16, or resume whole epochs with dataset.callback"
             )
         # With gradient accumulation, the public number is that of whole steps.
-        iterations = getattr(optimizer, "_iterations", optimizer.iterations)
+        return getattr(optimizer, "_iterations", optimizer.iterations)
+
+    def _batches_done(self) -> int:
         # A sum is one number for all replicas.
-        return int(iterations + 0)
+        return int(self._counter() + 0)
+
+    def _correct_counter(self, batches: int) -> None:
+        """Have the optimizer count the batches up to the end of an epoch, but no more.
+
+        If an epoch has fewer batches than Keras expects, TensorFlow counts a step more, for which there was no batch.
+        """
+        if self._batches_done() > batches:
+            self._counter().assign(batches)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._done = self._batches_done()
@@ -385,6 +399,8 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             raise InvalidArgumentError("pass Resume() after what restores the weights, such as BackupAndRestore")
         for dataset in self._datasets():
             dataset.set_epoch(epoch)
+            if self._done:
+                dataset._epoch_ended = partial(self._correct_counter, (epoch + 1) * len(dataset._epochs))
         if self._done:
             # Keras expects as many batches as in any epoch.
             self._quiet.enter_context(warnings.catch_warnings())
@@ -401,10 +417,9 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self.model._initial_epoch = None
 
 
-def _has_dtype(array: Any) -> bool:
-    """Return whether Keras has numbers of an array's dtype."""
+def _has_dtype(dtype: np.dtype[Any]) -> bool:
     try:
-        return bool(keras.backend.standardize_dtype(array.dtype.name) != "string")
+        return bool(keras.backend.standardize_dtype(dtype.name) != "string")
     except ValueError:
         return False
 
@@ -419,7 +434,6 @@ def _for_fit(batch: Any, rows: int) -> Any:  # noqa: ARG001
     if not leaves:
         raise InvalidTypeError(f"the batch is {tree.describe(batch)} without an array: {_MAP}")
     for path, leaf in leaves:
-        if not isinstance(leaf, np.ndarray) or not _has_dtype(leaf):
-            name = tree.leaf_title(path, "the batch")
-            raise InvalidTypeError(f"{name} is {tree.describe(leaf)}, and Keras takes arrays of numbers: {_MAP}")
+        if not isinstance(leaf, np.ndarray) or not _has_dtype(leaf.dtype):
+            raise not_taken(tree.leaf_title(path, "the batch"), tree.describe(leaf), "Keras", _MAP)
     return batch

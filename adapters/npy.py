@@ -140,7 +140,6 @@ def _array_of(file: File) -> NDArray[Any]:
 
 
 def _loaded(file: File, arrays: Sequence[str] | Mapping[str, str] | None) -> dict[str, NDArray[Any]]:
-    """Return the chosen arrays of an ``.npz`` file."""
     name = file.name
     what = "is not a .npz file, is cut short, or does not fit into memory"
     with reading(name, what), file.open() as opened, zipfile.ZipFile(opened) as archive:

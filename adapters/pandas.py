@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import Source
-from cachelayer.errors import (
-    ElementError,
-    InvalidArgumentError,
-    InvalidTypeError,
-)
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
 from cachelayer.records.leaf_columns import Column, Columns
@@ -27,11 +25,21 @@ from cachelayer.support.extras import packages_of
 from cachelayer.support.user_warnings import warn
 from cachelayer.views.view import View
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 with packages_of("pandas", "this needs pandas"):
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    from cachelayer.adapters.frameworks.arrow_arrays import array_of, read_columns, table_of
+    from cachelayer.adapters.sources.arrow_schema import (
+        CATEGORIES,
+        PANDAS,
+        note_of,
+        says_more,
+        schema_metadata,
+        with_note,
+    )
+    from cachelayer.adapters.sources.arrow_source import columns_of, spec_of_schema
 
 __all__ = ["as_source", "to_pandas"]
 
@@ -68,16 +76,16 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a pandas frame are elements already; leave it out")
-    # Imported here because pandas can be installed without pyarrow.
-    from cachelayer.adapters.sources.arrow_schema import schema_metadata
     from cachelayer.adapters.sources.arrow_source import source_of_rows
 
     _check_names(obj)
-    spec = _spec_of(obj, element_spec)
+    schema = _schema_of(obj)
+    spec = _spec_of(obj, schema, element_spec)
     some = obj[:: max(1, len(obj) // _FIRST_OBJECTS)]
     nbytes = _nbytes(some) * len(obj) // max(1, len(some))
-    metadata = schema_metadata(_schema_of(obj))
-    return source_of_rows("pandas", len(obj), nbytes, obj.iloc.__getitem__, _columns, spec, metadata, _nbytes)
+    columns = partial(_columns, schema)
+    fetch = obj.iloc.__getitem__
+    return source_of_rows("pandas", len(obj), nbytes, fetch, columns, spec, schema_metadata(schema), _nbytes)
 
 
 @explains_options
@@ -96,12 +104,12 @@ def to_pandas(
             has exactly the values and the type of :func:`cachelayer.adapters.pyarrow.to_arrow`.
 
     Returns:
-        A frame. Columns that were categories are categories again, those that were times of day have objects of
-        ``datetime.time``, and lists of structs are lists of dicts. Numbers have numpy's dtypes, or pandas' own with
-        ``pd.NA`` if the leaf is null in some elements of the version. A str has pandas' ``str``, before pandas
-        3 objects. Moments and spans keep their unit, except that days become milliseconds; null becomes NaT. Arrays and
-        dicts are the same objects as in the elements, but the rows of a Ragged are lists. Images and sounds are the
-        bytes of their files.
+        A frame. Columns that came from pandas have their dtypes again, but text of objects is pandas' ``str``. Columns
+        that were categories are categories again, those that were times of day or decimals have objects, and lists of
+        structs are lists of dicts. Numbers have numpy's dtypes, or pandas' own with ``pd.NA`` if the leaf is null in
+        some elements of the version. A str has pandas' ``str``, before pandas 3 objects. Moments and spans keep their
+        unit, except that days become milliseconds; null becomes NaT. Arrays and dicts are the same objects as in the
+        elements, but the rows of a Ragged are lists. Images and sounds are the bytes of their files.
 
     Raises:
         InvalidTypeError: if Arrow has no type for a leaf, pandas cannot hold a value, or elements are not dicts.
@@ -117,8 +125,6 @@ def to_pandas(
         0    b   <NA>
         1    c      3
     """
-    from cachelayer.adapters.frameworks.arrow_arrays import read_columns, table_of
-
     if types_mapper is not None:
         return table_of(ref, indices).to_pandas(types_mapper=types_mapper)
     schema, batch, rows = read_columns(ref, indices)
@@ -153,10 +159,8 @@ def _nbytes(frame: pd.DataFrame) -> int:
     return total
 
 
-def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:
+def _spec_of(frame: pd.DataFrame, typed: pa.Schema, declared: Any) -> dict[str, Any]:
     """Return the element spec of a frame: that of the Arrow types, and that which the first objects show."""
-    from cachelayer.adapters.sources.arrow_source import spec_of_schema
-
     if declared is not None and (not isinstance(declared, dict) or not declared.keys() <= {*frame.columns}):
         names = declared if isinstance(declared, dict) else ()
         missing = tree.listed(name for name in names if name not in frame)
@@ -164,7 +168,6 @@ def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:
             f"the spec is {tree.describe(declared)}, and the frame has the columns {tree.listed(frame)}: it lacks "
             f"{missing}"
         )
-    typed = _schema_of(frame)
     declared = declared or {}
     spec: Any = spec_of_schema(typed, {name: declared[name] for name in typed.names if name in declared}, {})
     own = {name: spec[name] if name in spec else _spec_of_objects(name, frame[name], declared) for name in frame}
@@ -172,20 +175,39 @@ def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:
 
 
 def _schema_of(frame: pd.DataFrame) -> pa.Schema:
-    """Return the Arrow types of the columns that are not of objects."""
-    import pyarrow as pa
-
-    from cachelayer.adapters.sources.arrow_schema import with_categories
-
+    """Return the Arrow types of the columns that are not of objects, or of decimals; with notes of pandas' dtypes."""
     fields = []
-    for name in frame:
-        if frame[name].dtype == object:
+    for name, dtype in frame.dtypes.items():
+        is_object = isinstance(dtype, np.dtype) and dtype.kind == "O"
+        kind = _decimal_type(frame[name]) if is_object else _array(name, frame[name][:0]).type
+        if kind is None:
             continue
-        field = pa.field(name, _array(name, frame[name][:0]).type)
-        dtype = frame[name].dtype
-        is_scale = isinstance(dtype, pd.CategoricalDtype) and dtype.ordered
-        fields.append(with_categories(field, dtype.categories.tolist()) if is_scale else field)
+        if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+            fields.append(with_note(pa.field(name, kind), CATEGORIES, dtype.categories.tolist()))
+        elif isinstance(dtype, pd.StringDtype) and dtype.na_value is pd.NA:
+            fields.append(with_note(pa.field(name, pa.string()), PANDAS, f"string[{dtype.storage}]"))
+        elif dtype in _MASKED.values() or (isinstance(dtype, pd.ArrowDtype) and _comes_back(kind)):
+            fields.append(
+                with_note(pa.field(name, kind), PANDAS, "arrow" if dtype not in _MASKED.values() else str(dtype))
+            )
+        else:
+            fields.append(pa.field(name, kind))
     return pa.schema(fields)
+
+
+def _comes_back(kind: pa.DataType) -> bool:
+    """Return whether arrays are made of a type again: not of one that only stores its values in another way."""
+    return not any(word in str(kind) for word in ("view", "run_end_encoded"))
+
+
+def _decimal_type(column: pd.Series[Any]) -> pa.DataType | None:
+    present = column[column.notna()]
+    if not len(present) or not isinstance(present.iloc[0], Decimal):
+        return None
+    try:
+        return pa.infer_type(present.to_numpy())
+    except pa.ArrowException:
+        return None
 
 
 def _spec_of_objects(name: str, column: pd.Series[Any], declared: dict[str, Any]) -> Tree:
@@ -198,13 +220,10 @@ def _spec_of_objects(name: str, column: pd.Series[Any], declared: dict[str, Any]
     return spec[name]
 
 
-def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> Columns:
-    import pyarrow as pa
-
-    from cachelayer.adapters.sources.arrow_source import columns_of
+def _columns(schema: pa.Schema, spec: dict[str, Any], rows: pd.DataFrame) -> Columns:
 
     series = {name: rows[name] for name in spec}
-    typed = {name: _array(name, column) for name, column in series.items() if column.dtype != object}
+    typed = {field.name: _array(field.name, series[field.name], field.type) for field in schema if field.name in spec}
     batch = pa.RecordBatch.from_arrays(list(typed.values()), list(typed))
     whole = columns_of({}, None, {name: spec[name] for name in typed}, batch)
     typed_leaves = iter(whole.leaves)
@@ -222,14 +241,15 @@ def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> Columns:
     return Columns(leaves, len(rows), nulls)
 
 
-def _array(name: str, series: pd.Series[Any]) -> pa.Array:
-    import pyarrow as pa
-
+def _array(name: str, series: pd.Series[Any], decimals: pa.DataType | None = None) -> pa.Array:
+    """Return a column as Arrow has it; objects are ``decimals``."""
     categories = getattr(series.dtype, "categories", series)
     for kind, fix in _FIXES.items():
         if isinstance(series.dtype, kind) or isinstance(categories.dtype, kind):
             raise InvalidTypeError(f"column {name!r} is {series.dtype}, which is not stored: {fix}; or drop() it")
     try:
+        if decimals is not None and series.dtype == object:
+            return pa.array(series.to_numpy(), decimals, from_pandas=True)
         if isinstance(series.dtype, np.dtype):
             # from_pandas= would turn NaN into null, but in numpy's dtypes it is a number like any other.
             return pa.array(series.to_numpy().astype(series.dtype.newbyteorder("="), copy=False))
@@ -251,46 +271,44 @@ def _array(name: str, series: pd.Series[Any]) -> pa.Array:
 
 def _series(field: pa.Field, values: Any, rows: int) -> pd.Series[Any]:
     """Return the column of a frame that holds the values of a leaf, or of a dict of leaves, unchanged."""
-    import pyarrow as pa
-    import pyarrow.types as kinds
-
-    from cachelayer.adapters.frameworks.arrow_arrays import array_of
     from cachelayer.adapters.sources.arrow_columns import are_zoned
-    from cachelayer.adapters.sources.arrow_schema import categories_of, says_more
 
     kind = field.type
     name = field.name
+    dtype_name = note_of(field, PANDAS)
+    if dtype_name == "arrow":
+        return pd.Series(pd.arrays.ArrowExtensionArray(array_of(kind, values, rows, f"[{name!r}]")))
     if kinds.is_dictionary(kind):
         array = array_of(kind, values, rows, f"[{name!r}]")
         series = array.to_pandas()
         if getattr(kind.value_type, "tz", None) is not None:
             # pyarrow drops the time zone of categories.
             series = series.cat.rename_categories(pd.Index(array.dictionary.to_pandas()))
-        categories = categories_of(field)
+        categories = note_of(field, CATEGORIES)
         return series if categories is None else series.cat.set_categories(categories, ordered=True)
     zone = getattr(kind, "tz", None)
     if (says_more(kind) or (zone is None and any(are_zoned(kind)))) and not isinstance(kind, pa.BaseExtensionType):
         return _objects(array_of(kind, values, rows, f"[{name!r}]"), name)
     if kinds.is_string(kind) or kinds.is_binary(kind):
-        return array_of(kind, values, rows, f"[{name!r}]").to_pandas()
+        texts = array_of(kind, values, rows, f"[{name!r}]").to_pandas()
+        return texts if dtype_name is None else texts.astype(dtype_name)
     if kinds.is_temporal(kind):
         times = pd.Series(_native(_times(values, name)))
         return times if zone is None else times.dt.tz_localize("UTC").dt.tz_convert(pa.lib.string_to_tzinfo(zone))
     is_number = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
-    if is_number and not isinstance(values, Nullable):
+    if is_number and dtype_name is None and not isinstance(values, Nullable):
         return pd.Series(_native(values))
-    if is_number and values.values.dtype.name in _MASKED:
-        dtype = _MASKED[values.values.dtype.name]
-        return pd.Series(dtype.construct_array_type()(values.values, ~values.valid))
-    if is_number and np.isnan(values.values[values.valid]).any():
-        warn(f"leaf [{name!r}] holds null and NaN, which pandas cannot tell apart in a column of {kind}")
+    if is_number:
+        numbers = values if isinstance(values, Nullable) else Nullable(values, np.ones(rows, np.bool_))
+        if numbers.values.dtype.name in _MASKED:
+            dtype = _MASKED[numbers.values.dtype.name]
+            return pd.Series(dtype.construct_array_type()(_native(numbers.values), ~numbers.valid))
+        if np.isnan(numbers.values[numbers.valid]).any():
+            warn(f"leaf [{name!r}] holds null and NaN, which pandas cannot tell apart in a column of {kind}")
     return pd.Series(np.fromiter((_cell(values, row) for row in range(rows)), object, rows))
 
 
 def _objects(array: pa.Array, name: str) -> pd.Series[Any]:
-    """Return Arrow's values as objects of Python."""
-    import pyarrow as pa
-
     try:
         values = array.cast(_without_nanoseconds(array.type)).to_pylist()
     except pa.ArrowInvalid as error:
@@ -303,9 +321,6 @@ def _objects(array: pa.Array, name: str) -> pd.Series[Any]:
 
 def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
     """Return a type with microseconds for the nanoseconds of times of day."""
-    import pyarrow as pa
-    import pyarrow.types as kinds
-
     if kinds.is_time64(kind):
         return pa.time64("us")
     if kinds.is_struct(kind):
@@ -316,7 +331,6 @@ def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def _cell(values: Any, row: int) -> Any:
-    """Return the value of a row as in the elements; a Ragged becomes a list of arrays."""
     if values is None or (isinstance(values, Nullable) and values.valid.ndim == 1 and not values.valid[row]):
         return None
     if tree.is_namedtuple(values):

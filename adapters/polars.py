@@ -28,7 +28,6 @@ with packages_of("polars", "this needs Polars"):
 __all__ = ["as_source", "to_polars"]
 
 _FIXES: dict[Any, str] = {
-    pl.Decimal: "cast(pl.Float64) rounds it, cast(pl.String) keeps its digits",
     pl.Object: "make it numbers, strings, lists or structs",
     pl.Int128: "cast(pl.Int64) if its values fit, or cast(pl.String)",
     pl.UInt128: "cast(pl.UInt64) if its values fit, or cast(pl.String)",

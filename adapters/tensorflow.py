@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,7 +61,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if not isinstance(obj, tf.data.Dataset):
         return None
     warn_of_steps("tf.data.Dataset", _steps_of(obj, are_rows=unbatch))
-    return source_of_pipeline(unbatched(obj) if unbatch else obj, element_spec)
+    source = source_of_pipeline(unbatched(obj) if unbatch else obj, element_spec)
+    # Of keras.utils.image_dataset_from_directory() and the like.
+    classes = getattr(obj, "class_names", None)
+    return source if classes is None else replace(source, metadata={"classes": list(classes)})
 
 
 def _steps_of(dataset: Any, *, are_rows: bool) -> Iterator[str]:

@@ -66,9 +66,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     data = _only_split(obj) if isinstance(obj, tfds.core.DatasetBuilder) else obj
     if isinstance(data, BaseDataSource):
         return _source_of_examples(data, element_spec)
-    from cachelayer.adapters.tensorflow import as_source as tf_source
+    from cachelayer.adapters.tensorflow import source_of_pipeline
 
-    return tf_source(data, element_spec=element_spec)
+    return replace(source_of_pipeline(data, element_spec), metadata=_metadata(obj.info, next(iter(obj.info.splits))))
 
 
 def _only_split(builder: Any) -> Any:
@@ -96,11 +96,14 @@ def _only_split(builder: Any) -> Any:
 def _source_of_examples(data: BaseDataSource, declared: Tree | None) -> Source:
     """Return the source of the examples of a data source, with decoders or without, in a declared spec or its own."""
     spec = declared or _spec_of(data)
-    info = data.dataset_info
-    names = dict(_class_names(info.features, ""))
-    metadata = {METADATA: {"dataset": info.full_name, "split": str(data.split), "class_names": names}}
     source = source_of_items(data, fetch=partial(_examples_of, data), at_once=_RECORDS_AT_ONCE)
+    metadata = _metadata(data.dataset_info, data.split)
     return replace(source, kind="tfds", element_spec=spec, metadata=metadata)
+
+
+def _metadata(info: Any, split: Any) -> dict[str, Any]:
+    names = dict(_class_names(info.features, ""))
+    return {METADATA: {"dataset": info.full_name, "split": str(split), "class_names": names}}
 
 
 def _examples_of(data: BaseDataSource, numbers: Sequence[int]) -> Iterable[Any]:

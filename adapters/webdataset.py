@@ -127,7 +127,6 @@ def _spec(files: Sequence[File], suffixes: list[str] | None) -> dict[str, LeafSp
 
 
 def _elements(file: File, spec: Mapping[str, LeafSpec | None], *, takes_all: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the key and the element of each sample."""
     for sample in _samples(file):
         key = sample[KEY]
         extra = [name for name in sample if name not in spec and not name.startswith("__")]

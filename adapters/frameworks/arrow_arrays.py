@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.adapters.sources.arrow_columns import is_list
 from cachelayer.adapters.sources.arrow_schema import kept_fields
+from cachelayer.adapters.sources.decimals import decimals_of
 from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import records_of
 from cachelayer.records.selection import record_numbers
@@ -223,6 +224,8 @@ def _nested(
         return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls, null_values))
     if kinds.is_dictionary(kind) and not splits:
         return _categories(kind, _nested(kind.value_type, values, splits, nulls))
+    if kinds.is_decimal(kind) and not splits:
+        return decimals_of(kind, values, nulls)
     if not splits:
         return _times(kind, values, nulls) if values.dtype.kind in "mM" else pa.array(values, kind, mask=nulls)
     inner = _nested(kind.value_type, values, splits[1:], None if splits[1:] else null_values, null_values)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import declared_spec
-from cachelayer.specs import tree
-from cachelayer.specs.spec import JsonSpec, LeafSpec, VideoSpec, describe_leaf
+from cachelayer.specs.schema import Schema
+from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, VideoSpec, decoded_leaf
+from cachelayer.specs.tree import Tree
 from cachelayer.streams.stream import Stream
 from cachelayer.views.view import View
+
+CURE_OF_VIDEOS = "stream ref.clips(...), or take frames of it with map()"
+CURE_OF_VALUES = (
+    "make numbers of one shape of it with map(), or with filled(value) or to_dense(length) in map_batches()"
+)
 
 
 def check_stream(value: Any) -> None:
@@ -31,25 +40,20 @@ def check_ref(value: Any) -> None:
         )
 
 
-def check_no_json(stream: Stream[Any], framework: str) -> None:
-    """Raise if batches have a field of JSON, for a framework that has numbers alone."""
-    _refuse_leaves(stream, JsonSpec, framework, "make numbers of one shape of it with map()")
-
-
-def check_no_videos(stream: Stream[Any], framework: str) -> None:
-    """Raise if batches have a field of videos, which no framework has."""
-    _refuse_leaves(stream, VideoSpec, framework, "stream ref.clips(...), take frames of it with map()")
-
-
-def _refuse_leaves(stream: Stream[Any], kind: type[LeafSpec], framework: str, cure: str) -> None:
+def check_numbers(stream: Stream[Any], framework: str, has_dtype: Callable[[np.dtype[Any]], bool]) -> None:
+    """Raise if batches have a field that is no array of numbers, for a framework that takes these alone."""
     reader = stream._reader
     # A record of a wrapped object is not read for this.
-    for path, leaf in tree.leaves(stream.element_spec if reader.is_mapped else declared_spec(reader.records)):
-        if isinstance(leaf, kind):
-            raise InvalidTypeError(
-                f"{tree.leaf_title(path)} is {describe_leaf(leaf)}, which {framework} has no array for: {cure}, "
-                "or leave it out with ref.fields()"
-            )
+    spec = stream.element_spec if reader.is_mapped else declared_spec(reader.records)
+
+    def cure(leaf: Tree) -> str | None:
+        if isinstance(leaf, VideoSpec):
+            return CURE_OF_VIDEOS
+        is_array = isinstance(leaf, (ArraySpec, ImageSpec, AudioSpec)) and not (leaf.nullable or leaf.nullable_values)
+        dtype = decoded_leaf(leaf).dtype if is_array else None
+        return None if isinstance(dtype, np.dtype) and has_dtype(dtype) else CURE_OF_VALUES
+
+    Schema.of(spec).check_taken(framework, cure)
 
 
 def rows_of_batches(stream: Stream[Any]) -> int | None:

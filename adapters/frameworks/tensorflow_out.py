@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby, islice
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_no_videos, check_stream, rows_of_batches
+from cachelayer.adapters.frameworks.stream_or_ref import CURE_OF_VIDEOS, check_stream, rows_of_batches
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.specs import json_text, tree
 from cachelayer.specs.schema import Schema
-from cachelayer.specs.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
+from cachelayer.specs.spec import ArraySpec, JsonSpec, LeafSpec, RaggedSpec, SparseSpec, VideoSpec, describe_leaf
 from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import NoArray, Ragged, Sparse
 from cachelayer.streams.cursor import Cursor
@@ -28,6 +28,8 @@ from cachelayer.support.arguments import explains_options
 from cachelayer.support.user_warnings import warn
 
 _GROUP_RECORDS = 512
+_GROUP_BATCHES = 16
+_COPIED_NBYTES = 1 << 20
 # Several groups are in memory at once.
 _GROUP_NBYTES = 32 << 20
 
@@ -73,7 +75,6 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         [([4, 3], 2), ([0, 1], 4), ([2], 5)]
     """
     check_stream(stream)
-    check_no_videos(stream, "TensorFlow")
     reader = stream._reader
     spec = stream.element_spec
     if reader.is_mapped and spec is None:
@@ -83,22 +84,27 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         )
     _check_outward(spec)
     leaves = [leaf for _, leaf in tree.leaves(spec)]
-    grouped = not reader.schedule.batched and reader.schedule.shard_count == 1 and all(map(_unbatches, leaves))
+    batched = reader.schedule.batched
+    # One call of Python gives a group of items: a call for each would take longer than to read it.
+    grouped = all(map(_unbatches, leaves)) and (batched or reader.schedule.shard_count == 1)
     read = reader
-    of_positions = tf.TensorSpec((), tf.int64)
-    if reader.schedule.batched:
+    most = 1
+    if batched:
         signature = _signature_of_batches(stream, leaves)
+        most = _batches_of_group(reader, leaves) if grouped else 1
+        grouped = most > 1
+        if grouped:
+            signature = [tf.TensorSpec((None, *each.shape), each.dtype) for each in signature]
     elif grouped:
-        # One call gives a group its structure; a call for each element would take longer than to read it.
         records = _group_records(reader, leaves)
         read = reader.with_schedule(batched=True, global_batch=records, remainder="keep", arranges=False)
-        of_positions = tf.TensorSpec((None,), tf.int64)
         signature = [_batch_signature(leaf, None) for leaf in leaves]
     else:
         signature = list(map(_element_signature, leaves))
+    of_positions = tf.TensorSpec((None,) if grouped else (), tf.int64)
     reached = _reached(reader)
     outward = _Outward(spec, are_batches=read.schedule.batched)
-    loops = _Loops(read, outward, reached, has_batches=reader.schedule.batched)
+    loops = _Loops(read, outward, reached, has_batches=batched, most=most)
     pack = _packer(stream, with_position=positions or reached is not None)
 
     def items(generator: Any, loop: Any) -> tf.data.Dataset:
@@ -106,11 +112,11 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         flat = tf.data.Dataset.from_generator(
             generator, args=(loop,), output_signature=(tuple(signature), of_positions)
         )
-        return flat.map(pack).unbatch() if grouped else flat.map(pack)
+        packed = flat.map(pack).prefetch(tf.data.AUTOTUNE)
+        return packed.unbatch() if grouped else packed
 
     def items_of(loop: Any) -> tf.data.Dataset:
-        first = items(loops.first_items, loop).prefetch(tf.data.AUTOTUNE)
-        return first.concatenate(items(loops.last_items, loop).prefetch(tf.data.AUTOTUNE))
+        return items(loops.first_items, loop).concatenate(items(loops.last_items, loop))
 
     def note_position(item: Any, position: Any) -> Any:
         reached.assign(position)
@@ -132,7 +138,7 @@ class _Loops:
     taken, and then the iteration is over.
     """
 
-    def __init__(self, reader: StepReader, outward: _Outward, reached: Any, *, has_batches: bool) -> None:
+    def __init__(self, reader: StepReader, outward: _Outward, reached: Any, *, has_batches: bool, most: int) -> None:
         padded = reader.schedule.pads
 
         def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
@@ -140,7 +146,9 @@ class _Loops:
 
         self._epochs: EpochCursor[Any] = EpochCursor(replace(reader, convert=leaves))
         self._has_batches = has_batches
-        self._grouped = reader.schedule.batched and not has_batches
+        self._has_groups = reader.schedule.batched and not has_batches
+        self._most = most
+        """The most batches of a group; 1 if they come one by one."""
         self._reached = reached
         self._lock = Lock()
         self._running: dict[int, tuple[Schedule, Iterator[tuple[Any, Any]]]] = {}
@@ -164,7 +172,7 @@ class _Loops:
         for item in StreamIterator(cursor):
             after = cursor.position
             # Behind the last element of a group, positions may be left out.
-            yield item, np.append(np.arange(before + 1, before + len(item[0])), after) if self._grouped else after
+            yield item, np.append(np.arange(before + 1, before + len(item[0])), after) if self._has_groups else after
             before = after
 
     def first_items(self, number: int) -> Iterator[tuple[Any, Any]]:
@@ -173,7 +181,7 @@ class _Loops:
         count = None
         if self._reached is None:
             count = schedule.item_count - 1 if self._has_batches else schedule.item_count * 3 // 4
-        yield from islice(items, count)
+        yield from islice(items, count) if self._most == 1 else _groups(islice(items, count), self._most)
 
     def last_items(self, number: int) -> Iterator[tuple[Any, Any]]:
         """Yield the last items of a loop; the next loop has the next iteration."""
@@ -182,7 +190,17 @@ class _Loops:
             with self._lock:
                 if not place and schedule == self._epochs.reader.schedule:
                     self._epochs.begin_next()
-            yield item
+            yield from [item] if self._most == 1 else _groups(iter([item]), 1)
+
+
+def _groups(batches: Iterator[tuple[Any, Any]], most: int) -> Iterator[tuple[Any, Any]]:
+    """Yield batches in groups of equal shapes, stacked: the first group is one batch, so that it comes soon."""
+    size = 1
+    while some := list(islice(batches, size)):
+        for _, group in groupby(some, lambda batch: len(batch[0][0])):
+            leaves, positions = zip(*group, strict=True)
+            yield tuple(map(np.stack, zip(*leaves, strict=True))), np.array(positions)
+        size = min(most, 2 * size)
 
 
 def _reached(reader: StepReader) -> Any:
@@ -246,13 +264,26 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
     return [*signature, tf.TensorSpec((rows,), tf.bool)] if stream._reader.schedule.pads else signature
 
 
+def _element_nbytes(reader: StepReader, leaves: list[LeafSpec]) -> int:
+    fixed = [(leaf.dtype, [dim or 1 for dim in leaf.shape]) for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
+    own = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed)
+    return max(1, own, int(reader.records.info.record_nbytes))
+
+
 def _group_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
     """Return the number of elements in a group: fewer if they are large, and at least 16 groups an epoch."""
-    fixed = [(leaf.dtype, [dim or 1 for dim in leaf.shape]) for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
-    nbytes = max(
-        1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.info.record_nbytes
-    )
-    return max(1, min(_GROUP_RECORDS, _GROUP_NBYTES // nbytes, reader.schedule.records // 16))
+    most = _GROUP_NBYTES // _element_nbytes(reader, leaves)
+    return max(1, min(_GROUP_RECORDS, most, reader.schedule.records // 16))
+
+
+def _batches_of_group(reader: StepReader, leaves: list[LeafSpec]) -> int:
+    """Return the number of batches in a group: 1 if they are so large that to copy them takes longer than a call."""
+    schedule = reader.schedule
+    if min(replace(schedule, num_epochs=None).step_sizes(schedule.start), default=0) < schedule.shard_count:
+        # Of a batch of no rows, TensorFlow's unbatch() crashes the process.
+        return 1
+    rows = -(-schedule.global_batch // schedule.shard_count)
+    return max(1, min(_GROUP_BATCHES, _COPIED_NBYTES // (rows * _element_nbytes(reader, leaves))))
 
 
 def _check_outward(spec: Tree) -> None:
@@ -262,27 +293,23 @@ def _check_outward(spec: Tree) -> None:
         )
     if _without_lists(spec) != spec:
         warn("to_tf() turns lists of a structure into tuples: tf.data would turn a list into a tensor")
-    for node in Schema.of(spec).nullable_dicts:
-        raise InvalidTypeError(
-            f"the dict {node.path} is None in some elements, and TensorFlow has no null: fill it by map(fn, "
-            "element_spec=...), or use the stream itself"
-        )
-    for path, leaf in tree.leaves(spec):
-        name = tree.leaf_title(path)
-        if leaf.nullable or leaf.nullable_values:
-            which = "some of its values are None" if leaf.nullable_values else "is None in some elements"
-            raise InvalidTypeError(
-                f"{name}: {which}, and TensorFlow has no null: fill it by map(fn, element_spec=...), in which "
-                "filled(0) of a Nullable gives the array, or use the stream itself"
-            )
-        try:
-            _tf_dtype(leaf)
-        except TypeError as error:
-            raise InvalidTypeError(f"{name}: TensorFlow has no type for {describe_leaf(leaf)}") from error
+    Schema.of(spec).check_taken("TensorFlow", _cure)
+
+
+def _cure(spec: Tree) -> str | None:
+    """Return what a user makes of values that TensorFlow has no type for; None if it has."""
+    if isinstance(spec, VideoSpec):
+        return CURE_OF_VIDEOS
+    if not isinstance(spec, LeafSpec) or spec.nullable or spec.nullable_values:
+        return "it has no null: fill it by map(fn, element_spec=...), in which filled(0) of a Nullable gives the array"
+    try:
+        _tf_dtype(spec)
+    except TypeError:
+        return "convert it by map(fn, element_spec=...)"
+    return None
 
 
 def _tf_dtype(leaf: LeafSpec) -> Any:
-    """Return TensorFlow's dtype for a leaf."""
     if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU":
         return tf.string
     if leaf.dtype.name == "float8_e5m2":

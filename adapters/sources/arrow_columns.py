@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.adapters.sources.decimals import numbers_of
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import nested_spec, overlaid
@@ -78,7 +79,9 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def dtype_of(kind: pa.DataType, path: str) -> Any:
-    """Return the dtype of the values of a type: dates since 1970, times since midnight, instants in UTC."""
+    """Return the dtype of the values of a type: dates since 1970, times since midnight, instants in UTC; floats for
+    decimals.
+    """
     if is_text(kind) or is_bytes(kind):
         return str if is_text(kind) else bytes
     if kinds.is_date(kind):
@@ -87,6 +90,8 @@ def dtype_of(kind: pa.DataType, path: str) -> Any:
         return np.dtype(f"M8[{kind.unit}]")
     if kinds.is_duration(kind) or kinds.is_time(kind):
         return np.dtype(f"m8[{kind.unit}]")
+    if kinds.is_decimal(kind):
+        return np.dtype(np.float64)
     if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
         # to_pandas_dtype() imports pandas.
         return pa.array([], kind).to_numpy(zero_copy_only=False).dtype
@@ -173,6 +178,8 @@ def _as_declared(path: str, values: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
     if values.type == kind:
         return values
     try:
+        if kinds.is_decimal(values.type):
+            return numbers_of(values, dtype)
         if is_text(values.type):
             values = pc.ascii_trim(values.cast(pa.string()), " \t")
             values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
@@ -468,6 +475,9 @@ def cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     before, after = are_zoned(array.type), are_zoned(kind)
     if len(before) == len(after) and before != after:
         raise pa.ArrowInvalid("times with a time zone and times without do not mix: convert the column first")
+    if kinds.is_decimal(array.type) and kinds.is_floating(kind):
+        # pyarrow's own cast does not round to the nearest.
+        array = numbers_of(array, np.dtype(np.float64))
     # Text that is not UTF-8 passes here: the check of all text refuses it later.
     cast = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))
     if kinds.is_floating(kind) and (kinds.is_floating(array.type) or is_text(array.type)):

@@ -1,20 +1,24 @@
 """The Arrow types that the columns of a source had, where an element spec does not tell them.
 
 A spec has arrays of numbers, text and bytes. The metadata of a version keep that a dict of lists was lists of dicts, a
-span of time a time of day, or a text a category. Frames that are made of it have these types again.
+span of time a time of day, a text a category, or a number a decimal; and the dtypes of pandas. Frames that are made of
+it have these types again.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from cachelayer.adapters.sources.arrow_columns import is_list, spec_of
+import numpy as np
+
+from cachelayer.adapters.sources.arrow_columns import Lists, is_list, leaves_of, spec_of
 from cachelayer.errors import CacheLayerError
 from cachelayer.specs import tree
-from cachelayer.specs.spec import without_nulls
+from cachelayer.specs.spec import LeafSpec, without_nulls
 from cachelayer.specs.tree import Tree
 from cachelayer.support.extras import packages_of
 
@@ -23,19 +27,25 @@ with packages_of("arrow", "this needs pyarrow"):
     import pyarrow.types as kinds
 
 METADATA = "arrow_schema"
-_CATEGORIES = b"cachelayer.categories"
+CATEGORIES = b"cachelayer.categories"
+"""The key of the categories of an ordered category, in their order, in the metadata of its field."""
+PANDAS = b"cachelayer.pandas"
+"""The key of the name of a dtype of pandas."""
 _ALONE = (
     kinds.is_dictionary,
     kinds.is_time,
     kinds.is_map,
     kinds.is_date64,
     kinds.is_fixed_size_binary,
+    kinds.is_decimal,
 )
 
 
 def schema_metadata(schema: pa.Schema) -> dict[str, str]:
     """Return the types of columns, for the metadata of a version: none of them if the spec says all."""
-    fields = [field for field in schema if says_more(field.type)]
+    fields = [
+        field for field in schema if says_more(field.type) or not {CATEGORIES, PANDAS}.isdisjoint(field.metadata or {})
+    ]
     return {METADATA: base64.b64encode(pa.schema(fields).serialize()).decode()} if fields else {}
 
 
@@ -60,15 +70,15 @@ def says_more(kind: pa.DataType) -> bool:
     return any(says_more(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def with_categories(field: pa.Field, categories: Sequence[Any]) -> pa.Field:
-    """Return the field of an ordered category, with its categories in their order."""
-    return field.with_metadata({_CATEGORIES: json.dumps(list(categories))})
+def with_note(field: pa.Field, key: bytes, note: Any) -> pa.Field:
+    """Return a field that keeps a JSON value under a key of its metadata."""
+    return field.with_metadata({**(field.metadata or {}), key: json.dumps(note)})
 
 
-def categories_of(field: pa.Field) -> list[Any] | None:
-    """Return the categories that a field keeps, in their order; None if it keeps none."""
-    categories = (field.metadata or {}).get(_CATEGORIES)
-    return None if categories is None else list(json.loads(categories))
+def note_of(field: pa.Field, key: bytes) -> Any:
+    """Return the value that a field keeps under a key; None if it keeps none."""
+    note = (field.metadata or {}).get(key)
+    return None if note is None else json.loads(note)
 
 
 def _implies(field: pa.Field, spec: Tree) -> bool:
@@ -77,7 +87,16 @@ def _implies(field: pa.Field, spec: Tree) -> bool:
         there = tree.leaves({field.name: spec})
     except CacheLayerError:
         return False
+    kinds_of_leaves = dict(tree.leaf_values(leaves_of("", Lists(pa.nulls(0, pa.struct([field]))), {})))
     return len(own) == len(there) and all(
-        path == other and without_nulls(leaf) == without_nulls(wanted)
+        path == other and _is_like(leaf, wanted, kinds_of_leaves[path].values.type)
         for (path, leaf), (other, wanted) in zip(own, there, strict=True)
     )
+
+
+def _is_like(own: LeafSpec, wanted: LeafSpec, kind: pa.DataType) -> bool:
+    """Return whether a leaf has the values of a type, nulls aside: decimals may be numbers of any dtype."""
+    is_number = isinstance(wanted.dtype, np.dtype) and wanted.dtype.kind in "iuf"
+    if kinds.is_decimal(kind) and is_number:
+        wanted = replace(wanted, dtype=own.dtype)
+    return without_nulls(own) == without_nulls(wanted)

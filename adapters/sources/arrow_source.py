@@ -22,7 +22,7 @@ from cachelayer.adapters.sources.arrow_columns import (
     with_declared,
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
-from cachelayer.builds.batches import Batch, cut, stacked_records
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, batch_records, cut
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source, errors_named, failure_at
 from cachelayer.errors import (
@@ -99,14 +99,13 @@ def source_of_rows(
 
     ``fetch`` returns rows as a table, ``columns_of`` the columns of it, ``nbytes_of`` its size if it is none of Arrow.
     """
-    columns = len(tree.leaves(element_spec))
-    most = stacked_records(nbytes / max(1, length), columns)
+    most = batch_records(nbytes / max(1, length), MAX_STACKED_RECORDS)
 
     def read(start: int, stop: int | None) -> Iterator[Batch]:
         end = length if stop is None else min(length, stop)
         for first in range(start, end, most):
             rows = take(range(first, min(first + most, end)))
-            size = stacked_records((nbytes_of or rows_nbytes)(rows.table) / max(1, len(rows)), columns)
+            size = batch_records((nbytes_of or rows_nbytes)(rows.table) / max(1, len(rows)), MAX_STACKED_RECORDS)
             yield from cut(rows, size)
 
     def take(numbers: Sequence[int]) -> TableRows:
@@ -291,7 +290,6 @@ def columns_of(leaves: FileLeaves, schema: pa.Schema | None, spec: Tree, rows: p
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return batches, of which there is at least one, as one."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -299,7 +297,7 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows in batches of the size that a build takes: cut large batches without a copy, join small ones."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        size = stacked_records(rows_nbytes(batch) / max(1, len(batch)), batch.num_columns)
+        size = batch_records(rows_nbytes(batch) / max(1, len(batch)), MAX_STACKED_RECORDS)
         for start in range(0, len(batch), size):
             pending.append(batch.slice(start, size))
             if sum(map(len, pending)) >= size:
@@ -318,7 +316,6 @@ def rows_nbytes(rows: pa.RecordBatch | pa.Table) -> int:
 
 
 def _check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:
-    """Raise if columns differ from those of the first part."""
     mine = first.schema
     if mine.names == schema.names and mine.types == schema.types:
         return

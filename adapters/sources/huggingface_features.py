@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -136,6 +137,8 @@ def _encoded(feature: Any, value: Any) -> Any:
 
 def _of_dtype(feature: Any, value: Any) -> Any:
     """Return numpy's numbers in the dtype of a feature, if it holds them: floats may be rounded."""
+    if isinstance(feature, datasets.Value) and kinds.is_decimal(feature.pa_type):
+        return _float_of_decimal(feature.pa_type, value)
     if not isinstance(feature, (datasets.Value, *ARRAYS)) or not isinstance(value, (np.ndarray, np.generic)):
         return value
     dtype = dtype_of(datasets.Value(feature.dtype).pa_type, "")
@@ -146,6 +149,13 @@ def _of_dtype(feature: Any, value: Any) -> Any:
     is_rounded = dtype.kind == value.dtype.kind == "f" and bool((np.isinf(cast) == np.isinf(value)).all())
     same = np.array_equal(cast.astype(value.dtype), value, equal_nan=value.dtype.kind == "f")
     return cast if is_rounded or (same and np.array_equal(cast < 0, np.asarray(value) < 0)) else value
+
+
+def _float_of_decimal(kind: pa.DataType, value: Any) -> Any:
+    """Return the float of a decimal that a type holds, or those of a list; raise an ArrowInvalid if it does not."""
+    if isinstance(value, (list, tuple)):
+        return [_float_of_decimal(kind, each) for each in value]
+    return float(pa.scalar(value, kind).as_py()) if isinstance(value, Decimal) else value
 
 
 def feature_of(spec: Tree, path: str) -> Any:

@@ -30,7 +30,6 @@ from cachelayer.builds.batches import batch_records
 from cachelayer.builds.sharded_source import Sharded, source_of_sharded
 from cachelayer.builds.source import (
     Source,
-    by_number,
     errors_named,
     has_items,
     length_of,
@@ -201,7 +200,10 @@ def told_by_adapter(obj: Any) -> Any:
     libraries = {base.__module__.partition(".")[0] for base in type(obj).__mro__}
     for entry in entry_points_of(ENTRY_POINTS):
         if entry.name in libraries and sys.modules.get(entry.name) is not None:
-            tell = getattr(sys.modules[entry.load().__module__], "content", None)
+            try:
+                tell = getattr(sys.modules[entry.load().__module__], "content", None)
+            except MissingDependencyError:
+                return None
             return None if tell is None else tell(obj)
     return None
 
@@ -223,7 +225,7 @@ def _of_records(obj: object, records: DatasetRows[Any], declared: Tree | None) -
     base = _base(records)
     kind = type(obj).__name__
     if records.undecoded() is None:
-        source = source_of_items(obj, fetch=partial(by_number, obj))
+        source = source_of_items(obj, by_number=True)
         return replace(source, element_spec=declared_spec(records), provenance=base)
     dataset = _files_of(records, declared) or records
     source = source_of_items(

@@ -19,7 +19,7 @@ dicts that are None come beside the values, by their paths::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Self
@@ -27,7 +27,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.specs import tree
 from cachelayer.specs.spec import (
     LeafSpec,
@@ -188,6 +188,24 @@ class Schema(PickledByFields):
         """Return the spec of elements that have only these leaves."""
         return _chosen(self.root, set(numbers))
 
+    def check_taken(self, framework: str, cure: Callable[[Tree], str | None]) -> None:
+        """Raise for the first leaf, or dict that may be None, that a framework does not take.
+
+        ``cure`` says of such a spec what a user makes of its values, and None of what the framework takes.
+        """
+        nodes = (*self.nullable_dicts, *self.leaves)
+        cures = {node.path: cure(node.spec) for node in nodes}
+        refused = next((node for node in nodes if cures[node.path] is not None), None)
+        if refused is None:
+            return
+        may_be_none = isinstance(refused.spec, NullableDict) or refused.spec.nullable
+        value = f"{describe(refused.spec)}, or None" if may_be_none else describe(refused.spec)
+        taken = [leaf.name for leaf in self.leaves if not any(cures.get(path) for path in leaf.lineage)]
+        others = "leave it out"
+        if taken and isinstance(self.spec, dict):
+            others = f"choose other fields, with ref.fields({tree.listed(taken)})"
+        raise not_taken(tree.leaf_title(refused.path), value, framework, f"{cures[refused.path]}, or {others}")
+
     # Values
 
     def split(self, value: Any, absent: Any = (_NONE, Nullable)) -> tuple[list[Any], dict[str, Any]]:
@@ -244,6 +262,11 @@ class Schema(PickledByFields):
     def pack_rows(self, columns: Sequence[list[Any]], nulls: Nulls, count: int) -> list[Any]:
         """Return the elements of what :meth:`split_rows` returns, given how many they are."""
         return _packed_rows(self.root, columns, nulls, count)
+
+
+def not_taken(title: str, value: str, framework: str, cure: str) -> InvalidTypeError:
+    """Return the error for a leaf that a framework does not take."""
+    return InvalidTypeError(f"{title} is {value}, which {framework} does not take: {cure}")
 
 
 def _folded(leaf: Node, value: Any, nulls: Nulls) -> Any:

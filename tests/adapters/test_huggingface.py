@@ -128,6 +128,7 @@ COLUMNS: dict[str, tuple[Any, list[Any], Any]] = {
     "date64": (Value("date64"), [dt.date(2020, 1, 2), dt.date(1960, 1, 1)], nullable("M8[ms]")),
     "time32": (Value("time32[s]"), [dt.time(1, 2, 3)], nullable("m8[s]")),
     "time64": (Value("time64[us]"), [dt.time(1, 2, 3, 4)], nullable("m8[us]")),
+    "decimals": (Value("decimal128(5, 2)"), [Decimal("1.10"), Decimal("-20.00")], nullable("float64")),
     "large text": (Value("large_string"), ["a", "", "ü"], nullable(str)),
     "large bytes": (Value("large_binary"), [b"a", b"", b"\0"], nullable(bytes)),
     "nothing": (Value("null"), [None], None),
@@ -355,7 +356,6 @@ def i8(*values: int) -> Any:
 
 
 REFUSED: dict[str, tuple[Any, list[Any]]] = {
-    "decimals": (Value("decimal128(5, 2)"), [None]),
     "only nulls in lists": (List(Value("null")), [[]]),
     "palettes with transparency": (datasets.Image(mode="PA"), [None]),
     "null lists in lists": (List(List(Value("int8"))), [[[1]], [[1], None]]),
@@ -411,6 +411,9 @@ WITH: dict[str, tuple[Any, list[Any], list[Any] | str]] = {
     "nanoseconds as microseconds": (Value("timestamp[us]"), [pd.Timestamp(NS)], "record 0, .*x"),
     "far seconds": (Value("timestamp[s]"), [np.datetime64(2**60, "s")], [np.datetime64(2**60, "s")]),
     "2^64 - 1 in lists": (List(Value("uint64")), [[2**64 - 1]], [np.array([2**64 - 1], "u8")]),
+    "decimals": (Value("decimal128(5, 2)"), [Decimal("1.1"), None], [np.float64(1.1), None]),
+    "decimals in lists": (List(Value("decimal128(5, 2)")), [[Decimal("1.1")]], [np.array([1.1])]),
+    "a decimal with more digits": (Value("decimal128(5, 2)"), [Decimal("1.1"), Decimal("1.234")], "record 1, .*x"),
     "-1 without signs": (Value("uint64"), [-1], "record 0, .*x"),
     "a fraction as an integer": (Value("int8"), [1, 1.5], "record 1, .*x"),
     "a fraction as an integer in arrays": (Array2D((1, 1), "int8"), [[[1.5]]], "record 0, .*x"),

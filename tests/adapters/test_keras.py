@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import subprocess
@@ -290,6 +291,21 @@ def test_a_run_that_is_killed_goes_on_in_mid_epoch_and_twice(ref: Any, tmp_path:
         assert begun + more + rest == whole
         assert same == pytest.approx(weights)
         assert later["val_loss"] == history["val_loss"][-len(later["val_loss"]) :]
+
+
+def test_each_batch_is_one_step_of_the_optimizer_in_runs_that_are_killed_twice(ref: Any, tmp_path: Path) -> None:
+    stream = ref.stream(8, shuffle=True, seed=7).map_batches(pair)
+    counted = []
+    for stop in (7, 7, 0):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        watch = Stop(stop)
+        backup = keras.callbacks.BackupAndRestore(tmp_path, save_freq=1, delete_checkpoint=False)
+        callbacks = [backup, Resume(stream), watch]
+        with contextlib.suppress(KeyboardInterrupt):
+            model.fit(to_keras(stream), epochs=4, verbose=0, shuffle=False, callbacks=callbacks)
+        counted.append((stop - watch.left, int(model.optimizer.iterations)))
+    assert counted == [(7, 7), (7, 14), (6, 20)]
 
 
 def test_resume_says_what_it_needs(ref: Any, tmp_path: Path) -> None:

@@ -267,6 +267,36 @@ def test_what_cannot_be_stored_or_taken_apart_is_refused_by_name(storage: Storag
         storage.cache(make(), "d@v1", unbatch=unbatch)
 
 
+def test_the_class_names_of_a_folder_of_images_are_kept(storage: Storage, tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        tf.io.write_file(str(tmp_path / name / "0.png"), tf.io.encode_png(np.zeros((4, 4, 3), np.uint8)))
+    data = tf.keras.utils.image_dataset_from_directory(str(tmp_path), image_size=(4, 4), shuffle=False, verbose=False)
+    ref: Any = storage.cache(data, "pets@v1", unbatch=True)
+    assert ref.metadata["classes"] == ["cat", "dog"]
+    assert [int(label) for _, label in ref] == [0, 1]
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad", "wrap"])
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_batches_of_every_shard_come_as_they_are_with_their_positions(remainder: Any, shards: int) -> None:
+    rows = [{"x": np.arange(n, n + 3, dtype="f4"), "text": f"n{n}"} for n in range(64)]
+    wrapped = cachelayer.wrap(rows, identity="rows")
+    for epochs, size in ((1, 6), (3, 6), (2, 12)):
+        stream = wrapped.stream(
+            size, shuffle=True, seed=3, num_epochs=epochs, remainder=remainder, shard=(shards - 1, shards)
+        )
+        iterator = iter(stream)
+        for item, position in to_tf(stream, positions=True).as_numpy_iterator():
+            wanted = next(iterator)
+            batch, expected = (item[0], wanted[0]) if remainder == "pad" else (item, wanted)
+            assert np.array_equal(batch["x"], expected["x"])
+            assert [text.decode() for text in batch["text"]] == expected["text"].tolist()
+            assert remainder != "pad" or item[1].tolist() == wanted[1].tolist()
+            assert position == iterator.position
+        assert next(iterator, None) is None
+
+
 class TestStreams(ResumableSinkTests):
     without: ClassVar = {"mapped batches"}
     test_the_state_of_another_stream_is_refused_by_what_differs = None  # type: ignore[assignment]

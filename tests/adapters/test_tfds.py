@@ -150,6 +150,13 @@ def test_the_data_sources_of_all_splits_are_a_dataset_each(tmp_path: Path, tiny:
     assert known == {"dataset": "tiny/1.0.0", "split": "test", "class_names": {"['label']": CLASSES}}
 
 
+@pytest.mark.parametrize("form", ["array_record", "tfrecord"])
+def test_the_names_of_classes_are_kept_of_any_file_format(tmp_path: Path, form: str) -> None:
+    ref = cached(tmp_path, builder(tmp_path, form, test=3))
+    wanted = {"dataset": "tiny/1.0.0", "split": "test", "class_names": {"['label']": CLASSES}}
+    assert ref.metadata["tfds"] == wanted
+
+
 def test_files_that_are_not_decoded_may_be_images_of_ours(tmp_path: Path, tiny: Any) -> None:
     decoders = {"image": tfds.decode.SkipDecoding()}
     source = tiny.as_data_source("test", decoders=decoders)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
-import multiprocessing
-import os
 import pickle
 import random
 import re
@@ -416,9 +413,7 @@ def test_a_dtype_that_torch_has_not_is_refused_with_the_fields_to_choose(dtype: 
     element = {"n": 1, "meta": {"odd": np.zeros(2, kind), "url": "a"}, "took": np.timedelta64(1, "s")}
     ref: Any = storage.cache([element] * 4, "d@v1")
     for use in (to_torch, lambda ref: loader(ref.stream(2)), lambda ref: loader(ref.stream(2), num_workers=1)):
-        with pytest.raises(
-            InvalidTypeError, match=rf"\['odd'\] has dtype {re.escape(kind.name)}.*fields\('n', 'meta/url'\)"
-        ):
+        with pytest.raises(InvalidTypeError, match=rf"\['odd'\] is {re.escape(kind.name)}.*fields\('n', 'meta/url'\)"):
             use(ref)
     assert next(iter(loader(ref.fields("n", "meta/url").stream(2))))["meta"] == {"url": ["a", "a"]}
     converted = ref.stream(2).map(lambda element: {"odd": element["meta"]["odd"].astype(int)})
@@ -470,38 +465,6 @@ def test_elements_have_no_workers_and_batches_may_have_spawned_ones(ref: Any) ->
         loader(ref.stream(), num_workers=1)
     stream = ref.stream(16, shuffle=True, seed=4)
     assert labels(loader(stream, num_workers=1, multiprocessing_context="spawn")) == labels(stream)
-
-
-def with_process(element: dict[str, Any]) -> dict[str, Any]:
-    return {"label": element["label"], "process": os.getpid()}
-
-
-def test_workers_stay_from_epoch_to_epoch_whatever_was_left_early_or_restored(ref: Any) -> None:
-    stream = ref.stream(16, shuffle=True, seed=4, remainder="wrap").map(with_process)
-    loaders = [loader(stream, num_workers=2), loader(stream)]
-    processes = set[int]()
-
-    def both(count: int | None = None) -> None:
-        for batch, expected in itertools.islice(zip(*loaders, strict=True), count):
-            assert batch["label"].tolist() == expected["label"].tolist()
-            processes.update(batch["process"].tolist())
-
-    both()
-    both(3)
-    both()
-    state = loaders[0].state_dict()
-    both(2)
-    for each in loaders:
-        each.load_state_dict(state)
-    both()
-    for each in loaders:
-        each.set_epoch(7)
-    both()
-    assert len(processes) == 2
-    del each
-    loaders.clear()
-    gc.collect()
-    assert not processes & {child.pid for child in multiprocessing.active_children()}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

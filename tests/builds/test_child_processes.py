@@ -54,8 +54,9 @@ CALLS = {
 @pytest.mark.parametrize(
     ("call", "folder"),
     [
-        *((call, "one") for call in ("parts", "hosts", "columns", "append")),
+        *((call, "one") for call in CALLS if call != "ray"),
         ("a sequence", "new"),
+        ("parts", "new"),
         pytest.param("ray", "new", marks=[pytest.mark.soak, pytest.mark.needs("ray")]),
     ],
 )

@@ -31,6 +31,21 @@ def listed(numbers: list[int]) -> Selection:
     return Selection(np.array(numbers, np.int64))
 
 
+@given(CHAINS, st.data())
+def test_slices_and_indices_are_those_of_lists(chain: tuple[int, list[slice]], data: st.DataObject) -> None:
+    selection, expected = chained(*chain)
+    length = len(expected)
+    assert len(selection) == length
+    assert selection.take(range(length)).tolist() == expected
+    assert [selection.number(index) for index in range(-length, length)] == expected * 2
+    indices = data.draw(st.lists(st.integers(-length, length - 1))) if length else []
+    for each in (selection, listed(expected)):
+        for form in (indices, np.array(indices, np.int16), iter(indices)):
+            taken = each.take(form)
+            assert taken.dtype == np.int64
+            assert taken.tolist() == [expected[index] for index in indices]
+
+
 OUTSIDE = st.one_of(st.integers(0, 5), st.sampled_from([2**63, 2**64 - 1, 2**64 - 5, 2**70]))
 
 
@@ -43,6 +58,15 @@ def test_indices_outside_are_refused(chain: tuple[int, list[slice]], beyond: int
                 each.take([index])
             with pytest.raises(RecordIndexError, match=f"record {index} of {len(expected)}"):
                 each.number(index)
+
+
+@given(CHAINS)
+def test_a_digest_says_what_is_shown_and_not_how_it_was_chosen(chain: tuple[int, list[slice]]) -> None:
+    selection, expected = chained(*chain)
+    records = chain[0]
+    digest = selection.digest(BASE, records)
+    assert digest == listed(expected).digest(BASE, records)
+    assert (digest == BASE) == (expected == list(range(records)))
 
 
 @given(st.lists(st.integers(0, 9), max_size=6), st.lists(st.integers(0, 9), max_size=6))

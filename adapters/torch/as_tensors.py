@@ -1,7 +1,8 @@
-"""Convert arrays to tensors, sharing memory if possible."""
+"""Convert arrays to tensors, sharing memory if possible, and numpy's generators to PyTorch's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -10,11 +11,11 @@ import torch
 
 from cachelayer.errors import InvalidTypeError
 from cachelayer.specs import tree
-from cachelayer.specs.leaf_names import names_of_leaves
-from cachelayer.specs.spec import LeafSpec
+from cachelayer.specs.schema import Schema, not_taken
 from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import Nullable, Ragged, Sparse
 
+CURE = "convert it with map() of a stream"
 # numpy's array protocol does not have these dtypes: they are converted through integers of the same size.
 _ML_DTYPES: dict[np.dtype[Any], torch.dtype] = {
     np.dtype(getattr(ml_dtypes, name)): getattr(torch, name)
@@ -74,35 +75,29 @@ def tensor_of(path: str, array: np.ndarray[Any, Any]) -> Any:
             return torch.from_numpy(array)
         return torch.from_numpy(array.view(f"u{array.itemsize}")).view(dtype)
     except (TypeError, ValueError) as error:
-        raise _dtype_error(path, array.dtype, "leave it out") from error
+        raise not_taken(tree.leaf_title(path), tree.describe(array), "PyTorch", f"{CURE}, or leave it out") from error
 
 
 def check_dtypes(spec: Tree) -> None:
     """Raise unless PyTorch has the dtypes of all leaves of the records; the error says which fields to choose."""
-    leaves = tree.leaves(spec)
-    known = [_has_dtype(leaf) for _, leaf in leaves]
-    if all(known):
-        return
-    path, leaf = leaves[known.index(False)]
-    names = [repr(name) for name, is_known in zip(names_of_leaves(spec), known, strict=True) if is_known]
-    cure = "leave it out"
-    if names and isinstance(spec, dict):
-        cure = f"choose other fields, with ref.fields({', '.join(names)})"
-    raise _dtype_error(path, leaf.dtype, cure)
+    Schema.of(spec).check_taken("PyTorch", lambda leaf: None if _has_dtype(leaf) else CURE)
 
 
-def _has_dtype(leaf: LeafSpec) -> bool:
-    if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU":
+def _has_dtype(leaf: Tree) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    if not isinstance(dtype, np.dtype) or dtype.kind in "SU":
         return True
     try:
-        tensor_of("", np.empty(0, leaf.dtype))
+        tensor_of("", np.empty(0, dtype))
     except InvalidTypeError:
         return False
     return True
 
 
-def _dtype_error(path: str, dtype: Any, cure: str) -> InvalidTypeError:
-    name = tree.leaf_title(path)
-    return InvalidTypeError(
-        f"{name} has dtype {dtype}, which PyTorch does not have: {cure}, or convert it with map() of a stream"
-    )
+def keyed_generators(
+    keyed: Callable[[Any, int], Iterator[np.random.Generator]], positions: Any, attempts: int
+) -> Iterator[torch.Generator]:
+    """Yield the generator of each position for ``map(rng="torch")``, seeded by the first number of numpy's."""
+    generator = torch.Generator()
+    for each in keyed(positions, attempts):
+        yield generator.manual_seed(int(each.integers(2**63)))

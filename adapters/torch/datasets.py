@@ -1,58 +1,33 @@
-"""Read PyTorch datasets and loaders as sources, and turn records and streams into tensors.
-
-``storage.cache(x, ...)`` takes a ``Dataset``, ``IterableDataset`` or ``DataLoader`` as it is. :func:`loader` iterates
-over a stream as tensors, with a state. :func:`to_torch` returns a map-style ``Dataset``; :class:`Sampler` and
-:class:`BatchSampler` let any ``torch.utils.data.DataLoader`` read it in our exact order.
-"""
+"""Read PyTorch datasets and loaders as sources, and give PyTorch records as a dataset."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
+from torch.utils import data
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
+from cachelayer.adapters.torch.as_tensors import check_dtypes, tensors
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
-from cachelayer.builds.source import Source, by_number, length_of, read_once, source_of_items
+from cachelayer.builds.source import Source, length_of, read_once, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidTypeError
 from cachelayer.objects.local import located
-from cachelayer.protocols import T
 from cachelayer.records.selection import record_numbers
 from cachelayer.records.value_conversion import as_leaf
 from cachelayer.specs.schema import Schema
 from cachelayer.specs.spec import ArraySpec, ImageSpec, LeafSpec
 from cachelayer.specs.tree import Tree
-from cachelayer.streams.ahead.block_feed import warn_of_workers
-from cachelayer.streams.ahead.prefetch import Prefetcher
-from cachelayer.streams.epochs import EpochCursor
-from cachelayer.streams.epochwise import Epochwise
-from cachelayer.streams.stream import Stream
-from cachelayer.support.arguments import explains_options, integer
-from cachelayer.support.extras import packages_of
+from cachelayer.support.arguments import explains_options
 from cachelayer.support.user_warnings import warn
 from cachelayer.views.view import View
-
-with packages_of("torch", "this needs PyTorch"):
-    import torch
-    from torch.utils import data
-
-    from cachelayer.adapters.frameworks.torch_samplers import BatchSampler, Sampler, rank_and_world
-    from cachelayer.adapters.frameworks.torch_tensors import check_dtypes, tensors
-    from cachelayer.adapters.frameworks.torch_workers import WorkerChunks, Workers
-
-__all__ = ["BatchSampler", "Loader", "Sampler", "as_source", "loader", "tensors", "to_torch"]
-_MANY_WORKERS = (
-    "pass num_workers=0, and map(fn, threads=n) if fn releases the GIL; or call mirror() first, to read a local copy"
-)
-
 
 # Datasets of PyTorch as sources.
 
@@ -95,7 +70,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         source = _source_of_image_folder(obj)
     elif isinstance(obj, data.Dataset):
         # Arrays for tensors, and files for pictures.
-        source = source_of_items(obj, fetch=partial(by_number, obj, convert=_copied))
+        source = source_of_items(obj, convert=_copied, by_number=True)
     else:
         return None
     return unbatched(source, rows, declared=element_spec) if unbatch else source
@@ -109,7 +84,7 @@ def _source_of_image_folder(folder: Any) -> Source:
             "the training program applies fn to what is read"
         )
     files = [(located(path), label) for path, label in folder.samples]
-    source = source_of_items(files, fetch=partial(by_number, files, convert=_file_and_label))
+    source = source_of_items(files, convert=_file_and_label, by_number=True)
     # torchvision turns no image.
     spec = ImageSpec("RGB", upright=False), ArraySpec("int64")
     metadata = {"classes": list(folder.classes)}
@@ -186,8 +161,6 @@ def to_torch(ref: View[Any]) -> data.Dataset:
 
 
 class _RefDataset(data.Dataset):  # type: ignore[misc]
-    """The records of a ref as tensors."""
-
     def __init__(self, ref: View[Any]) -> None:
         self._ref = ref
         self._schema = Schema.of(ref.element_spec)
@@ -221,131 +194,3 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
 def _stacks(leaf: LeafSpec) -> bool:
     """Return whether row i of a batch's leaf is the leaf of element i."""
     return isinstance(leaf, ArraySpec) and None not in leaf.shape
-
-
-# Streams.
-
-
-@explains_options
-def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: Any = None) -> Loader[T]:
-    """Return an iterable of a stream's items as tensors, with ``state_dict`` and ``load_state_dict``.
-
-    Each iteration has the next epoch, as each iteration of a ``DataLoader`` has a new order. If the stream is endless,
-    each goes on where the last one stopped. See :class:`Loader`.
-
-    Args:
-        stream: a batched stream gives batches; any other gives elements.
-        num_workers: the number of processes that read and map, which take turns at the steps; for heavy functions that
-            hold the interpreter lock. They start with the first item, stay from epoch to epoch, and end with the loader
-            and its iterators. The items are the same for any number; 0 reads ahead in threads.
-        multiprocessing_context: "fork", "spawn" or "forkserver", as in a ``DataLoader``.
-
-    Raises:
-        InvalidArgumentError: if there are workers, but no batches.
-        InvalidTypeError: if the argument is not a stream, or PyTorch does not have the dtype of a leaf.
-
-    Examples:
-        >>> from cachelayer.adapters.torch import loader
-        >>> stream = cachelayer.wrap(list(range(5)), identity="numbers").stream(2, shuffle=True, seed=1)
-        >>> batches = loader(stream)
-        >>> [[batch.tolist() for batch in batches] for epoch in range(2)]
-        [[[4, 3], [0, 1], [2]], [[1, 3], [0, 4], [2]]]
-    """
-    check_stream(stream)
-    if not stream._reader.is_mapped:
-        check_dtypes(stream.element_spec)
-    workers = integer("num_workers", num_workers, 0)
-    if workers and not stream._reader.schedule.batched:
-        raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
-    _, world = rank_and_world()
-    if world > 1 and stream._reader.schedule.shard_count == 1:
-        warn(
-            f"torch.distributed has {world} ranks, and the stream gives each the same items: pass "
-            "shard=(torch.distributed.get_rank(), torch.distributed.get_world_size()) to stream(), or ignore this "
-            "warning if it is meant, as for tensor parallelism"
-        )
-    return Loader(stream, workers, multiprocessing_context)
-
-
-class Loader(Epochwise[T]):
-    """The items of a stream as tensors; made by :func:`loader`. For one iteration at a time.
-
-    Each iteration has the next epoch: if the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it
-    has epochs 3k to 3k + 2. A loop that is left before its last item uses up no epoch: the next one begins where it
-    began, at a loaded state too. An endless stream has one iterator in all, which every ``iter()`` returns: it goes on
-    after the last item that was returned, or at a loaded state.
-
-    Its state is that of the stream after the last item that was returned, however far workers have read, and the epoch.
-    Any stream or loader of the same records in the same order accepts it, on any number of ranks and workers.
-
-    Examples:
-        >>> from cachelayer.adapters.torch import loader
-        >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2, num_epochs=None)
-        >>> batches = loader(stream)
-        >>> next(iter(batches)), next(iter(batches))
-        (tensor([0, 1]), tensor([2, 3]))
-        >>> resumed = loader(stream)
-        >>> resumed.load_state_dict(batches.state_dict())
-        >>> next(iter(resumed))
-        tensor([4, 5])
-    """
-
-    def __init__(self, stream: Stream[T], num_workers: int, context: Any) -> None:
-        self._stream = stream
-        self._workers = num_workers
-        warn_of_workers(stream._reader, num_workers, _MANY_WORKERS)
-        chunks_of = partial(WorkerChunks, workers=Workers(num_workers, context)) if num_workers else Prefetcher
-        reader = replace(stream._reader, convert=_converted)
-        super().__init__(EpochCursor(reader, chunks_of))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last item that was returned: small, JSON, the same on every rank.
-
-        Its structure is always the same, as ``torch.distributed.checkpoint`` needs it: the epoch under way or, after
-        the loop, the next one; the position; and the stream that it belongs to, as a JSON text.
-
-        Examples:
-            >>> from cachelayer.adapters.torch import loader
-            >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2)
-            >>> batches = loader(stream)
-            >>> iterator = iter(batches)
-            >>> next(iterator)
-            tensor([0, 1])
-            >>> {name: batches.state_dict()[name] for name in ("epoch", "position")}
-            {'epoch': 0, 'position': 2}
-        """
-        return self.get_state()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Begin the next iteration at a saved state, on any number of ranks and workers.
-
-        Raises:
-            StateError: if the state belongs to other records or another order.
-
-        Examples:
-            >>> from cachelayer.adapters.torch import loader
-            >>> stream = cachelayer.wrap(list(range(6)), identity="numbers").stream(2)
-            >>> batches = loader(stream)
-            >>> first = next(iter(batches))
-            >>> resumed = loader(stream)
-            >>> resumed.load_state_dict(batches.state_dict())
-            >>> [batch.tolist() for batch in resumed]
-            [[2, 3], [4, 5]]
-        """
-        self.set_state(state_dict)
-
-    def __repr__(self) -> str:
-        return f"loader({self._stream!r}, num_workers={self._workers})"
-
-
-def keyed_generators(
-    keyed: Callable[[Any, int], Iterator[np.random.Generator]], positions: Any, attempts: int
-) -> Iterator[torch.Generator]:
-    """Yield the generator of each position for ``map(rng="torch")``, seeded by the first number of numpy's."""
-    generator = torch.Generator()
-    for each in keyed(positions, attempts):
-        yield generator.manual_seed(int(each.integers(2**63)))
-
-
-def _converted(item: Any, rows: int) -> Any:  # noqa: ARG001
-    return tensors(item)
