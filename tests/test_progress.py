@@ -20,6 +20,7 @@ from threads_denied import no_threads
 import cachelayer
 from cachelayer import Storage
 from cachelayer.support.progress import Progress, Waiting, current, notice, tqdm_of_process
+from cachelayer.support.waits import wait_of
 
 QUICK = 0.02
 """Seconds between two signs of life."""
@@ -175,6 +176,20 @@ def test_who_waits_says_so_again(log: Log) -> None:
         while log.getvalue().count("another process") < 2:
             waiting.wait_for("another process")
     assert log.getvalue().splitlines() == ["rows@v1: waiting for another process"] * 2
+
+
+def test_a_wait_is_told_while_it_lasts_and_begins_anew_after_work() -> None:
+    waiting = Waiting("rows@v1", enabled=False)
+    with Progress("rows@v1", None, enabled=False) as work:
+        with waiting.wait_for("another host") as first:
+            assert wait_of(work) is first
+            with work.waiting("the store") as within:
+                assert wait_of(work) is within
+            assert wait_of(work) is first
+        assert wait_of(work) is None
+        assert waiting.wait_for("another host").since == first.since
+        waiting.over()
+        assert waiting.wait_for("another host").since > first.since
 
 
 def shown(total: int | None, enabled: bool | None) -> None:
