@@ -56,8 +56,8 @@ class _PartOpener:
     def __init__(self, sharded: Sharded[Any], open_part: Callable[[Any], Source]) -> None:
         self._sharded = sharded
         self._open_part = open_part
-        self._returned: Any = None
-        """What the function returned last in this process."""
+        self._iterator: Any = None
+        """The iterator that the function returned last in this process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _PartOpener, (self._sharded, self._open_part)
@@ -66,12 +66,13 @@ class _PartOpener:
         name = f"part {number} of {self._sharded.count}"
         with errors_named(f"{name}: the function failed"):
             returned = self._sharded.function(number, self._sharded.count)
-        if returned is self._returned and isinstance(returned, Iterator) and type(returned).__module__ in _ONCE:
+        iterator = returned if type(returned).__module__ in _ONCE and isinstance(returned, Iterator) else None
+        if iterator is not None and iterator is self._iterator:
             raise SourceError(
                 f"{name}: the function returned a {type(returned).__name__} that it had returned before, and the "
                 "elements that were taken from it are lost: make a new one in each call"
             )
-        self._returned = returned
+        self._iterator = iterator
         try:
             return self._open_part(returned)
         except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
