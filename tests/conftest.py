@@ -28,7 +28,7 @@ import cachelayer
 LONGEST = [
     "docs", "build_parts", "crash", "remote_reading", "tensorflow", "values_tensorflow", "keras", "remote_builds",
     "rewrite", "cli_cloud", "reading_in_blocks", "torch", "resume", "tfds", "remote_faults", "look_at_records",
-    "copy", "cli", "build_and_import", "build_version", "engines", "grain", "races", "train", "prefetch", "blocks",
+    "copy", "cli", "build_and_import", "build_version", "engines", "grain", "waits", "train", "prefetch", "blocks",
     "walk", "browser", "remote_processes", "jax",
 ]  # fmt: skip
 # They take longest to compile.

@@ -1,4 +1,4 @@
-"""Threads that the system refuses: work goes on in fewer, or an error of ours says what to do."""
+"""Processes and threads that the system starts otherwise, or does not start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from repository import SUPPORT
 from threads_denied import no_threads
 
 from cachelayer import StorageError
@@ -62,3 +63,8 @@ def test_a_process_that_the_system_does_not_start_is_an_error_of_ours(tmp_path: 
     command = [sys.executable, "-c", WITHOUT_PYTHON, str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "worker process" in ended.stdout
+
+
+@pytest.mark.slow
+def test_everything_works_where_processes_begin_by_forkserver(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, SUPPORT / "forkserver_child.py", tmp_path], check=True)

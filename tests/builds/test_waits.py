@@ -1,16 +1,21 @@
-"""Who waits for a build: for how long if it was killed, and what the store is asked meanwhile."""
+"""Builds of one version at once: one builds, and the others wait for it and say so."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from faults import fault_proxy
+from forks import FORKS
 from servers import Server, new_storage
 
 import cachelayer
@@ -53,7 +58,8 @@ def test_a_builder_that_was_killed_is_waited_for_once_and_it_is_said(
 
 
 def test_who_waits_for_a_build_reads_and_writes_nothing(gcs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "3")
+    # A builder on a busy machine is not taken for dead.
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "15")
     waiters = 12
     has_begun, may_end = threading.Event(), threading.Event()
     storage = new_storage(gcs)
@@ -79,3 +85,37 @@ def test_who_waits_for_a_build_reads_and_writes_nothing(gcs: Server, monkeypatch
         may_end.set()
         assert [each.result() for each in waiting] == [list(building.result())] * waiters
         assert {exchange.method for exchange in proxy.exchanges()} <= {"GET", "HEAD"}
+
+
+def build_and_leave_a_mark(folder: str) -> Any:
+    Path(folder, f"built-{os.getpid()}-{threading.get_ident()}").touch()
+    return [{"n": number} for number in range(500)]
+
+
+def cached(folder: str) -> str:
+    ref = cachelayer.Storage(folder).cache(lambda: build_and_leave_a_mark(folder), "d@v1")
+    return ref.digest
+
+
+def tagged(folder: str, who: int) -> None:
+    for number in range(25):
+        cachelayer.Storage(folder).tag("d@v1", f"tag-{who}-{number}")
+
+
+@pytest.mark.parametrize("workers", [partial(ThreadPoolExecutor, 8), partial(ProcessPoolExecutor, 4, FORKS)])
+@pytest.mark.slow
+def test_those_that_cache_at_once_build_once(tmp_path: Path, workers: Callable[[], Executor]) -> None:
+    with workers() as pool:
+        digests = set(pool.map(cached, [str(tmp_path)] * 8))
+    assert len(digests) == 1
+    assert len(list(tmp_path.glob("built-*"))) == 1
+
+
+@pytest.mark.slow
+def test_no_entry_of_the_log_is_lost(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d@v1")
+    with ProcessPoolExecutor(3, FORKS) as pool:
+        list(pool.map(tagged, [str(tmp_path)] * 3, range(3)))
+    assert len(storage.tags("d")) == 75
+    assert len(list((tmp_path / "d" / "_log").glob("*.json"))) == 76

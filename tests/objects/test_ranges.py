@@ -1,13 +1,15 @@
-"""Ranges are joined and cut without losing a byte."""
+"""Requests to stores: ranges are joined and cut without losing a byte, and failures say who is asked again."""
 
 from __future__ import annotations
 
 import itertools
 import os
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachelayer.objects.failures import Kind, RequestError, pauses
 from cachelayer.objects.ranges import coalesce, cut, pieces
 
 CONTENTS = {name: os.urandom(2000) for name in "ab"}
@@ -44,3 +46,39 @@ def test_pieces_cover_a_run_once(start: int, length: int, size: int) -> None:
     found = [number for first, last in pieces(start, start + length, size) for number in range(first, last)]
     assert found == list(range(start, start + length))
     assert all(0 < last - first <= size for first, last in pieces(start, start + length, size))
+
+
+class Answer(Exception):
+    """What a client raises for an answer of a store."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    ("kind", "statuses"),
+    [
+        (Kind.TRANSIENT, [408, 409, 425, 429, 500, 502, 503, 504]),
+        (Kind.REFUSED, [301, 307, 400, 401, 403, 405, 407, 411, 501]),
+    ],
+)
+def test_who_is_busy_is_asked_again_and_who_refuses_is_not(kind: Kind, statuses: list[int]) -> None:
+    assert {RequestError.of(Answer(status)).kind for status in statuses} == {kind}
+
+
+def test_a_refusal_that_looks_like_absence_is_none() -> None:
+    error = FileNotFoundError("http://host/a")
+    error.__cause__ = Answer(403)
+    assert RequestError.of(error).kind is Kind.REFUSED
+    assert RequestError.of(FileNotFoundError("a")).kind is Kind.ABSENT
+
+
+def test_no_reason_shows_what_stands_in_a_query() -> None:
+    assert "hush" not in RequestError.of(OSError("cannot read https://host/a?sig=hush&x=hush now")).reason
+
+
+def test_pauses_grow_to_a_limit() -> None:
+    found = list(itertools.islice(pauses(), 2000))
+    assert max(found[:1]) < 0.1 < min(found[3:])
+    assert 2 < min(found[10:]) < max(found) < 8
+    assert len(set(found)) == len(found)

@@ -1,4 +1,4 @@
-"""Views without some records: those that are left keep their order, and nothing is copied."""
+"""Selections of records, and views without some records."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, RecordIndexError, Storage
-from cachelayer.records.selection import Selection
+from cachelayer.records.selection import Bitmap, Selection
 
 BASE = "ab" * 32
 
@@ -90,3 +90,60 @@ def test_a_version_without_some_records_is_derived(tmp_path: Path) -> None:
     for options, message in zip(wrong, ("v1", "record 50 of 50", "keep=", "keep="), strict=True):
         with pytest.raises((InvalidArgumentError, RecordIndexError), match=message):
             storage.derive("d@v1", "v4", **options)
+
+
+BOUNDS = st.one_of(st.none(), st.integers(-60, 60))
+STEPS = st.one_of(st.none(), st.integers(-7, 7).filter(bool), st.sampled_from([2**62, -(2**63), 2**64, -(10**5000)]))
+SLICES = st.builds(slice, BOUNDS, BOUNDS, STEPS)
+CHAINS = st.tuples(st.integers(0, 50), st.lists(SLICES, max_size=3))
+
+
+def chained(records: int, slices: list[slice]) -> tuple[Selection, list[int]]:
+    """A selection, and what Python's lists make of the same slices."""
+    selection, expected = Selection.all(records), list(range(records))
+    for rows in slices:
+        selection, expected = selection.slice(rows), expected[rows]
+    return selection, expected
+
+
+def listed(numbers: list[int]) -> Selection:
+    return Selection(np.array(numbers, np.int64))
+
+
+OUTSIDE = st.one_of(st.integers(0, 5), st.sampled_from([2**63, 2**64 - 1, 2**64 - 5, 2**70]))
+
+
+@given(CHAINS, OUTSIDE)
+def test_indices_outside_are_refused(chain: tuple[int, list[slice]], beyond: int) -> None:
+    selection, expected = chained(*chain)
+    for each in (selection, listed(expected)):
+        for index in (len(expected) + beyond, -len(expected) - 1 - beyond):
+            with pytest.raises(RecordIndexError, match=f"record {index} of {len(expected)}"):
+                each.take([index])
+            with pytest.raises(RecordIndexError, match=f"record {index} of {len(expected)}"):
+                each.number(index)
+
+
+@given(st.lists(st.integers(0, 9), max_size=6), st.lists(st.integers(0, 9), max_size=6))
+def test_selections_share_a_digest_only_where_they_show_the_same_of_one_base(one: list[int], other: list[int]) -> None:
+    digests = [listed(numbers).digest(base, 10) for numbers in (one, other) for base in (BASE, "cd" * 32)]
+    assert len(set(digests)) == (2 if one == other else 4)
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(st.integers(0, 2000), st.just(3_000_000)),
+    st.sampled_from([0.0, 0.001, 0.1, 0.5, 0.95, 1.0]),
+    st.integers(0, 2**32),
+)
+def test_rows_of_a_bitmap_are_found_by_their_rank(size: int, share: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mask = rng.random(size) < share
+    rows = np.flatnonzero(mask)
+    ranks = rng.integers(0, max(1, len(rows)), 50)[: 50 * bool(len(rows))]
+    first = int(ranks.min(initial=0))
+    for bitmap in (Bitmap.of_mask(mask), pickle.loads(pickle.dumps(Bitmap.of_mask(mask)))):
+        assert len(bitmap) == len(rows)
+        assert bitmap.take(ranks).tolist() == rows[ranks].tolist()
+        assert [bitmap[int(rank)] for rank in ranks] == rows[ranks].tolist()
+        np.testing.assert_array_equal(bitmap.take(np.arange(first, len(rows))), rows[first:])
